@@ -1,0 +1,63 @@
+"""The element types of the machine, and the names NumPy and PyTorch use for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from kernbench.common.errors import UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: its short name, its size in bytes and the NumPy type that holds it."""
+
+    name: str
+    itemsize: int
+    numpy: np.dtype
+
+    @property
+    def is_float(self) -> bool:
+        """True for every type but the integers."""
+        return self.name[0] != "i"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+F32 = DType("f32", 4, np.dtype(np.float32))
+F16 = DType("f16", 2, np.dtype(np.float16))
+BF16 = DType("bf16", 2, np.dtype(ml_dtypes.bfloat16))
+I32 = DType("i32", 4, np.dtype(np.int32))
+I8 = DType("i8", 1, np.dtype(np.int8))
+F8E4M3 = DType("f8e4m3", 1, np.dtype(ml_dtypes.float8_e4m3fn))
+F8E5M2 = DType("f8e5m2", 1, np.dtype(ml_dtypes.float8_e5m2))
+ALL = (F32, F16, BF16, I32, I8, F8E4M3, F8E5M2)
+
+_NAMES: dict[str, DType] = {t.name: t for t in ALL} | {t.numpy.name: t for t in ALL}
+_NAMES |= {"fp32": F32, "float": F32, "fp16": F16, "half": F16, "int": I32, "float8_e4m3": F8E4M3}
+_NAMES |= {"fp8e4m3": F8E4M3, "fp8e5m2": F8E5M2}
+
+
+def dtype(name: object) -> DType:
+    """The type called ``name``: a DType, a short, NumPy or PyTorch name, or a NumPy dtype.
+
+    Raises UnknownNameError, which lists the names.
+    """
+    if isinstance(name, DType):
+        return name
+    text = name if isinstance(name, str) else numpy_name(name)
+    found = _NAMES.get(text.removeprefix("torch."))
+    if found is None:
+        raise UnknownNameError("dtype", text, tuple(t.name for t in ALL))
+    return found
+
+
+def numpy_name(name: object) -> str:
+    """The name NumPy gives to what ``name`` denotes, or its text when NumPy does not know it (a torch dtype)."""
+    try:
+        return np.dtype(name).name  # type: ignore[call-overload, no-any-return]
+    except TypeError:
+        return str(name)

@@ -1,0 +1,117 @@
+"""Every error kernbench raises on purpose, in one tree.
+
+KernbenchError
+├── InputError                 what the user gave is wrong: the CLI exits with 2
+│   ├── ConfigError            a YAML file or --set; carries every problem of the file
+│   ├── PhysAddrError          a field or a value outside the address format
+│   ├── UnknownNameError       a name nobody registered; lists what exists
+│   └── BenchError             a bench that cannot be found, loaded or parametrised
+└── RunError                   the run failed: the CLI exits with 1
+    ├── AllocationError        a memory is full, or a free that fits no allocation
+    ├── AddressFaultError      a PE touched a virtual address that nothing maps
+    ├── KernelError            a kernel did what the language forbids
+    ├── SimulationDeadlock     nothing can happen any more and somebody still waits
+    ├── TransportError         a route, link or injection the network cannot carry
+    ├── UnsupportedError       a well-formed request that the machine cannot do
+    └── VerificationError      numbers that are not what was expected
+
+SimPy rebuilds exceptions as ``type(e)(*e.args)``: every constructor argument goes to ``super().__init__``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class KernbenchError(Exception):
+    """Root of the tree."""
+
+    exit_code = 1
+
+
+class InputError(KernbenchError):
+    """What the user gave is wrong."""
+
+    exit_code = 2
+
+
+class RunError(KernbenchError):
+    """The input was fine and the run failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing wrong with a configuration file.
+
+    ``line`` and ``column`` count from 1; 0 means that the value did not come from a line (``--set``).
+    """
+
+    source: str
+    line: int
+    column: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+        at = f"{self.path}: " if self.path else ""
+        return f"{where}: {at}{self.message}"
+
+
+class ConfigError(InputError):
+    """A configuration that cannot be used; ``problems`` holds all of them, in file order."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(str(p) for p in self.problems)
+
+
+class PhysAddrError(InputError, ValueError):
+    """A field out of range, a reserved range, or a value wider than the format."""
+
+
+class UnknownNameError(InputError, LookupError):
+    """A name that nobody registered."""
+
+    def __init__(self, what: str, name: str, known: tuple[str, ...], hint: str = "") -> None:
+        super().__init__(what, name, known, hint)
+        self.what, self.name, self.known, self.hint = what, name, known, hint
+
+    def __str__(self) -> str:
+        text = f"unknown {self.what} {self.name!r}; there are: {', '.join(self.known)}"
+        return f"{text}; {self.hint}" if self.hint else text
+
+
+class BenchError(InputError):
+    """A bench that cannot be found, loaded or parametrised."""
+
+
+class AllocationError(RunError):
+    """A memory is full, or a free does not fit an allocation."""
+
+
+class AddressFaultError(RunError):
+    """A PE touched a virtual address that nothing maps."""
+
+
+class KernelError(RunError):
+    """A kernel did what the language forbids."""
+
+
+class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
+    """Nothing can happen any more and somebody still waits."""
+
+
+class TransportError(RunError):
+    """A route, link or injection that the network cannot carry."""
+
+
+class UnsupportedError(RunError):
+    """A well-formed request that this machine cannot do."""
+
+
+class VerificationError(RunError, AssertionError):
+    """Numbers that are not what was expected."""

@@ -1,0 +1,60 @@
+"""Units: picoseconds inside, nanoseconds at the surface; 1 GB/s is one byte per ns; KiB and MiB are 1024-based."""
+
+from __future__ import annotations
+
+import re
+
+PS_PER_NS = 1000
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_FACTOR = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _FACTOR[f"{_letter}IB"] = 1024**_power
+    _FACTOR[f"{_letter}B"] = 1000**_power
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB")
+
+
+def ns_to_ps(ns: float) -> int:
+    """Nanoseconds to integer picoseconds, rounded to the nearest."""
+    return round(ns * PS_PER_NS)
+
+
+def ps_to_ns(ps: int) -> float:
+    """Integer picoseconds to nanoseconds."""
+    return ps / PS_PER_NS
+
+
+def transfer_ps(nbytes: int, bw_gbs: float) -> int:
+    """Picoseconds that ``nbytes`` take at ``bw_gbs``: S / bw, rounded; at least 1 ps for any byte."""
+    return max(1, round(nbytes * PS_PER_NS / bw_gbs)) if nbytes else 0
+
+
+def parse_size(value: int | str) -> int:
+    """Bytes from an integer or a text such as ``"16MiB"``; ValueError names the allowed units."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    factor = _FACTOR.get(match[2].upper()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{value!r} is not a size; write bytes or a number with one of {', '.join(SIZE_UNITS)}")
+    nbytes = float(match[1]) * factor
+    if nbytes != int(nbytes):
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return int(nbytes)
+
+
+def format_size(nbytes: int) -> str:
+    """``4096`` as ``4 KiB``; sizes that are not a whole multiple keep up to two decimals."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+        size /= 1024
+    return f"{size:.2f}".rstrip("0").rstrip(".") + " TiB"
+
+
+def format_ns(ns: float) -> str:
+    """A time in the unit a reader expects: ns below 10 µs, then µs, ms, s."""
+    for limit, scale, unit in ((1e4, 1.0, "ns"), (1e7, 1e3, "µs"), (1e10, 1e6, "ms")):
+        if abs(ns) < limit:
+            return f"{ns / scale:,.2f} {unit}"
+    return f"{ns / 1e9:,.2f} s"
