@@ -34,6 +34,8 @@ I32 = DType("i32", 4, np.dtype(np.int32))
 I8 = DType("i8", 1, np.dtype(np.int8))
 F8E4M3 = DType("f8e4m3", 1, np.dtype(ml_dtypes.float8_e4m3fn))
 F8E5M2 = DType("f8e5m2", 1, np.dtype(ml_dtypes.float8_e5m2))
+U8 = DType("u8", 1, np.dtype(np.uint8))
+"""Raw bytes: what host transfers and fills move. No kernel computes with it."""
 ALL = (F32, F16, BF16, I32, I8, F8E4M3, F8E5M2)
 
 _NAMES: dict[str, DType] = {t.name: t for t in ALL} | {t.numpy.name: t for t in ALL}

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from kernbench.messages.commands import LoadCommand, PeCommand, StoreCommand, TcmArray
+from kernbench.messages.requests import HostMsg, PeCoord
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.transport.transfer import Transfer
 
 E = TypeVar("E")
 
@@ -41,3 +47,91 @@ class LinkBusy:
     start_ps: int
     end_ps: int
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a DMA operation moves: ``segments`` are the physical (address, nbytes) ranges of the memory side."""
+
+    what: LoadCommand | StoreCommand | HostMsg
+    segments: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpStarted:
+    """Operation ``op`` occupies ``component`` from ``start_ps`` on.
+
+    ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
+    how many have to happen before its result is in memory; 0: it is there when it ends.
+    """
+
+    op: int
+    component: str
+    what: Moved | PeCommand
+    start_ps: int
+    reads: int
+    writes: int
+    pe: PeCoord | None
+    kernel: str
+    launch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccessed:
+    """A memory has read or committed one access of operation ``op``."""
+
+    op: int
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpEnded:
+    """Operation ``op`` is over."""
+
+    op: int
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnded:
+    """A tile has passed a stage of the PE pipeline; ``nbytes`` it moved, if any."""
+
+    op: int
+    component: str
+    stage: Literal["fetch", "gemm", "store"]
+    tile: tuple[int, ...]
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message was put on the fabric as ``transfer``."""
+
+    transfer: Transfer
+    message: object
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A kernel printed a line: texts, and arrays whose values phase 2 knows."""
+
+    pe: PeCoord
+    time_ps: int
+    line: int
+    parts: tuple[TcmArray | str, ...]
+
+
+class Hooks:
+    """All hooks of a machine."""
+
+    __slots__ = ("accessed", "committed", "op_ended", "op_started", "printed", "sent", "stage_ended")
+
+    def __init__(self) -> None:
+        self.op_started: Hook[OpStarted] = Hook()
+        self.accessed: Hook[MemoryAccessed] = Hook()
+        self.committed: Hook[MemoryAccessed] = Hook()
+        self.op_ended: Hook[OpEnded] = Hook()
+        self.stage_ended: Hook[StageEnded] = Hook()
+        self.sent: Hook[Sent] = Hook()
+        self.printed: Hook[Printed] = Hook()

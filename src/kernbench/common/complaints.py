@@ -1,0 +1,198 @@
+"""What is wrong at a path, in words for a reader: pydantic's findings said as "found X, must be Y".
+
+A complaint has a path and no place; ``config.Document`` knows the places.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from kernbench.common.yaml_document import Path, entry_exists
+
+_UNITS = {"_gbs": "GB/s", "_ns": "ns", "_mm": "mm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What is wrong at ``path``; ``at_key`` points at the entry's key rather than at its value."""
+
+    path: Path
+    message: str
+    at_key: bool = False
+
+
+class Rejected(ValueError):  # noqa: N818 - it says what happened to the entry, like pydantic's own errors
+    """Raised by a model's validator that has something to say about several entries, or about one below its own."""
+
+    def __init__(self, complaints: Iterable[Complaint]) -> None:
+        self.complaints = tuple(complaints)
+        super().__init__(self.complaints)
+
+
+def show(value: object) -> str:
+    """``value`` as a reader of YAML would write it, cut to a line."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    text = f"[{', '.join(map(show, value))}]" if isinstance(value, list) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def one_of(names: Iterable[object]) -> str:
+    """Names with commas between."""
+    return ", ".join(str(name) for name in names)
+
+
+def close_to(name: object, known: Iterable[str]) -> str:
+    """``did you mean 'x'? `` when a known name is close, else nothing."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def explain(model: type[BaseModel], data: object, error: ValidationError) -> list[Complaint]:
+    """Every finding of ``error``, which came of validating ``data`` as ``model``."""
+    found: list[Complaint] = []
+    for item in error.errors(include_url=False):
+        found.extend(c for c in _explain_one(model, data, item) if c not in found)
+    return found
+
+
+def _explain_one(model: type[BaseModel], data: object, item: ErrorDetails) -> Iterator[Complaint]:
+    kind = item["type"]
+    cause = item.get("ctx", {}).get("error")
+    if isinstance(cause, Rejected):
+        path = _path_in(data, item["loc"])
+        yield from (Complaint((*path, *c.path), c.message, c.at_key) for c in cause.complaints)
+    elif kind == "missing":
+        yield Complaint(_path_in(data, item["loc"][:-1]), f"missing key {item['loc'][-1]!r}", at_key=True)
+    elif kind == "extra_forbidden":
+        yield _unknown_key(model, data, item["loc"])
+    else:
+        path = _path_in(data, item["loc"])
+        yield Complaint(path, _message(item, path), at_key=item["loc"][-1:] == ("[key]",))
+
+
+def _unknown_key(model: type[BaseModel], data: object, loc: Path) -> Complaint:
+    path, key = _path_in(data, loc), loc[-1]
+    owner = model_at(model, path[:-1])
+    allowed = tuple(field.alias or name for name, field in owner.model_fields.items()) if owner else ()
+    here = f"allowed here: {one_of(allowed)}" if allowed else "no keys are allowed here"
+    return Complaint(path, f"unknown key {key!r}; {close_to(key, allowed)}{here}", at_key=True)
+
+
+def _path_in(data: object, loc: Path) -> Path:
+    """``loc`` without the labels pydantic puts in for unions and keys: only steps that the data has."""
+    path: list[str | int] = []
+    for part in loc:
+        if entry_exists(data, part):
+            data = data[part]  # type: ignore[index]
+            path.append(part)
+    return tuple(path)
+
+
+def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """The model that describes the mapping at ``path`` below ``model``, or None when it is no model."""
+    at: object = model
+    for part in path:
+        found = _model_in(at)
+        if found is not None:
+            fields = {f.alias or name: f.annotation for name, f in found.model_fields.items()}
+            at = fields.get(str(part))
+        else:
+            at = next(iter(typing.get_args(_unwrap(at))[-1:]), None) if isinstance(part, str) else _item_of(at)
+    return _model_in(at)
+
+
+def _item_of(annotation: object) -> object:
+    arguments = typing.get_args(_unwrap(annotation))
+    return arguments[0] if arguments else None
+
+
+def _unwrap(annotation: object) -> object:
+    """The type inside ``Annotated`` and inside ``X | None``."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _unwrap(typing.get_args(annotation)[0])
+    if origin in {typing.Union, types.UnionType}:
+        rest = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return _unwrap(rest[0])
+    return annotation
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    inner = _unwrap(annotation)
+    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+
+
+def _message(item: ErrorDetails, path: Path) -> str:
+    cause = item.get("ctx", {}).get("error")
+    if cause is not None and item["type"] in {"value_error", "assertion_error"}:
+        return str(cause)
+    words = _WORDS.get(item["type"])
+    if words is None:
+        return f"found {show(item['input'])}, {_plain(item['msg'])}"
+    return f"found {show(item['input'])}, {words(item, path)}"
+
+
+def _plain(message: str) -> str:
+    text = message.replace("Input should be", "must be").replace("Input should", "must")
+    return text[:1].lower() + text[1:]
+
+
+def _number(item: ErrorDetails, path: Path) -> str:
+    name = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
+    unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), None)
+    what = "a whole number" if item["type"].startswith("int") else "a number"
+    return f"must be a plain number, in {unit}" if unit and isinstance(item["input"], str) else f"must be {what}"
+
+
+def _literal(item: ErrorDetails, path: Path) -> str:  # noqa: ARG001 - one signature for the table below
+    expected = str(item["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
+    hint = close_to(item["input"], expected.split(", "))
+    return f"{hint}must be one of: {expected}" if ", " in expected else f"must be {expected}"
+
+
+def _bound(words: str, key: str) -> Callable[[ErrorDetails, Path], str]:
+    return lambda item, _path: f"{words} {item['ctx'][key]:g}"
+
+
+def _always(words: str) -> Callable[[ErrorDetails, Path], str]:
+    return lambda _item, _path: words
+
+
+def _length(words: str, key: str) -> Callable[[ErrorDetails, Path], str]:
+    return lambda item, _path: f"must have {words} {item['ctx'][key]} {'entry' if item['ctx'][key] == 1 else 'entries'}"
+
+
+_WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
+    "greater_than": _bound("must be greater than", "gt"),
+    "greater_than_equal": _bound("must be at least", "ge"),
+    "less_than": _bound("must be less than", "lt"),
+    "less_than_equal": _bound("must be at most", "le"),
+    "multiple_of": _bound("must be a multiple of", "multiple_of"),
+    "int_type": _number,
+    "int_from_float": _number,
+    "float_type": _number,
+    "finite_number": _always("must be a finite number"),
+    "string_type": _always("must be text"),
+    "bool_type": _always("must be true or false"),
+    "model_type": _always("must be a mapping of keys"),
+    "model_attributes_type": _always("must be a mapping of keys"),
+    "dict_type": _always("must be a mapping of keys"),
+    "list_type": _always("must be a list"),
+    "tuple_type": _always("must be a list"),
+    "too_short": _length("at least", "min_length"),
+    "too_long": _length("at most", "max_length"),
+    "literal_error": _literal,
+    "enum": _literal,
+}

@@ -1,0 +1,233 @@
+"""YAML files as typed values, with the line and column of whatever is wrong in them.
+
+``load_document`` reads, ``apply_overrides`` applies ``--set``, ``validate`` gives a frozen model or raises a
+``ConfigError`` that carries every problem at once. Nothing here knows which file it reads: the topology, ``ccl.yaml``,
+bench parameters and sweep grids all come through.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, Generic, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kernbench.common.complaints import Complaint, Rejected, explain, show
+from kernbench.common.errors import ConfigError, Problem
+from kernbench.common.yaml_document import Path, Place, entry_exists, path_text, read_yaml
+
+__all__ = [
+    "Checked",
+    "Complaint",
+    "ConfigModel",
+    "Document",
+    "Path",
+    "Rejected",
+    "apply_overrides",
+    "check",
+    "load_document",
+    "parse_document",
+    "path_of",
+    "path_text",
+    "read_model",
+    "report",
+    "validate",
+]
+
+M = TypeVar("M", bound=BaseModel)
+_SET_PATH = re.compile(r"[^.\[\]\s]+(?:\.[^.\[\]\s]+|\[\d+\])*")
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+_ROOT = (1, 1)
+
+
+class ConfigModel(BaseModel):
+    """Base of every typed section: unknown keys are errors, values never change, numbers are finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: plain data, and where each entry stands. ``problems`` are those of the YAML itself."""
+
+    source: str
+    data: dict[str, Any]
+    marks: Mapping[Path, Place]
+    problems: tuple[Problem, ...] = ()
+
+    def get(self, path: Path) -> Any:
+        """The data at ``path``, or None when there is none."""
+        at: Any = self.data
+        for part in path:
+            if not entry_exists(at, part):
+                return None
+            at = at[part]
+        return at
+
+    def place(self, path: Path) -> Place:
+        """Where ``path`` stands: its own place, else that of the nearest entry around it."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.marks:
+                return self.marks[path[:end]]
+        return Place(self.source, _ROOT, _ROOT)
+
+    def problem(self, complaint: Complaint) -> Problem:
+        """The complaint with the place of what it is about."""
+        place = self.place(complaint.path)
+        line, column = place.key if complaint.at_key or complaint.path not in self.marks else place.value
+        at = path_text(complaint.path)
+        return Problem(source=place.source, line=line, column=column, path=at, message=complaint.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(Generic[M]):
+    """What came of checking a section: its model when nothing is wrong with it, else the complaints."""
+
+    value: M | None
+    complaints: tuple[Complaint, ...] = ()
+
+
+def load_document(path: str | os.PathLike[str]) -> Document:
+    """Read and parse a file. Raises ConfigError when it cannot be read, is not UTF-8, or is not a YAML mapping."""
+    source = os.fspath(path)
+    try:
+        text = FilePath(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        _fail(source, f"not UTF-8 text: byte {error.object[error.start]:#04x}", _spot_of_byte(error))
+    except FileNotFoundError:
+        _fail(source, f"no such file (looked from {os.getcwd()})")
+    except OSError as error:
+        _fail(source, f"cannot be read: {error.strerror}")
+    return parse_document(text, source)
+
+
+def _spot_of_byte(error: UnicodeDecodeError) -> tuple[int, int]:
+    """Line and column, the latter in bytes, of what could not be decoded."""
+    before = error.object[: error.start]
+    return before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+
+
+def parse_document(text: str, source: str) -> Document:
+    """Parse YAML whose root is a mapping. Raises ConfigError for what is not; repeated keys stay in ``problems``."""
+    content = read_yaml(text, source)
+    if content.data is None and not content.problems:
+        _fail(source, "the file is empty; a mapping of keys was expected", _ROOT)
+    if not isinstance(content.data, dict):
+        if not content.problems:
+            _fail(source, f"found {show(content.data)}, must be a mapping of keys", _ROOT)
+        raise ConfigError(tuple(content.problems))
+    return Document(source, content.data, content.places, tuple(content.problems))
+
+
+def _fail(source: str, message: str, at: tuple[int, int] = (0, 0)) -> NoReturn:
+    raise ConfigError((Problem(source=source, line=at[0], column=at[1], path="", message=message),))
+
+
+def read_model(model: type[M], data: object, context: object = None) -> M:
+    """``data`` as a ``model``, strictly: texts and booleans are no numbers; lists become tuples.
+
+    Going through JSON is what makes pydantic strict about values and lenient about containers, which is what YAML
+    needs. ``context`` reaches the validators that ask for it. Raises pydantic's ValidationError.
+    """
+    return model.model_validate_json(json.dumps(data, default=str), strict=True, context=context)
+
+
+def check(document: Document, model: type[M], at: Path = (), context: object = None) -> Checked[M]:
+    """Check the section at ``at`` against ``model`` without raising."""
+    data = document.get(at)
+    try:
+        return Checked(read_model(model, data, context))
+    except ValidationError as error:
+        found = explain(model, data, error)
+    return Checked(None, tuple(Complaint((*at, *c.path), c.message, c.at_key) for c in found))
+
+
+def report(document: Document, complaints: Iterable[Complaint]) -> None:
+    """Raise ConfigError with the document's own problems and the complaints, in file order; nothing: return."""
+    problems = dict.fromkeys([*document.problems, *map(document.problem, complaints)])
+    if problems:
+        raise ConfigError(tuple(sorted(problems, key=lambda p: (p.line == 0, p.line, p.column))))
+
+
+def validate(document: Document, model: type[M], context: object = None) -> M:
+    """The document as a ``model``. Raises ConfigError with every problem, in file order."""
+    checked = check(document, model, context=context)
+    report(document, checked.complaints)
+    assert checked.value is not None, "a section without complaints has a value"
+    return checked.value
+
+
+def path_of(text: str) -> Path:
+    """``a.b[1].c`` as ``("a", "b", 1, "c")``; ValueError when it is no such path."""
+    if not _SET_PATH.fullmatch(text):
+        raise ValueError(f"{text!r} is not a path; write it like cube.pe_layout.corners[1]")
+    return tuple(int(index) if index else name for index, name in _STEP.findall(text))
+
+
+def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
+    """A copy with each ``path=value`` put in; values are YAML scalars or flow collections (``[NW, NE]``).
+
+    Whether the path means anything is for validation to say. Raises ConfigError for texts that are no overrides.
+    """
+    edit = _Edit(document.source, deepcopy(document.data), dict(document.marks))
+    problems = [problem for text in overrides for problem in edit.apply(text)]
+    if problems:
+        raise ConfigError(tuple(problems))
+    return Document(document.source, edit.data, edit.marks, document.problems)
+
+
+@dataclass(slots=True)
+class _Edit:
+    """A document that ``--set`` is changing."""
+
+    source: str
+    data: dict[str, Any]
+    marks: dict[Path, Place]
+
+    def apply(self, text: str) -> list[Problem]:
+        source = f"--set {text}"
+        name, equals, value_text = text.partition("=")
+        content = read_yaml(value_text, source)
+        try:
+            if not equals:
+                raise ValueError("no '='; write path=value, for example cube.hbm.slices=16")
+            path = path_of(name.strip())
+            if content.problems:
+                raise ValueError(f"{value_text!r} is {content.problems[0].message}")
+            self._put(path, content.data, source)
+        except ValueError as error:
+            return [Problem(source=source, line=0, column=0, path="", message=str(error))]
+        return []
+
+    def _put(self, path: Path, value: object, source: str) -> None:
+        at: Any = self.data
+        for end, part in enumerate(path[:-1], start=1):
+            _must_hold(at, path[: end - 1], part)
+            if isinstance(at, dict) and at.get(part) is None:
+                at[part] = {}
+                self._mark(path[:end], source)
+            at = at[part]
+        _must_hold(at, path[:-1], path[-1])
+        at[path[-1]] = value
+        self.marks = {key: place for key, place in self.marks.items() if key[: len(path)] != path}
+        self._mark(path, source)
+
+    def _mark(self, path: Path, source: str) -> None:
+        self.marks[path] = Place(source, (0, 0), (0, 0))
+
+
+def _must_hold(container: object, path: Path, part: str | int) -> None:
+    """ValueError unless ``part`` can be an entry of ``container``, which stands at ``path``."""
+    name = path_text(path) or "the file"
+    if isinstance(part, str) and not isinstance(container, dict):
+        raise ValueError(f"{name} is {show(container)}, which has no key {part!r}")
+    if isinstance(part, int) and not isinstance(container, list):
+        raise ValueError(f"{name} is {show(container)}, not a list: it has no [{part}]")
+    if isinstance(part, int) and isinstance(container, list) and part >= len(container):
+        raise ValueError(f"{name} has {len(container)} entries: [0] to [{len(container) - 1}], not [{part}]")

@@ -1,0 +1,342 @@
+"""What the operators of the machine compute: one table, used by phase 2 and by the mock runtime of collectives.
+
+Float operands are computed in f32 and rounded once, to nearest even, to the output type. Integer operands are computed
+exactly in 64 bits and wrap to the output type; an integer operator without an integer form (``exp``) goes through f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import pi, sqrt
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
+from kernbench.common.errors import KernelError, UnknownNameError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Number: TypeAlias = int | float
+Kind: TypeAlias = Literal["unary", "binary", "compare", "ternary", "where", "softmax", "reduce", "move", "fill", "dot"]
+EpilogueStep: TypeAlias = tuple[str] | tuple[str, Array | Number]
+
+ACCUMULATORS = (F32, F16, BF16)
+"""The types that sums may be kept in."""
+
+_F32 = np.dtype(np.float32)
+_F64 = np.dtype(np.float64)
+_I64 = np.dtype(np.int64)
+_GELU_SCALE = 2 * sqrt(2 / pi)
+_GELU_CUBE = 0.044715
+# How much of K is summed between two roundings when the accumulators are narrower than f32: the K of one tile.
+_NARROW_ACC_K = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """What an operator takes beside operands: axis of a reduction or softmax, permutation, a dot's transpositions."""
+
+    axis: int | None = None
+    perm: tuple[int, ...] | None = None
+    trans_a: bool = False
+    trans_b: bool = False
+
+
+PLAIN = Attributes()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator: ``fn`` computes on f32 (or f64) arrays, ``integer`` on int64 ones (None: they go through f32)."""
+
+    name: str
+    arity: int
+    kind: Kind
+    fn: Callable[..., Any]
+    integer: Callable[..., Any] | None = None
+
+    def result_dtype(self, *operands: DType) -> DType:
+        """The type of the result when none is asked for; ``operands`` are the types of all operands, in order."""
+        if self.kind == "compare":
+            return I8
+        if self.kind == "dot" and operands[0] is I8:
+            return I32
+        return operands[1] if self.kind == "where" else operands[0]
+
+
+def operator(name: str) -> Operator:
+    """The operator called ``name``; UnknownNameError lists the names."""
+    found = OPERATORS.get(name)
+    if found is None:
+        raise UnknownNameError("operator", name, tuple(OPERATORS))
+    return found
+
+
+def evaluate(
+    op: Operator,
+    args: Sequence[Array | Number],
+    out: DType,
+    shape: tuple[int, ...] | None = None,
+    attrs: Attributes = PLAIN,
+    acc: DType = F32,
+) -> Array:
+    """The result of ``op`` on ``args`` as an array of type ``out``; never warns.
+
+    Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is what ``broadcast``,
+    ``full`` and ``zeros`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of ``cast``, ``trans`` and
+    ``broadcast`` may share memory with the operand. KernelError: wrong number of operands; ValueError: shapes do not
+    fit.
+    """
+    with np.errstate(all="ignore"):
+        return compute(op, args, out, shape, attrs, acc)
+
+
+def compute(
+    op: Operator,
+    args: Sequence[Array | Number],
+    out: DType,
+    shape: tuple[int, ...] | None = None,
+    attrs: Attributes = PLAIN,
+    acc: DType = F32,
+) -> Array:
+    """``evaluate`` for callers that hold ``np.errstate(all="ignore")`` themselves, around many operations."""
+    if len(args) != op.arity and not (op.kind == "dot" and len(args) == 3):
+        raise KernelError(f"{op.name} takes {op.arity} operands, not {len(args)}")
+    kind = op.kind
+    if kind in _ELEMENTWISE:
+        wide, integer = _widen(args, out, op)
+        return narrow((op.integer if integer and op.integer else op.fn)(*wide), out)
+    if kind == "dot":
+        return narrow(accumulate(args, attrs, acc), out)
+    if kind == "reduce":
+        return narrow(_rounded_to(_along_axis(op, args, out, attrs.axis), acc), out)
+    if kind == "softmax":
+        return narrow(_along_axis(op, args, out, -1 if attrs.axis is None else attrs.axis), out)
+    if kind == "where":
+        return narrow(_where(args, out), out)
+    return narrow(op.fn(args, out, shape, attrs), out)
+
+
+def gemm(
+    args: Sequence[Array | Number],
+    out: DType,
+    epilogue: Sequence[EpilogueStep] = (),
+    attrs: Attributes = PLAIN,
+    acc: DType = F32,
+) -> Array:
+    """A dot of ``args``, an epilogue on its accumulators, rounded once to ``out``; to be called under ``np.errstate``.
+
+    Steps: ``("bias", x)``, ``("add", x)``, ``("scale", s)``, ``("relu",)``, ``("gelu",)``, ``("silu",)``. They compute
+    in f32 (f64 for integer operands: exact). UnknownNameError for another step, KernelError for a missing operand.
+    """
+    value = accumulate(args, attrs, acc)
+    if epilogue and value.dtype.kind == "i":
+        value = value.astype(_F64)
+    for name, *operand in epilogue:
+        op = EPILOGUE.get(name)
+        if op is None:
+            raise UnknownNameError("epilogue step", name, tuple(EPILOGUE))
+        if len(operand) != op.arity - 1:
+            raise KernelError(f"epilogue step {name!r} takes {op.arity - 1} operands, not {len(operand)}")
+        value = op.fn(value, *(x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in operand))
+    return narrow(value, out)
+
+
+def accumulate(args: Sequence[Array | Number], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
+    """The accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers; batches as in matmul."""
+    a, b = np.asarray(args[0]), np.asarray(args[1])
+    a = np.swapaxes(a, -1, -2) if attrs.trans_a else a
+    b = np.swapaxes(b, -1, -2) if attrs.trans_b else b
+    value: Any = _matmul_integer(a, b) if a.dtype.kind == b.dtype.kind == "i" else _matmul_float(a, b, acc)
+    if len(args) == 3:
+        value = _rounded_to(value + np.asarray(args[2]).astype(value.dtype), acc)
+    return np.asarray(value)
+
+
+def narrow(value: Any, out: DType) -> Array:
+    """``value`` rounded to ``out``: floats to nearest even, floats to integers truncated and saturated (NaN: 0),
+    integers to narrower integers wrapped."""
+    target = out.numpy
+    if value.dtype is target:
+        return np.asarray(value)
+    if target.kind == "i" and value.dtype.kind not in "ib":
+        value = _saturated(value, target)
+    return np.asarray(value.astype(target, copy=False))
+
+
+def _widen(args: Sequence[Array | Number], out: DType, op: Operator) -> tuple[list[Any], bool]:
+    """The operands in the type the operator computes in, and whether that is the integer one."""
+    source = _source(args, out)
+    integer = source.kind == "i" and op.integer is not None
+    wide = _I64 if integer else _F32
+    return [_as(a, wide, source) for a in args], integer
+
+
+def _source(args: Sequence[Array | Number], out: DType) -> Any:
+    for a in args:
+        if isinstance(a, np.ndarray):
+            return a.dtype
+    return out.numpy
+
+
+def _as(value: Array | Number, wide: np.dtype[Any], source: np.dtype[Any]) -> Any:
+    if isinstance(value, np.ndarray):
+        return value if value.dtype is wide else value.astype(wide)
+    return np.asarray(value).astype(source).astype(wide)
+
+
+def _saturated(value: Any, target: np.dtype[Any]) -> Any:
+    limits = np.iinfo(target)
+    whole = np.clip(np.trunc(value.astype(_F64)), limits.min, limits.max)
+    return np.where(np.isnan(whole), 0.0, whole)
+
+
+def _rounded_to(value: Any, acc: DType) -> Any:
+    if acc is F32 or value.dtype.kind == "i":
+        return value
+    return value.astype(acc.numpy).astype(_F32)
+
+
+def _along_axis(op: Operator, args: Sequence[Array | Number], out: DType, axis: int | None) -> Any:
+    (x,), integer = _widen(args, out, op)
+    return (op.integer if integer and op.integer else op.fn)(x, axis)
+
+
+def _where(args: Sequence[Array | Number], out: DType) -> Any:
+    condition = np.asarray(args[0])
+    if condition.dtype.kind == "V":
+        condition = condition.astype(_F32)
+    (a, b), _ = _widen(args[1:], out, OPERATORS["maximum"])
+    return np.where(condition != 0, a, b)
+
+
+def _matmul_integer(a: Array, b: Array) -> Any:
+    if a.dtype == b.dtype == I8.numpy:
+        # Products of bytes are below 2**14: sums of fewer than 2**39 of them are exact in f64, which BLAS multiplies.
+        return np.matmul(a.astype(_F64), b.astype(_F64)).astype(_I64)
+    return np.matmul(a.astype(_I64), b.astype(_I64))
+
+
+def _matmul_float(a: Array, b: Array, acc: DType) -> Any:
+    a = a if a.dtype is _F32 else a.astype(_F32)
+    b = b if b.dtype is _F32 else b.astype(_F32)
+    if acc is F32:
+        return np.matmul(a, b)
+    if acc not in ACCUMULATORS:
+        raise UnknownNameError("accumulator dtype", acc.name, tuple(t.name for t in ACCUMULATORS))
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        return _rounded_to(np.matmul(a, b), acc)
+    total = np.float32(0)
+    for k in range(0, max(a.shape[-1], 1), _NARROW_ACC_K):
+        part = slice(k, k + _NARROW_ACC_K)
+        total = _rounded_to(total + np.matmul(a[..., part], b[..., part, :]), acc)
+    return total
+
+
+def _divide_integers(a: Any, b: Any) -> Any:
+    """Towards zero; x / 0 is 0."""
+    quotient = np.abs(a) // np.maximum(np.abs(b), 1)
+    return np.where(b == 0, 0, quotient * (np.sign(a) * np.sign(b)))
+
+
+def _sigmoid(x: Array) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _gelu(x: Array) -> Any:
+    # x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3), as x sigmoid(2u): the same without cancellation at x << 0.
+    return x * _sigmoid(_GELU_SCALE * (x + _GELU_CUBE * x * x * x))
+
+
+def _softmax(x: Array, axis: int) -> Any:
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+def _mean_of_integers(x: Array, axis: int | None) -> Any:
+    count = x.size if axis is None else x.shape[axis]
+    return _divide_integers(np.sum(x, axis), count)
+
+
+def _cast(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:  # noqa: ARG001
+    x = np.asarray(args[0])
+    return x.astype(_F32) if x.dtype.kind == "V" and x.dtype is not out.numpy else x
+
+
+def _trans(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:
+    x = _cast(args, out, shape, attrs)
+    if attrs.perm is not None:
+        return np.transpose(x, attrs.perm)
+    return np.swapaxes(x, -1, -2)
+
+
+def _broadcast(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:
+    x = _cast(args, out, shape, attrs)
+    return x if shape is None else np.broadcast_to(x, shape)
+
+
+def _full(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:  # noqa: ARG001
+    value = np.asarray(args[0]) if args else np.zeros((), _F32)
+    return np.full(() if shape is None else shape, narrow(value, out), out.numpy)
+
+
+_ELEMENTWISE = frozenset(("unary", "binary", "compare", "ternary"))
+
+
+def _table() -> tuple[Operator, ...]:
+    return (
+        Operator("exp", 1, "unary", np.exp),
+        Operator("log", 1, "unary", np.log),
+        Operator("sqrt", 1, "unary", np.sqrt),
+        Operator("rsqrt", 1, "unary", lambda x: 1 / np.sqrt(x)),
+        Operator("abs", 1, "unary", np.abs, np.abs),
+        Operator("neg", 1, "unary", np.negative, np.negative),
+        Operator("sigmoid", 1, "unary", _sigmoid),
+        Operator("tanh", 1, "unary", np.tanh),
+        Operator("sin", 1, "unary", np.sin),
+        Operator("cos", 1, "unary", np.cos),
+        Operator("relu", 1, "unary", lambda x: np.maximum(x, 0), lambda x: np.maximum(x, 0)),
+        Operator("gelu", 1, "unary", _gelu),
+        Operator("silu", 1, "unary", lambda x: x * _sigmoid(x)),
+        Operator("recip", 1, "unary", lambda x: 1 / x, lambda x: _divide_integers(np.int64(1), x)),
+        Operator("add", 2, "binary", np.add, np.add),
+        Operator("sub", 2, "binary", np.subtract, np.subtract),
+        Operator("mul", 2, "binary", np.multiply, np.multiply),
+        Operator("scale", 2, "binary", np.multiply, np.multiply),
+        Operator("div", 2, "binary", np.divide, _divide_integers),
+        Operator("maximum", 2, "binary", np.maximum, np.maximum),
+        Operator("minimum", 2, "binary", np.minimum, np.minimum),
+        Operator("lt", 2, "compare", np.less, np.less),
+        Operator("le", 2, "compare", np.less_equal, np.less_equal),
+        Operator("gt", 2, "compare", np.greater, np.greater),
+        Operator("ge", 2, "compare", np.greater_equal, np.greater_equal),
+        Operator("eq", 2, "compare", np.equal, np.equal),
+        Operator("ne", 2, "compare", np.not_equal, np.not_equal),
+        Operator("fma", 3, "ternary", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c),
+        Operator("clamp", 3, "ternary", _clamp, _clamp),
+        Operator("where", 3, "where", np.where),
+        Operator("softmax", 1, "softmax", _softmax),
+        Operator("sum", 1, "reduce", np.sum, np.sum),
+        Operator("max", 1, "reduce", np.max, np.max),
+        Operator("min", 1, "reduce", np.min, np.min),
+        Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
+        Operator("cast", 1, "move", _cast),
+        Operator("trans", 1, "move", _trans),
+        Operator("broadcast", 1, "move", _broadcast),
+        Operator("full", 1, "fill", _full),
+        Operator("zeros", 0, "fill", _full),
+        Operator("dot", 2, "dot", np.matmul),
+    )
+
+
+def _clamp(x: Any, low: Any, high: Any) -> Any:
+    return np.minimum(np.maximum(x, low), high)
+
+
+OPERATORS = MappingProxyType({op.name: op for op in _table()})
+EPILOGUE = MappingProxyType(
+    {"bias": OPERATORS["add"], "add": OPERATORS["add"], "scale": OPERATORS["mul"]}
+    | {name: OPERATORS[name] for name in ("relu", "gelu", "silu")}
+)

@@ -1,0 +1,174 @@
+"""YAML text as plain data, with the line and column of every key and item.
+
+PyYAML's composer gives nodes with marks; its constructor forgets them. So the nodes are read here, once, into data
+and a map from path to place. Two things differ from PyYAML's own constructor, both because a typing error would
+otherwise go unnoticed: a repeated key is a problem, and ``1e3`` is a number, as YAML 1.2 has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from kernbench.common.errors import Problem
+
+Path = tuple[str | int, ...]
+
+# Aliases may repeat parts of a file; beyond this many entries it is a mistake or an attack, not a configuration.
+MAX_ENTRIES = 200_000
+_LOADER: type[yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # type: ignore[assignment]
+_EXPONENT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+")
+_MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
+_CONTAINERS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry stands: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
+
+    source: str
+    key: tuple[int, int]
+    value: tuple[int, int]
+
+
+@dataclass(slots=True)
+class YamlContent:
+    """What a text says: its data, the place of every entry, and what is wrong with it as YAML."""
+
+    data: Any = None
+    places: dict[Path, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def path_text(path: Path) -> str:
+    """``("a", "b", 1, "c")`` as ``a.b[1].c``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def entry_exists(container: object, part: str | int) -> bool:
+    """True when plain data has an entry ``part``: a key of a mapping or an index of a list."""
+    if isinstance(container, dict):
+        return part in container
+    return isinstance(container, list) and isinstance(part, int) and part < len(container)
+
+
+def read_yaml(text: str, source: str) -> YamlContent:
+    """Parse one YAML document; what cannot be parsed becomes a problem, never an exception."""
+    content = YamlContent()
+    try:
+        loader = _LOADER(text)
+        root = loader.get_single_node()
+        if root is not None:
+            content.data = _NodeReader(loader, source, content).read(root, ())
+    except yaml.YAMLError as error:
+        content.problems.append(_problem_of(error, text, source))
+    except RecursionError:
+        content.problems.append(Problem(source=source, line=1, column=1, path="", message="nested too deeply to read"))
+    return content
+
+
+class _NodeReader:
+    """Turns composed nodes into data, noting places and problems on the way."""
+
+    def __init__(self, loader: yaml.SafeLoader, source: str, content: YamlContent) -> None:
+        self.loader, self.source, self.content = loader, source, content
+        self.open: set[int] = set()
+
+    def read(self, node: yaml.Node, path: Path) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        self._guard(node, path)
+        self.open.add(id(node))
+        data = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
+        self.open.discard(id(node))
+        return data
+
+    def _guard(self, node: yaml.Node, path: Path) -> None:
+        if id(node) in self.open:
+            raise yaml.MarkedYAMLError(problem="an alias that contains itself", problem_mark=node.start_mark)
+        if len(self.content.places) > MAX_ENTRIES:
+            problem = f"more than {MAX_ENTRIES} entries once aliases are written out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        if node.tag not in _CONTAINERS:
+            self._complain(node, path, f"unknown tag {node.tag}")
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for name, key, value in self._own(node, path):
+            if name in data:
+                first = self.content.places[(*path, name)].key[0]
+                self._complain(key, (*path, name), f"duplicate key {name!r}; line {first} gives it already")
+            else:
+                data[name] = self._entry((*path, name), key, value)
+        for name, key, value in self._merged(node, path):
+            if name not in data:
+                data[name] = self._entry((*path, name), key, value)
+        return data
+
+    def _sequence(self, node: yaml.Node, path: Path) -> list[Any]:
+        return [self._entry((*path, index), item, item) for index, item in enumerate(node.value)]
+
+    def _entry(self, path: Path, key: yaml.Node, value: yaml.Node) -> Any:
+        self.content.places[path] = Place(self.source, _spot(key.start_mark), _spot(value.start_mark))
+        return self.read(value, path)
+
+    def _own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._complain(key, path, "a key must be a name, not a list or a mapping")
+            elif key.tag != _MERGE:
+                yield key.value, key, value
+
+    def _merged(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        """Entries of the mappings that ``<<`` names; the first that gives a key wins."""
+        merged = (value for key, value in node.value if key.tag == _MERGE)
+        for value in merged:
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(source, yaml.MappingNode):
+                    yield from self._own(source, path)
+                else:
+                    self._complain(source, path, "<< takes a mapping or a list of mappings")
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        if node.tag == _TEXT and not node.style and _EXPONENT.fullmatch(node.value):
+            return float(node.value)
+        try:
+            return self.loader.construct_object(node)
+        except yaml.MarkedYAMLError:
+            self._complain(node, path, f"unknown tag {node.tag}")
+        except ValueError as error:
+            self._complain(node, path, f"found {node.value!r}: {error}")
+        return None
+
+    def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
+        line, column = _spot(node.start_mark)
+        at = path_text(path)
+        self.content.problems.append(
+            Problem(source=self.source, line=line, column=column, path=at, message=message),
+        )
+
+
+def _spot(mark: Any) -> tuple[int, int]:
+    return mark.line + 1, mark.column + 1
+
+
+def _problem_of(error: yaml.YAMLError, text: str, source: str) -> Problem:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        line, column = _spot(error.problem_mark)
+        context = f" ({error.context})" if error.context else ""
+        message = f"not YAML: {error.problem}{context}" if isinstance(error, _SYNTAX) else str(error.problem)
+        return Problem(source=source, line=line, column=column, path="", message=message)
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1
+        message = f"not YAML: a character that no text file has ({text[error.position : error.position + 1]!r})"
+        return Problem(source=source, line=line, column=column, path="", message=message)
+    return Problem(source=source, line=1, column=1, path="", message=f"not YAML: {error}")
+
+
+_SYNTAX = (yaml.scanner.ScannerError, yaml.parser.ParserError, yaml.composer.ComposerError)

@@ -1,0 +1,85 @@
+"""From a DMA descriptor (an n-D array with byte strides) to accesses of the memories that hold its bytes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from kernbench.components.initiator import Target
+from kernbench.messages.fabric import Access
+from kernbench.sim_engine.address_map import AddressMap, Segment
+
+Dims = tuple[tuple[int, int], ...]
+"""(count, stride in bytes) per axis, outermost first"""
+
+
+def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, int]:
+    """First byte and length of what an array spans, relative to its first element (negative with negative strides)."""
+    if strides is None:
+        nbytes = itemsize
+        for count in shape:
+            nbytes *= count
+        return 0, nbytes
+    low = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
+    high = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
+    return low, high - low + itemsize
+
+
+def runs(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, Dims]:
+    """Bytes that lie in one piece, and how often and how far apart such pieces repeat (outer axes first)."""
+    if strides is None:
+        return extent(shape, itemsize, None)[1], ()
+    run = itemsize
+    dims = list(zip(shape, strides, strict=True))
+    while dims and (dims[-1][1] == run or dims[-1][0] == 1):
+        run *= dims.pop()[0]
+    return run, tuple((n, s) for n, s in dims if n > 1)
+
+
+def plan(
+    addresses: AddressMap,
+    segments: tuple[Segment, ...],
+    shape: tuple[int, ...],
+    itemsize: int,
+    strides: tuple[int, ...] | None,
+) -> tuple[Target, ...]:
+    """The accesses of an array whose extent lies in the physical ``segments``, in order, with the node of each."""
+    places = addresses.by_node(segments)
+    run, dims = runs(shape, itemsize, strides)
+    if not dims and len(places) == 1:
+        node, (pa, nbytes) = places[0]
+        return ((node, Access(pa, nbytes)),)
+    outer, (rows, stride) = dims[:-1], dims[-1] if dims else (1, 0)
+    first = -extent(shape, itemsize, strides)[0]
+    targets: list[Target] = []
+    for steps in itertools.product(*(range(n) for n, _ in outer)):
+        start = first + sum(i * s for i, (_, s) in zip(steps, outer, strict=True))
+        targets += _block(places, start, run, rows, stride)
+    return tuple(targets)
+
+
+def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:
+    """The rows of one 2-D block, cut where a place ends; rows of the same shape in the same place stay together."""
+    base = 0
+    for node, (pa, nbytes) in places:
+        pieces: list[tuple[int, int]] = []
+        for row in range(rows):
+            low = max(start + row * stride, base)
+            high = min(start + row * stride + run, base + nbytes)
+            if low < high:
+                pieces.append((pa + low - base, high - low))
+        yield from ((node, access) for access in _grouped(pieces))
+        base += nbytes
+
+
+def _grouped(pieces: list[tuple[int, int]]) -> Iterator[Access]:
+    """Accesses for (address, nbytes) pieces: neighbours of one size and one distance become rows of one access."""
+    i = 0
+    while i < len(pieces):
+        pa, nbytes = pieces[i]
+        stride = pieces[i + 1][0] - pa if i + 1 < len(pieces) else 0
+        rows = 1
+        while i + rows < len(pieces) and pieces[i + rows] == (pa + rows * stride, nbytes):
+            rows += 1
+        yield Access(pa, nbytes, rows, stride if rows > 1 else 0)
+        i += rows

@@ -1,0 +1,226 @@
+"""One run of a kernel on a PE: its program, its scoreboard, its scratch, and the engines its commands go to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+
+import simpy
+
+from kernbench.common.dtypes import dtype
+from kernbench.common.ids import pe_part
+from kernbench.common.operators import PLAIN
+from kernbench.components.access_plan import extent, plan
+from kernbench.components.initiator import Target
+from kernbench.components.pe_parts import PeParts
+from kernbench.components.scoreboard import Scoreboard
+from kernbench.messages.commands import (
+    AwaitSpace,
+    DotCommand,
+    KernelRequest,
+    LoadCommand,
+    MathCommand,
+    PeCommand,
+    PrintCommand,
+    StoreCommand,
+)
+from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Printed
+from kernbench.sim_engine.machine import Machine
+from kernbench.triton_emu.kernel_run import KernelRun
+from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.source import kernel_source
+
+Wait = Generator[simpy.Event, object, None]
+
+
+class KernelExecution:
+    """Runs ``launch.kernel`` on PE ``coord``; the CPU drives it with ``resume`` and ``issue``."""
+
+    def __init__(self, machine: Machine, parts: PeParts, coord: PeCoord, launch: KernelLaunchMsg) -> None:
+        self.machine = machine
+        self.clock = machine.clock
+        self.parts = parts
+        self.coord = coord
+        self.launch = launch
+        self.waiting_at = "has not begun"
+        self._board = Scoreboard()
+        self._starts: dict[int, Callable[[], None]] = {}
+        self._changed: simpy.Event | None = None
+        self._failure: Exception | None = None
+        self._allocator = machine.memories.pes[coord]
+        self._region, self._region_bytes = self._allocator.largest_tcm_hole()
+        self._allocator.alloc_tcm(self._region_bytes)
+        scratch = ScratchAllocator(self._region.encode(), self._region_bytes)
+        self._kernel = KernelRun(launch.kernel.function, launch.args, dict(launch.kwargs), self._site(), scratch)
+
+    def _site(self) -> KernelSite:
+        sip, cube, pe = self.coord
+        targets = self.launch.targets
+        return KernelSite(
+            sip=sip,
+            cube=cube,
+            pe=pe,
+            num_pes=len({t[2] for t in targets}),
+            num_cubes=len({t[1] for t in targets}),
+            num_sips=len({t[0] for t in targets}),
+            kernel=self.launch.kernel.name,
+            file=kernel_source(self.launch.kernel.function).file,
+            dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
+        )
+
+    def resume(self) -> KernelRequest | None:
+        """Run the program to its next request; None when it has returned."""
+        self.waiting_at = "runs"
+        failure, self._failure = self._failure, None
+        return self._kernel.throw(failure) if failure is not None else self._kernel.resume()
+
+    def fail_next(self, error: Exception) -> None:
+        """The program gets ``error`` where it waits."""
+        self._failure = error
+
+    def close(self) -> None:
+        """End the program if it has not returned."""
+        self._kernel.close()
+        self.waiting_at = "its commands to end"
+
+    def issue(self, command: PeCommand) -> None:
+        """Enter a command; an address that nothing maps is the program's failure at this line."""
+        targets: tuple[Target, ...] = ()
+        segments: tuple[tuple[int, int], ...] = ()
+        if isinstance(command, LoadCommand | StoreCommand):
+            try:
+                segments, targets = self._translate(command)
+            except Exception as fault:  # noqa: BLE001 - raised again in the kernel
+                self.fail_next(fault)
+                return
+        self._starts[command.serial] = partial(self._start, command, segments, targets)
+        if self._board.issue(command):
+            self._starts.pop(command.serial)()
+
+    def _translate(
+        self, command: LoadCommand | StoreCommand
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[Target, ...]]:
+        array = command.dst if isinstance(command, LoadCommand) else command.src
+        shape = command.valid if command.valid is not None else array.shape
+        if 0 in shape:
+            return (), ()
+        itemsize = array.dtype.itemsize
+        strides = command.strides
+        if strides is None and command.valid is not None:
+            strides = _row_major(array.shape, itemsize)
+        low, span = extent(shape, itemsize, strides)
+        found = self.parts.mmu.table.segments(command.va + low, span)
+        segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
+        return segments, plan(self.machine.addresses, segments, shape, itemsize, strides)
+
+    def _start(self, command: PeCommand, segments: tuple[tuple[int, int], ...], targets: tuple[Target, ...]) -> None:
+        op = self.machine.next_op()
+        done = partial(self._completed, command, op)
+        match command:
+            case LoadCommand() if not targets:
+                self._fill(op, command)
+                done()
+            case StoreCommand() if not targets:
+                self._completed(command, None)
+            case LoadCommand():
+                begun = self._observer(op, command, "pe_dma", Moved(command, segments), reads=len(targets))
+                self.parts.dma.start(op, True, targets, begun, done)
+            case StoreCommand():
+                begun = self._observer(op, command, "pe_dma", Moved(command, segments), writes=len(targets))
+                self.parts.dma.start(op, False, targets, begun, done)
+            case DotCommand():
+                self.parts.scheduler.submit(op, command, self._observer(op, command, "pe_gemm", command), done)
+            case MathCommand():
+                self.parts.math.submit(command, self._observer(op, command, "pe_math", command), done)
+            case PrintCommand():
+                self._print(command)
+                self._completed(command, None)
+
+    def _fill(self, op: int, command: LoadCommand) -> None:
+        """A load with nothing valid only sets ``other``."""
+        fill = MathCommand(
+            serial=command.serial,
+            line=command.line,
+            after=(),
+            operator="full",
+            inputs=(command.other,),
+            dst=command.dst,
+            attributes=PLAIN,
+        )
+        self._observer(op, fill, "pe_math", fill)(self.clock.time)
+
+    def _observer(
+        self, op: int, command: PeCommand, part: str, what: Moved | PeCommand, *, reads: int = 0, writes: int = 0
+    ) -> Callable[[int], None]:
+        """What an engine calls when it begins the command."""
+        hook = self.machine.hooks.op_started
+
+        def begun(start_ps: int) -> None:
+            if hook.listeners:
+                hook.emit(
+                    OpStarted(
+                        op,
+                        pe_part(*self.coord, part),
+                        what,
+                        start_ps,
+                        reads,
+                        writes,
+                        self.coord,
+                        self.launch.kernel.name,
+                        self.launch.request_id,
+                    )
+                )
+
+        return begun
+
+    def _completed(self, command: PeCommand, op: int | None) -> None:
+        if op is not None and self.machine.hooks.op_ended.listeners:
+            self.machine.hooks.op_ended.emit(OpEnded(op, self.clock.time))
+        ready = self._board.complete(command.serial)
+        self._kernel.completed(command.serial)
+        for other in ready:
+            self._starts.pop(other.serial)()
+        if self._changed is not None and not self._changed.triggered:
+            self._changed.succeed()
+
+    def any_done(self, request: AwaitSpace) -> Wait:
+        """Wait until a command is done."""
+        self.waiting_at = f"{request.nbytes} bytes of scratch at line {request.line}"
+        self._changed = self.clock.event()
+        yield self._changed
+
+    def all_done(self) -> Wait:
+        """Wait until no command is under way."""
+        while len(self._board):
+            self._changed = self.clock.event()
+            yield self._changed
+        self._changed = None
+
+    def finish(self) -> None:
+        """Give the scratch back; nothing is under way any more."""
+        self._allocator.free_tcm(self._region, self._region_bytes)
+
+    def waits_for(self) -> str:
+        """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
+        pending = ", ".join(
+            f"{type(e.command).__name__.removesuffix('Command').lower()} of line {e.command.line}"
+            for e in self._board.under_way()[:4]
+        )
+        text = f"kernel {self.launch.kernel.name!r} waits for {self.waiting_at}"
+        return f"{text}; under way: {pending}" if pending else text
+
+    def _print(self, command: PrintCommand) -> None:
+        hook = self.machine.hooks.printed
+        if hook.listeners:
+            hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
+
+
+def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Byte strides of a row-major array."""
+    strides: list[int] = []
+    for count in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= count
+    return tuple(reversed(strides))

@@ -1,0 +1,47 @@
+"""An HBM slice."""
+
+from __future__ import annotations
+
+from kernbench.common.units import ns_to_ps
+from kernbench.components.hbm_channels import HbmChannels
+from kernbench.components.memory_service import MemoryServer
+from kernbench.components.responder import Responder
+from kernbench.di.registry import register
+from kernbench.messages.fabric import ReadRequest, WriteData
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.transport import Transfer
+from kernbench.topology.attrs import HbmCtrlAttrs
+from kernbench.topology.graph import Node
+
+
+def quantum_packets(machine: Machine) -> int:
+    """The quantum of memories in packets: ``cube.hbm.quantum_bytes``, at least one whole packet."""
+    return -(-machine.spec.cube.hbm.quantum_bytes // machine.network.packet_bytes)
+
+
+@register("builtin.hbm_ctrl", kind="hbm_ctrl")
+class HbmCtrl(Component):
+    """The controller of one slice: pseudo-channels, access time, accesses in turn."""
+
+    Attrs = HbmCtrlAttrs
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self.channels = HbmChannels(machine.spec)
+        self.server = MemoryServer(self.clock, quantum_packets(machine))
+        self._responder = Responder(
+            self,
+            reads=self.server,
+            writes=self.server,
+            access_ps=ns_to_ps(self.attrs_as(HbmCtrlAttrs).access_ns),
+            read_ps=self.channels.time_ps,
+            write_ps=self.channels.time_ps,
+        )
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Serve a read or a write."""
+        if isinstance(message, ReadRequest | WriteData):
+            self._responder.take(message, transfer)
+        else:
+            super().receive(message, transfer)

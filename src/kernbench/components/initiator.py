@@ -1,0 +1,65 @@
+"""The asking side of reads and writes: DMAs and the host send requests and gather the answers of one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.component import Component
+
+Target = tuple[str, Access]
+"""The node of a memory and what is accessed there."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An operation whose answers are awaited."""
+
+    left: int
+    done: Callable[[], None]
+
+
+class Initiator:
+    """Reads and writes on behalf of ``component``, from its port ``channel``."""
+
+    def __init__(self, component: Component, channel: str) -> None:
+        self.component = component
+        self.machine = component.machine
+        self.channel = channel
+        self._pending: dict[int, _Pending] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Operations under way."""
+        return len(self._pending)
+
+    def read(self, op: int, targets: Sequence[Target], done: Callable[[], None]) -> None:
+        """Ask for all of ``targets``; ``done`` when the last byte of the last one is here."""
+        self._pending[op] = _Pending(len(targets), done)
+        me = self.component.node.id
+        for part, (node, access) in enumerate(targets):
+            request = ReadRequest(op=op, part=part, requester=me, access=access)
+            self.machine.send_header(me, node, request, self.channel)
+
+    def write(self, op: int, targets: Sequence[Target], done: Callable[[], None]) -> None:
+        """Send data for all of ``targets``; ``done`` when the last acknowledgement is here."""
+        self._pending[op] = _Pending(len(targets), done)
+        me = self.component.node.id
+        for part, (node, access) in enumerate(targets):
+            message = WriteData(op=op, part=part, requester=me, access=access)
+            self.machine.send(me, node, access.nbytes, message, self.channel)
+
+    def answered(self, reply: ReadReply | WriteAck) -> None:
+        """An answer came. UnsupportedError when nobody asked."""
+        pending = self._pending.get(reply.op)
+        if pending is None:
+            raise UnsupportedError(f"{self.component.node.id} got an answer to operation {reply.op}, which it never began")
+        pending.left -= 1
+        if not pending.left:
+            del self._pending[reply.op]
+            pending.done()

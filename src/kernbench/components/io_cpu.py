@@ -1,0 +1,61 @@
+"""The CPU of an IO chiplet: it hands orders to the cubes and sets the common start of a launch."""
+
+from __future__ import annotations
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.common.ids import HOST, cube_part, pe_part
+from kernbench.common.units import transfer_ps
+from kernbench.components.gather import Gatherer
+from kernbench.di.registry import register
+from kernbench.messages.control import CubeOrder, CubeTargets, LaunchOrder, Report, SipOrder
+
+
+@register("builtin.io_cpu", kind="io_cpu")
+class IoCpu(Gatherer):
+    """Fans orders out per cube, stamps launches with ``target_start``, gathers the answers."""
+
+    def handle(self, message: object) -> None:
+        """An order from the host, or a cube's report."""
+        if isinstance(message, Report):
+            self.collect(message)
+        elif isinstance(message, SipOrder):
+            self._fan_out(message)
+        else:
+            raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+
+    def _fan_out(self, message: SipOrder) -> None:
+        self.open(message.request_id, HOST, len(message.targets))
+        start = self._common_start(message) if isinstance(message.order, LaunchOrder) else 0
+        for target in message.targets:
+            order = CubeOrder(request_id=message.request_id, order=message.order, pes=target.pes, start_ps=start)
+            self.machine.send_header(self.node.id, self._m_cpu(target), order, "control")
+
+    def _m_cpu(self, target: CubeTargets) -> str:
+        return cube_part(self._sip, target.cube, "m_cpu")
+
+    @property
+    def _sip(self) -> int:
+        assert self.node.sip is not None
+        return self.node.sip
+
+    def _common_start(self, message: SipOrder) -> int:
+        """The earliest time by which every PE of the SIP can have the order.
+
+        Each order waits for those sent before it on the slowest link they share, and the M_CPU handles it before it
+        goes on; on an idle fabric nothing else delays it.
+        """
+        latest = 0
+        for i, target in enumerate(message.targets):
+            m_cpu = self._m_cpu(target)
+            handled = self._arrival(self.node.id, m_cpu, i) + self.machine.component(m_cpu).overhead_ps
+            for j, pe in enumerate(target.pes):
+                pe_cpu = pe_part(self._sip, target.cube, pe, "pe_cpu")
+                at_pe = handled + self._arrival(m_cpu, pe_cpu, j) + self.machine.component(pe_cpu).overhead_ps
+                latest = max(latest, at_pe)
+        return self.clock.time + latest
+
+    def _arrival(self, src: str, dst: str, before: int) -> int:
+        """Time for a header from ``src`` to ``dst`` behind ``before`` others, in ps."""
+        route = self.machine.route(src, dst)
+        header = self.machine.header_bytes
+        return route.latency_ps(header) + before * transfer_ps(header, route.bottleneck_gbs)

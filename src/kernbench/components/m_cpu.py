@@ -1,0 +1,150 @@
+"""The management CPU of a cube: orders to its PEs, barriers between them, and fills by its own DMA."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from kernbench.common.errors import KernelError, UnsupportedError
+from kernbench.common.ids import cube_part, pe_part, sip_part
+from kernbench.components.gather import Gatherer
+from kernbench.components.initiator import Initiator
+from kernbench.di.registry import register
+from kernbench.messages.control import (
+    BarrierArrival,
+    BarrierRelease,
+    CubeOrder,
+    FillOrder,
+    PeOrder,
+    Report,
+)
+from kernbench.messages.fabric import Access, ReadReply, WriteAck
+from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.transport import Transfer
+from kernbench.topology.attrs import MCpuAttrs
+from kernbench.topology.graph import Node
+
+
+@dataclass(slots=True)
+class Meeting:
+    """A barrier of one launch: who takes part, who has come, who will never come."""
+
+    mates: frozenset[int]
+    here: list[int] = field(default_factory=list)
+    gone: dict[int, Exception | None] = field(default_factory=dict)
+
+
+@register("builtin.m_cpu", kind="m_cpu")
+class MCpu(Gatherer):
+    """Fans orders out to PEs, gathers their reports, and fills memory with its DMA channels."""
+
+    Attrs = MCpuAttrs
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        channels = self.attrs_as(MCpuAttrs).dma_channels
+        self._idle_dmas = deque(Initiator(self, f"dma{i}") for i in range(channels))
+        self._dma_of: dict[int, Initiator] = {}
+        self._fills: deque[CubeOrder] = deque()
+        self._meetings: dict[int, Meeting] = {}
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Answers to its DMA do not occupy the CPU; everything else does."""
+        if isinstance(message, WriteAck | ReadReply):
+            self._dma_of[message.op].answered(message)
+        else:
+            super().receive(message, transfer)
+
+    def handle(self, message: object) -> None:
+        """An order, a PE's report, or a PE's arrival at a barrier."""
+        match message:
+            case CubeOrder(order=FillOrder()):
+                self._fills.append(message)
+                self._start_fills()
+            case CubeOrder():
+                self._fan_out(message)
+            case Report():
+                self._note_gone(message)
+                self.collect(message)
+                if message.request_id not in self.gatherings:
+                    self._meetings.pop(message.request_id, None)
+            case BarrierArrival():
+                self._arrived(message)
+            case _:
+                raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+
+    def _fan_out(self, message: CubeOrder) -> None:
+        self.open(message.request_id, self._io_cpu, len(message.pes))
+        for pe in message.pes:
+            order = PeOrder(
+                request_id=message.request_id, order=message.order, start_ps=message.start_ps, mates=message.pes
+            )
+            self.machine.send_header(self.node.id, self._pe_cpu(pe), order, "control")
+
+    @property
+    def _io_cpu(self) -> str:
+        assert self.node.sip is not None
+        return sip_part(self.node.sip, "io_cpu")
+
+    def _pe_cpu(self, pe: int) -> str:
+        assert self.node.sip is not None
+        assert self.node.cube is not None
+        return pe_part(self.node.sip, self.node.cube, pe, "pe_cpu")
+
+    def _start_fills(self) -> None:
+        while self._fills and self._idle_dmas:
+            message, dma = self._fills.popleft(), self._idle_dmas.popleft()
+            order = message.order
+            assert isinstance(order, FillOrder)
+            self._dma_of[order.op] = dma
+            places = self.machine.addresses.by_node(((order.pa, order.nbytes),))
+            targets = [(node, Access(pa, nbytes)) for node, (pa, nbytes) in places]
+            dma.write(order.op, targets, lambda m=message: self._filled(m))  # type: ignore[misc]
+
+    def _filled(self, message: CubeOrder) -> None:
+        assert isinstance(message.order, FillOrder)
+        self._idle_dmas.append(self._dma_of.pop(message.order.op))
+        report = Report(request_id=message.request_id, pes=())
+        self.machine.send_header(self.node.id, self._io_cpu, report, "control")
+        self._start_fills()
+
+    def _arrived(self, message: BarrierArrival) -> None:
+        meeting = self._meetings.setdefault(message.request_id, Meeting(frozenset(message.mates)))
+        meeting.here.append(message.pe)
+        self._settle(message.request_id, meeting)
+
+    def _note_gone(self, report: Report) -> None:
+        """A PE has ended its kernel: nobody need wait for it at a barrier if it failed."""
+        failed = [p for p in report.pes if p.error is not None]
+        if not failed:
+            return
+        mates = frozenset(range(self.machine.spec.pes_per_cube))
+        meeting = self._meetings.setdefault(report.request_id, Meeting(mates))
+        meeting.gone.update((p.pe[2], p.error) for p in failed)
+        self._settle(report.request_id, meeting)
+
+    def _settle(self, request_id: int, meeting: Meeting) -> None:
+        error: Exception | None = None
+        if meeting.gone:
+            pe = min(meeting.gone)
+            assert self.node.sip is not None
+            assert self.node.cube is not None
+            name = cube_part(self.node.sip, self.node.cube, f"pe{pe}")
+            error = KernelError(f"barrier: {name} never comes, its kernel failed: {meeting.gone[pe]}")
+        elif meeting.mates != frozenset(meeting.here):
+            return
+        for pe in meeting.here:
+            release = BarrierRelease(request_id=request_id, error=error)
+            self.machine.send_header(self.node.id, self._pe_cpu(pe), release, "control")
+        meeting.here.clear()
+        if not meeting.gone:
+            del self._meetings[request_id]
+
+    def blocked(self) -> tuple[str, ...]:
+        """Reports that are missing, and PEs that others wait for at a barrier."""
+        waits = [
+            f"{self.node.id}: barrier of request {request_id} waits for PEs {sorted(m.mates - set(m.here))}"
+            for request_id, m in self._meetings.items()
+            if m.here
+        ]
+        return (*super().blocked(), *waits)

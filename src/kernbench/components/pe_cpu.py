@@ -1,0 +1,136 @@
+"""The CPU of a PE: it runs kernels, one at a time, and hands their commands to the engines."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+
+import simpy
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.common.ids import cube_part
+from kernbench.common.units import ns_to_ps
+from kernbench.components.execution import KernelExecution
+from kernbench.components.pe_parts import PeParts
+from kernbench.components.serial_cpu import SerialCpu
+from kernbench.di.registry import register
+from kernbench.messages.commands import AwaitSpace, Issue, KernelRequest, Meet
+from kernbench.messages.control import (
+    BarrierArrival,
+    BarrierRelease,
+    LaunchOrder,
+    MapOrder,
+    PeOrder,
+    PeReport,
+    Report,
+    UnmapOrder,
+)
+from kernbench.sim_engine.machine import Machine
+from kernbench.topology.attrs import PeCpuAttrs
+from kernbench.topology.graph import Node
+
+Wait = Generator[simpy.Event, object, None]
+
+
+@register("builtin.pe_cpu", kind="pe_cpu")
+class PeCpu(SerialCpu):
+    """Starts kernels at their common start, in arrival order; answers when all commands of one are done."""
+
+    Attrs = PeCpuAttrs
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        attrs = self.attrs_as(PeCpuAttrs)
+        self._launch_ps = ns_to_ps(attrs.launch_ns)
+        self._issue_ps = ns_to_ps(attrs.issue_ns)
+        assert node.sip is not None
+        assert node.cube is not None
+        assert node.pe is not None
+        self.coord = (node.sip, node.cube, node.pe)
+        self._m_cpu = cube_part(node.sip, node.cube, "m_cpu")
+        self._parts = PeParts(machine, self.coord)
+        self._orders: deque[PeOrder] = deque()
+        self._run: KernelExecution | None = None
+        self._release: simpy.Event | None = None
+
+    def handle(self, message: object) -> None:
+        """An order of the M_CPU, or the end of a barrier."""
+        match message:
+            case PeOrder(order=MapOrder(mapping)):
+                self._parts.mmu.table.map(mapping)
+                self._report(message.request_id, PeReport(pe=self.coord))
+            case PeOrder(order=UnmapOrder(va_base)):
+                self._parts.mmu.table.unmap(va_base)
+                self._report(message.request_id, PeReport(pe=self.coord))
+            case PeOrder(order=LaunchOrder()):
+                self._orders.append(message)
+                if self._run is None:
+                    self._start_next()
+            case BarrierRelease():
+                self._released(message)
+            case _:
+                raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+
+    def blocked(self) -> tuple[str, ...]:
+        """What the running kernel waits for."""
+        return () if self._run is None else (f"{self.node.id}: {self._run.waits_for()}",)
+
+    def _report(self, request_id: int, report: PeReport) -> None:
+        self.machine.send_header(self.node.id, self._m_cpu, Report(request_id=request_id, pes=(report,)), "control")
+
+    def _start_next(self) -> None:
+        order = self._orders.popleft()
+        assert isinstance(order.order, LaunchOrder)
+        self._run = KernelExecution(self.machine, self._parts, self.coord, order.order.launch)
+        self.clock.process(self._execute(self._run, order))
+
+    def _execute(self, run: KernelExecution, order: PeOrder) -> Wait:
+        late = self.clock.time > order.start_ps
+        if not late:
+            yield self.clock.timeout(order.start_ps - self.clock.time)
+        start = self.clock.time
+        yield self.clock.timeout(self._launch_ps)
+        error: Exception | None = None
+        try:
+            request = run.resume()
+            while request is not None:
+                yield from self._serve(run, request, order)
+                request = run.resume()
+        except Exception as failure:  # noqa: BLE001 - whatever a user's kernel raises goes to whoever launched it
+            failure.add_note(f"on {cube_part(*self.coord[:2], f'pe{self.coord[2]}')}, kernel {run.launch.kernel.name!r}")
+            error = failure
+        run.close()
+        yield from run.all_done()
+        run.finish()
+        self._run = None
+        report = PeReport(pe=self.coord, start_ps=start, end_ps=self.clock.time, late=late, error=error)
+        self._report(order.request_id, report)
+        if self._orders:
+            self._start_next()
+
+    def _serve(self, run: KernelExecution, request: KernelRequest, order: PeOrder) -> Wait:
+        match request:
+            case Issue(command):
+                if self._issue_ps:
+                    yield self.clock.timeout(self._issue_ps)
+                run.issue(command)
+            case AwaitSpace():
+                yield from run.any_done(request)
+            case Meet():
+                run.waiting_at = f"barrier at line {request.line}"
+                yield from run.all_done()
+                yield from self._meet(run, order)
+
+    def _meet(self, run: KernelExecution, order: PeOrder) -> Wait:
+        arrival = BarrierArrival(request_id=order.request_id, pe=self.coord[2], mates=order.mates)
+        self._release = self.clock.event()
+        self.machine.send_header(self.node.id, self._m_cpu, arrival, "control")
+        error = yield self._release
+        self._release = None
+        if isinstance(error, Exception):
+            run.fail_next(error)
+
+    def _released(self, message: BarrierRelease) -> None:
+        if self._release is None:
+            raise UnsupportedError(f"{self.node.id} is released from a barrier where it does not wait")
+        self._release.succeed(message.error)

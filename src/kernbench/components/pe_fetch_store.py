@@ -1,0 +1,29 @@
+"""Fetch and store: between the TCM's ports and the engines, two stages of the tile pipeline."""
+
+from __future__ import annotations
+
+from kernbench.common.units import transfer_ps
+from kernbench.components.stage import StageUnit
+from kernbench.di.registry import register
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.machine import Machine
+from kernbench.topology.graph import Node
+
+
+@register("builtin.pe_fetch_store", kind="pe_fetch_store")
+class PeFetchStore(Component):
+    """Operand tiles at the TCM's read bandwidth, result tiles at its write bandwidth."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        slots = machine.spec.pe.components.pe_scheduler.attrs.stage_slots
+        self.fetch = StageUnit(self.clock, "fetch", slots)
+        self.store = StageUnit(self.clock, "store", slots)
+
+    def fetch_ps(self, nbytes: int) -> int:
+        """Time to read operand tiles of ``nbytes`` in all."""
+        return transfer_ps(nbytes, self.machine.spec.pe.tcm.read_bw_gbs)
+
+    def store_ps(self, nbytes: int) -> int:
+        """Time to write a result tile of ``nbytes``."""
+        return transfer_ps(nbytes, self.machine.spec.pe.tcm.write_bw_gbs)

@@ -1,0 +1,25 @@
+"""The GEMM engine of a PE: a stage of the tile pipeline."""
+
+from __future__ import annotations
+
+from kernbench.common.dtypes import DType
+from kernbench.common.units import ns_to_ps
+from kernbench.components.stage import StageUnit
+from kernbench.di.registry import register
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.machine import Machine
+from kernbench.topology.graph import Node
+
+
+@register("builtin.pe_gemm", kind="pe_gemm")
+class PeGemm(Component):
+    """The matrix unit. A tile takes its whole time however much of it is used."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        slots = machine.spec.pe.components.pe_scheduler.attrs.stage_slots
+        self.unit = StageUnit(self.clock, "gemm", slots)
+
+    def tile_ps(self, element: DType) -> int:
+        """Time of one tile. UnsupportedError when the unit does not multiply this type."""
+        return ns_to_ps(self.machine.spec.pe.gemm.tile_ns(element))

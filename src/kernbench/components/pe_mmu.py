@@ -1,0 +1,29 @@
+"""The MMU of a PE."""
+
+from __future__ import annotations
+
+from kernbench.di.registry import register
+from kernbench.policy.address.pe_mmu import PeMMU
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.machine import Machine
+from kernbench.topology.graph import Node
+
+
+@register("builtin.pe_mmu", kind="pe_mmu")
+class PeMmuPart(Component):
+    """Holds the translation table of a PE."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        mmu = machine.spec.pe.mmu
+        assert node.sip is not None
+        assert node.cube is not None
+        assert node.pe is not None
+        self.table = PeMMU(
+            node.sip,
+            node.cube,
+            node.pe,
+            page_bytes=mmu.page_bytes,
+            tlb_hit_ns=mmu.tlb_hit_ns,
+            fmt=machine.addresses.format,
+        )

@@ -1,0 +1,30 @@
+"""The TCM of a PE: a server for its read port and one for its write port."""
+
+from __future__ import annotations
+
+from kernbench.common.units import transfer_ps
+from kernbench.components.hbm_ctrl import quantum_packets
+from kernbench.components.memory_service import MemoryServer
+from kernbench.di.registry import register
+from kernbench.messages.fabric import Access
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.machine import Machine
+from kernbench.topology.graph import Node
+
+
+@register("builtin.pe_tcm", kind="pe_tcm")
+class PeTcm(Component):
+    """What other parts of the machine read and write of it goes through its ports in turn."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self.read_port = MemoryServer(self.clock, quantum_packets(machine))
+        self.write_port = MemoryServer(self.clock, quantum_packets(machine))
+
+    def read_ps(self, access: Access) -> int:
+        """Time of the read port for an access."""
+        return transfer_ps(access.nbytes, self.machine.spec.pe.tcm.read_bw_gbs)
+
+    def write_ps(self, access: Access) -> int:
+        """Time of the write port for an access."""
+        return transfer_ps(access.nbytes, self.machine.spec.pe.tcm.write_bw_gbs)

@@ -1,0 +1,148 @@
+"""The memory side of reads and writes: HBM slices, SRAMs and (for others) the TCM of a PE answer through this.
+
+Read: after ``access_ps`` the bytes are served by the server, and feed the fabric as they come. Write: the server's
+time overlaps with the arrival of the data; what is left of it is served when the last byte is there, and after
+``access_ps`` more the bytes are committed and the acknowledgement leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kernbench.components.memory_service import Job, MemoryServer, pace_of
+from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.sim_engine.hooks import MemoryAccessed
+from kernbench.sim_engine.transport import Pace, Port, Supply, Transfer
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.component import Component
+
+
+class Responder:
+    """Answers for ``component``. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
+
+    def __init__(
+        self,
+        component: Component,
+        *,
+        reads: MemoryServer,
+        writes: MemoryServer,
+        access_ps: int,
+        read_ps: Callable[[Access], int],
+        write_ps: Callable[[Access], int],
+    ) -> None:
+        self.component = component
+        self.machine = component.machine
+        self.clock = component.clock
+        self.reads = reads
+        self.writes = writes
+        self.access_ps = access_ps
+        self.read_ps = read_ps
+        self.write_ps = write_ps
+        self._free_ports: list[Port] = []
+        self._n_ports = 0
+
+    def take(self, message: ReadRequest | WriteData, transfer: Transfer) -> None:
+        """Serve a request that has been delivered."""
+        now = self.clock.time
+        if isinstance(message, ReadRequest):
+            self.clock.call_at(now + self.access_ps, self._read, message)
+        else:
+            self._write(message, transfer)
+
+    def _read(self, request: ReadRequest) -> None:
+        if self.machine.hooks.accessed.listeners:
+            self.machine.hooks.accessed.emit(MemoryAccessed(request.op, self.clock.time))
+        access = request.access
+        packet_bytes = self.machine.network.packet_bytes
+        pace = pace_of(access.nbytes, packet_bytes, self.read_ps(access))
+        reply = ReadReply(op=request.op, part=request.part)
+        port = self._take_port()
+        transfer = self.machine.make(port, self.component.node.id, request.requester, access.nbytes, reply)
+        after = transfer.done
+
+        def delivered(done: Transfer) -> None:
+            self._free_ports.append(port)
+            if after is not None:
+                after(done)
+
+        transfer.done = delivered
+        self.reads.submit(_ReadJob(self, transfer, pace))
+
+    def _take_port(self) -> Port:
+        """A port that sends nothing: answers under way at once leave by different ones, so none blocks another."""
+        if self._free_ports:
+            return self._free_ports.pop()
+        self._n_ports += 1
+        return self.machine.network.port(self.component.node.id, f"read{self._n_ports}")
+
+    def _write(self, message: WriteData, transfer: Transfer) -> None:
+        now = self.clock.time
+        server, access = self.writes, message.access
+        busy = self.write_ps(access)
+        if server.idle:
+            done_before = max(0, now - max(transfer.head_ps, server.free_at))
+            server.busy_ps += min(busy, done_before)
+            busy = max(0, busy - done_before)
+        if busy == 0:
+            self.clock.call_at(now + self.access_ps, self._commit, message)
+            return
+        packet_bytes = self.machine.network.packet_bytes
+        server.submit(_WriteJob(self, message, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
+
+    def _commit(self, message: WriteData) -> None:
+        if self.machine.hooks.committed.listeners:
+            self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
+        ack = WriteAck(op=message.op, part=message.part)
+        self.machine.send_header(self.component.node.id, message.requester, ack, "ack")
+
+    def commit_at(self, when: int, job: _WriteJob, promise: int) -> None:
+        """Commit ``job`` at ``when`` if its ``promise`` still stands then."""
+        self.clock.call_at(when + self.access_ps, self._commit_promised, (job, promise))
+
+    def _commit_promised(self, what: tuple[_WriteJob, int]) -> None:
+        job, promise = what
+        if job.promise == promise:
+            self._commit(job.message)
+
+
+class _ReadJob(Job):
+    """Served packets feed the transfer that carries them away."""
+
+    __slots__ = ("responder", "transfer")
+
+    def __init__(self, responder: Responder, transfer: Transfer, pace: Pace) -> None:
+        super().__init__(transfer.packets, pace)
+        self.responder = responder
+        self.transfer = transfer
+
+    def begin(self, first: int, count: int, start: int) -> None:
+        network = self.responder.machine.network
+        supply = Supply(first, count, start, self.pace)
+        if first == 0:
+            network.inject(self.transfer, supply)
+        else:
+            network.supply(self.transfer, supply)
+
+    def cut(self, count: int) -> None:
+        self.responder.machine.network.curtail(self.transfer, count)
+
+
+class _WriteJob(Job):
+    """Served packets are in memory; when all are, the write is committed. ``promise`` counts the cuts."""
+
+    __slots__ = ("message", "promise", "responder")
+
+    def __init__(self, responder: Responder, message: WriteData, pace: Pace, packet_bytes: int) -> None:
+        super().__init__((message.access.nbytes - 1) // packet_bytes + 1, pace)
+        self.responder = responder
+        self.message = message
+        self.promise = 0
+
+    def begin(self, first: int, count: int, start: int) -> None:
+        if first + count == self.packets:
+            self.responder.commit_at(start + self.span(first, count), self, self.promise)
+
+    def cut(self, count: int) -> None:
+        self.promise += 1

@@ -1,0 +1,34 @@
+"""CPUs of the control path: one message at a time, ``overhead_ns`` each, in the order they arrive."""
+
+from __future__ import annotations
+
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.transport import Transfer
+from kernbench.topology.graph import Node
+
+
+class SerialCpu(Component):
+    """A part that handles messages serially: ``handle`` is called when its turn is over."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self._free_at = 0
+        self._handling_ps = self.overhead_ps
+
+    @property
+    def handles_serially(self) -> bool:
+        """Its overhead is its own time, not the link's."""
+        return True
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Queue the message for handling."""
+        if not self._handling_ps:
+            self.handle(message)
+            return
+        self._free_at = max(self._free_at, self.clock.time) + self._handling_ps
+        self.clock.call_at(self._free_at, self.handle, message)
+
+    def handle(self, message: object) -> None:
+        """Act on a message."""
+        raise NotImplementedError

@@ -1,0 +1,45 @@
+"""The SRAM of a cube."""
+
+from __future__ import annotations
+
+from kernbench.common.units import ns_to_ps, transfer_ps
+from kernbench.components.hbm_ctrl import quantum_packets
+from kernbench.components.memory_service import MemoryServer
+from kernbench.components.responder import Responder
+from kernbench.di.registry import register
+from kernbench.messages.fabric import Access, ReadRequest, WriteData
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.transport import Transfer
+from kernbench.topology.attrs import SramAttrs
+from kernbench.topology.graph import Node
+
+
+@register("builtin.sram", kind="sram")
+class Sram(Component):
+    """One server for reads and writes, with its own bandwidth and access time."""
+
+    Attrs = SramAttrs
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self.server = MemoryServer(self.clock, quantum_packets(machine))
+        self._responder = Responder(
+            self,
+            reads=self.server,
+            writes=self.server,
+            access_ps=ns_to_ps(self.attrs_as(SramAttrs).access_ns),
+            read_ps=self.time_ps,
+            write_ps=self.time_ps,
+        )
+
+    def time_ps(self, access: Access) -> int:
+        """Server time of an access alone."""
+        return transfer_ps(access.nbytes, self.machine.spec.cube.sram_bw_gbs)
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Serve a read or a write."""
+        if isinstance(message, ReadRequest | WriteData):
+            self._responder.take(message, transfer)
+        else:
+            super().receive(message, transfer)

@@ -1,0 +1,24 @@
+"""What every component implementation is, as far as the registry and the topology need to know."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kernbench.common.config import ConfigModel
+
+
+class PartAttrs(ConfigModel):
+    """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model."""
+
+    overhead_ns: float = Field(default=0.0, ge=0)
+
+
+class Part:
+    """Base of every component class; ``sim_engine.component.Component`` is the one to derive from.
+
+    ``Attrs`` is the model that checks the ``attrs`` of the class in YAML.
+    """
+
+    Attrs: ClassVar[type[PartAttrs]] = PartAttrs

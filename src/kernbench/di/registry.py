@@ -1,0 +1,161 @@
+"""The registry of component implementations: which class a name in ``topology.yaml`` means.
+
+A class enters by decorator, under a name and for the kinds it can stand for::
+
+    @register("builtin.noc_router", kind=("noc_router", "io_noc"))
+    class NocRouter(Component): ...
+
+Packages announce their classes with an entry point in the group ``kernbench.components``: a module that registers
+them when imported. The builtin parts are found the same way, so nothing here imports upward. A class need not be
+registered at all: ``my_pkg.routers.SlowRouter`` is imported on sight.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TypeVar
+
+from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.di.kinds import KINDS
+from kernbench.di.part import Part
+
+P = TypeVar("P", bound=Part)
+ENTRY_POINT_GROUP = "kernbench.components"
+COMPONENT_BASE = "kernbench.sim_engine.component.Component"
+
+
+class Registry:
+    """Names to component classes. ``group`` is the entry-point group to load before the first look-up, if any."""
+
+    def __init__(self, group: str | None = None) -> None:
+        self._classes: dict[str, type[Part]] = {}
+        self._kinds: dict[type[Part], tuple[str, ...]] = {}
+        self._pending_group = group
+
+    def register(self, name: str, *, kind: str | tuple[str, ...]) -> Callable[[type[P]], type[P]]:
+        """Decorate a class to make it known as ``name``, for one kind of part or several."""
+        kinds = (kind,) if isinstance(kind, str) else kind
+        for each in kinds:
+            if each not in KINDS:
+                raise UnknownNameError("component kind", each, KINDS)
+
+        def enter(cls: type[P]) -> type[P]:
+            self._enter(name, cls, kinds)
+            return cls
+
+        return enter
+
+    def lookup(self, impl: str) -> type[Part]:
+        """The class that ``impl`` means: a registered name, else a dotted path to import.
+
+        Raises UnknownNameError for a name nobody registered, InputError for a path that leads to no component.
+        """
+        self._load_group()
+        found = self._classes.get(impl)
+        if found is not None:
+            return found
+        if "." not in impl or self._is_slip(impl):
+            hint = "or a dotted path to a class of yours, like my_pkg.routers.SlowRouter"
+            raise UnknownNameError("component", impl, self.known_impls(), hint)
+        return _import_part(impl)
+
+    def kinds_of(self, cls: type[Part]) -> tuple[str, ...]:
+        """The kinds ``cls`` was registered for, or its nearest registered base; empty when nobody said."""
+        return next((self._kinds[base] for base in cls.__mro__ if base in self._kinds), ())
+
+    def known_impls(self) -> tuple[str, ...]:
+        """Every registered name, sorted."""
+        self._load_group()
+        return tuple(sorted(self._classes))
+
+    def known_kinds(self) -> tuple[str, ...]:
+        """Every kind of part that a machine has."""
+        return KINDS
+
+    def _enter(self, name: str, cls: type[Part], kinds: tuple[str, ...]) -> None:
+        taken = self._classes.get(name)
+        if taken is not None:
+            raise InputError(f"two components are called {name!r}: {_path_of(taken)} and {_path_of(cls)}")
+        self._classes[name] = cls
+        self._kinds[cls] = (*self._kinds.get(cls, ()), *kinds)
+
+    def _is_slip(self, impl: str) -> bool:
+        """True for ``builtin.xbra``: registered names begin so, and there is no such package to import from."""
+        family = impl.partition(".")[0]
+        return any(name.startswith(f"{family}.") for name in self._classes) and not _package_exists(family)
+
+    def _load_group(self) -> None:
+        group, self._pending_group = self._pending_group, None
+        if group is not None:
+            for point in sorted(importlib.metadata.entry_points(group=group), key=lambda p: p.name):
+                point.load()
+
+
+def _path_of(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _package_exists(name: str) -> bool:
+    with _working_directory_importable():
+        return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+def _import_part(path: str) -> type[Part]:
+    module_name, _, class_name = path.rpartition(".")
+    module = _import_module(module_name, path)
+    if class_name not in vars(module):
+        raise InputError(f"component {path!r}: module {module_name!r} ({module.__file__}) has no {class_name!r}")
+    found = vars(module)[class_name]
+    if not isinstance(found, type):
+        raise InputError(f"component {path!r} is not a class, but {found!r}")
+    if not issubclass(found, Part):
+        raise InputError(f"component {path!r} is not a component: derive it from {COMPONENT_BASE}")
+    return found
+
+
+def _import_module(name: str, path: str) -> ModuleType:
+    try:
+        with _working_directory_importable():
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            where = f"looked among the installed packages and in {os.getcwd()}"
+            raise InputError(f"component {path!r}: there is no module {missing!r}; {where}") from error
+        raise InputError(f"component {path!r}: importing {name!r} needs {missing!r}, which is missing") from error
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"component {path!r}: importing {name!r} failed: {what}") from error
+
+
+@contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    """Let a file beside where the user runs be imported, as ``python -m`` would and a console script does not.
+
+    The directory comes last, so that a user's ``yaml.py`` hides nothing, and leaves again, so that one simulation
+    does not change what the next one in the process imports.
+    """
+    here = os.getcwd()
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+REGISTRY = Registry(ENTRY_POINT_GROUP)
+register = REGISTRY.register
+lookup = REGISTRY.lookup
+known_impls = REGISTRY.known_impls
+known_kinds = REGISTRY.known_kinds

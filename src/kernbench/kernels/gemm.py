@@ -1,0 +1,112 @@
+"""Matrix products of row-major matrices, in blocks that fit in scratch. Sizes need not divide.
+
+``dtype`` is the type of the factors. The product has ``out_dtype``, else what ``tl.dot`` gives (``dtype``; i32 for i8).
+Sums over several blocks of K are kept in ``acc_dtype``, else in the product's type (integers: in dot's).
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Product(NamedTuple):
+    """What is multiplied, (m, k) by (k, n), and how."""
+
+    m: int
+    k: int
+    n: int
+    dtype: Any
+    block_m: int
+    block_k: int
+    block_n: int
+    acc_dtype: Any
+    out_dtype: Any
+
+
+def gemm_simple(
+    a_ptr: int,
+    b_ptr: int,
+    c_ptr: int,
+    m: int,
+    k: int,
+    n: int,
+    dtype: Any,
+    block_m: int = 256,
+    block_k: int = 512,
+    block_n: int = 256,
+    acc_dtype: Any = None,
+    out_dtype: Any = None,
+    *,
+    tl: Any,
+) -> None:
+    """C = A B, where A is (m, k) and B is (k, n): every program computes all of it."""
+    product = Product(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    multiply(a_ptr, (b_ptr,), (c_ptr,), product, 0, tl)
+
+
+def gemm_columns(
+    a_ptr: int,
+    b_ptr: int,
+    c_ptr: int,
+    m: int,
+    k: int,
+    n: int,
+    dtype: Any,
+    block_m: int = 256,
+    block_k: int = 512,
+    block_n: int = 256,
+    acc_dtype: Any = None,
+    out_dtype: Any = None,
+    *,
+    tl: Any,
+) -> None:
+    """C = A B, where B and C are split by columns over cubes, then PEs: each program computes its columns of C."""
+    product = Product(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    multiply_columns(a_ptr, (b_ptr,), (c_ptr,), product, tl)
+
+
+def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: Product, tl: Any) -> None:
+    """This program's columns of A times each B."""
+    first, columns = column_shard(product.n, tl)
+    before = first * product.k * tl.itemsize(product.dtype)
+    multiply(a_ptr, [b + before for b in b_ptrs], c_ptrs, product._replace(n=columns), first, tl)
+
+
+def column_shard(n: int, tl: Any) -> tuple[int, int]:
+    """First column and number of columns of this program, of ``n`` that are split over cubes, then over PEs."""
+    cube_first, cube_columns = _part(n, tl.num_programs(1), tl.program_id(1))
+    first, columns = _part(cube_columns, tl.num_programs(0), tl.program_id(0))
+    return cube_first + first, columns
+
+
+def multiply(
+    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: Product, first_column: int, tl: Any
+) -> None:
+    """A times each B, which are (k, n); a block of A is read once for all of them.
+
+    A column shard is stored as a matrix of its own, behind those before it: ``first_column`` columns in each C.
+    """
+    m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype = product
+    item = tl.itemsize(dtype)
+    for i in range(0, m, block_m):
+        rows = min(block_m, m - i)
+        for j in range(0, n, block_n):
+            columns = min(block_n, n - j)
+            totals: list[Any] = [None] * len(b_ptrs)
+            for p in range(0, k, block_k):
+                depth = min(block_k, k - p)
+                a = tl.load(a_ptr + (i * k + p) * item, (rows, depth), dtype, strides=(k * item, item))
+                for at, b_ptr in enumerate(b_ptrs):
+                    b = tl.load(b_ptr + (p * n + j) * item, (depth, columns), dtype, strides=(n * item, item))
+                    sums = acc_dtype or (out_dtype if a.dtype.is_float else None)
+                    totals[at] = tl.dot(a, b, totals[at], out_dtype=sums)
+            for c_ptr, total in zip(c_ptrs, totals, strict=True):
+                # Integer products keep the wider type of their sums; float ones go back to that of the factors.
+                done = tl.cast(total, out_dtype or (dtype if total.dtype.is_float else total.dtype))
+                wide = tl.itemsize(done.dtype)
+                tl.store(c_ptr + (first_column * m + i * n + j) * wide, done, strides=(n * wide, wide))
+
+
+def _part(n: int, parts: int, which: int) -> tuple[int, int]:
+    """First and number of elements of part ``which``: the first ``n % parts`` parts have one more."""
+    size, more = divmod(n, parts)
+    return which * size + min(which, more), size + (which < more)

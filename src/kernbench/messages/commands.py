@@ -1,0 +1,118 @@
+"""What a running kernel hands to its PE: commands, and the requests that stop the kernel until the PE answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from kernbench.common.dtypes import DType
+from kernbench.common.operators import Attributes
+
+
+@dataclass(frozen=True)
+class TcmArray:
+    """An array in the PE's TCM, row-major at physical address ``address`` (encoded)."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes it holds."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Command:
+    """Common to all commands: ``serial`` counts them in program order, ``line`` is where the kernel made the call.
+
+    ``after`` are the serials of the commands whose results it uses: it starts when they are done.
+    """
+
+    serial: int
+    line: int
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadCommand(Command):
+    """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
+
+    Elements at or beyond ``valid`` (per axis) are not read but set to ``other``.
+    """
+
+    dst: TcmArray
+    va: int
+    strides: tuple[int, ...] | None = None
+    valid: tuple[int, ...] | None = None
+    other: float = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoreCommand(Command):
+    """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out."""
+
+    src: TcmArray
+    va: int
+    strides: tuple[int, ...] | None = None
+    valid: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DotCommand(Command):
+    """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine; op transposes the last two axes when asked. 2-D only."""
+
+    a: TcmArray
+    b: TcmArray
+    dst: TcmArray
+    acc: TcmArray | None = None
+    trans_a: bool = False
+    trans_b: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MathCommand(Command):
+    """``dst = operator(*inputs)`` on the MATH engine; numbers among the inputs take the arrays' dtype."""
+
+    operator: str
+    inputs: tuple[TcmArray | float, ...]
+    dst: TcmArray
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrintCommand(Command):
+    """A line of output with time and PE; arrays show their values once phase 2 knows them."""
+
+    parts: tuple[TcmArray | str, ...]
+
+
+PeCommand: TypeAlias = LoadCommand | StoreCommand | DotCommand | MathCommand | PrintCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """The kernel issues a command and goes on."""
+
+    command: PeCommand
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSpace:
+    """The kernel needs scratch that commands under way still use: it goes on when one of them is done."""
+
+    nbytes: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """The kernel waits at a barrier for the other PEs of its launch in its cube."""
+
+    line: int
+
+
+KernelRequest: TypeAlias = Issue | AwaitSpace | Meet

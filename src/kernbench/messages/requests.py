@@ -1,0 +1,113 @@
+"""What a host asks of the machine. Frozen values; the engine numbers them (``request_id``) when they are submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from kernbench.common.dtypes import DType
+from kernbench.messages.mapping import TensorMapping
+
+PeCoord: TypeAlias = tuple[int, int, int]
+"""(sip, cube, pe)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMsg:
+    """Common to all requests. ``request_id`` -1 means: not submitted yet. ``name`` is for traces and reports."""
+
+    correlation_id: str = ""
+    request_id: int = -1
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryWriteMsg(HostMsg):
+    """Write ``nbytes`` at physical address ``pa`` (encoded): from the host, or by the device itself with ``pattern``.
+
+    ``data`` (uint8, ``nbytes`` long) is what phase 2 writes; without it only time passes. ``pattern`` is the bytes that
+    are repeated over the range by the cube's M_CPU DMA: the host then sends a header only.
+    """
+
+    pa: int
+    nbytes: int
+    data: np.ndarray[Any, Any] | None = None
+    pattern: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReadMsg(HostMsg):
+    """Read ``nbytes`` at physical address ``pa`` (encoded) to the host."""
+
+    pa: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeDmaMsg(HostMsg):
+    """The DMA of PE ``pe`` reads (into its TCM) or writes (zeros) ``nbytes`` at physical address ``pa``: traffic, no kernel.
+
+    Nothing of the control path is involved: the descriptor is at the DMA when the message is submitted.
+    ``repeat`` descriptors are queued, at most ``outstanding`` of them under way at once.
+    """
+
+    pe: PeCoord
+    pa: int
+    nbytes: int
+    op: Literal["read", "write"] = "read"
+    repeat: int = 1
+    outstanding: int = 1
+    stride_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRef:
+    """A kernel: the function that each PE runs, and the name it goes by."""
+
+    name: str
+    function: Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorArg:
+    """A tensor argument: the kernel sees ``va`` (an integer)."""
+
+    name: str
+    va: int
+    shape: tuple[int, ...]
+    dtype: DType
+    owners: tuple[PeCoord, ...]
+
+
+LaunchArg: TypeAlias = TensorArg | int | float | str | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLaunchMsg(HostMsg):
+    """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``."""
+
+    kernel: KernelRef
+    args: tuple[LaunchArg, ...]
+    targets: tuple[PeCoord, ...]
+    kwargs: tuple[tuple[str, LaunchArg], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MmuMapMsg(HostMsg):
+    """Tell the MMUs of ``sip`` where a tensor lies: of all its PEs, or of those in ``target_pe``."""
+
+    sip: int
+    mapping: TensorMapping
+    target_pe: Literal["all"] | tuple[PeCoord, ...] = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MmuUnmapMsg(HostMsg):
+    """Take the tensor at ``va_base`` out of the MMUs of ``sip``."""
+
+    sip: int
+    va_base: int
+    target_pe: Literal["all"] | tuple[PeCoord, ...] = "all"

@@ -1,0 +1,142 @@
+"""Allocators of physical memory: one for each PE (HBM and TCM) and one for each cube (SRAM).
+
+Queue rings are reserved from the pools that tensors come from, at their far end, so that a ring neither overlaps a
+tensor nor splits the space that tensors come and go in.
+"""
+
+from __future__ import annotations
+
+from kernbench.common.errors import AllocationError
+from kernbench.common.ids import cube_part, pe_part
+from kernbench.policy.address.config import AddressConfig, address_config
+from kernbench.policy.address.free_list import FreeList
+from kernbench.policy.address.phyaddr import Component, PhysAddr
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "AddressConfig",
+    "AllocationError",
+    "CubeMemAllocator",
+    "PEMemAllocator",
+    "address_config",
+]
+
+# The smallest access of the HBM: no two allocations share one.
+ALIGNMENT_BYTES = 64
+
+
+class _Pool:
+    """A part's free list, spoken to in physical addresses: ``origin`` is the part's byte 0."""
+
+    def __init__(self, node_id: str, origin: PhysAddr, start: int, nbytes: int, alignment: int) -> None:
+        self.space = FreeList(node_id, start, nbytes, alignment=alignment)
+        self._origin = origin
+
+    def alloc(self, nbytes: int, *, from_end: bool = False) -> PhysAddr:
+        return self._origin.offset_by(self.space.alloc(nbytes, from_end=from_end))
+
+    def free(self, addr: PhysAddr, nbytes: int) -> None:
+        # The distance is the offset only within the same part of the same cube; any other address is foreign.
+        offset = addr.encode() - self._origin.encode()
+        if addr.fmt is not self._origin.fmt or offset != addr.component_offset:
+            raise AllocationError(f"{self.space.label}: {addr!r} was not allocated here")
+        self.space.free(offset, nbytes)
+
+    def largest_hole(self) -> tuple[PhysAddr, int]:
+        hole = self.space.largest_hole
+        return self._origin.offset_by(hole.start), hole.nbytes
+
+
+class PEMemAllocator:
+    """The HBM and the TCM of one PE.
+
+    HBM: the PE's own slices, or its part of a shared one. TCM: all but what the scheduler keeps. Allocations start at
+    multiples of ``alignment`` bytes. PhysAddrError for a PE that the machine does not have.
+    """
+
+    def __init__(
+        self,
+        rack_id: int,
+        sip_id: int,
+        cube_id: int,
+        pe_id: int,
+        cfg: AddressConfig,
+        *,
+        alignment: int = ALIGNMENT_BYTES,
+    ) -> None:
+        cfg.check_ids(sip_id, cube_id, pe_id)
+        fmt, share = cfg.address_format, cfg.hbm_bytes_per_pe
+        hbm = PhysAddr.hbm_addr(rack_id, sip_id, cube_id, 0, fmt)
+        tcm = PhysAddr.pe_tcm_addr(rack_id, sip_id, cube_id, pe_id, 0, fmt)
+        self.cfg = cfg
+        self._hbm = _Pool(pe_part(sip_id, cube_id, pe_id, Component.HBM), hbm, pe_id * share, share, alignment)
+        tcm_id = pe_part(sip_id, cube_id, pe_id, Component.TCM)
+        self._tcm = _Pool(tcm_id, tcm, 0, cfg.tcm_bytes_for_kernels, alignment)
+
+    @property
+    def hbm(self) -> FreeList:
+        """The free list of the HBM; its addresses are offsets in the cube's HBM."""
+        return self._hbm.space
+
+    @property
+    def tcm(self) -> FreeList:
+        """The free list of the TCM; its addresses are TCM offsets."""
+        return self._tcm.space
+
+    def alloc_hbm(self, nbytes: int) -> PhysAddr:
+        """``nbytes`` of HBM; AllocationError says what was asked, what is free and the largest hole."""
+        return self._hbm.alloc(nbytes)
+
+    def free_hbm(self, addr: PhysAddr, nbytes: int) -> None:
+        """Give HBM back; AllocationError for a double or a foreign free."""
+        self._hbm.free(addr, nbytes)
+
+    def alloc_tcm(self, nbytes: int) -> PhysAddr:
+        """``nbytes`` of TCM; AllocationError says what was asked, what is free and the largest hole."""
+        return self._tcm.alloc(nbytes)
+
+    def free_tcm(self, addr: PhysAddr, nbytes: int) -> None:
+        """Give TCM back; AllocationError for a double or a foreign free."""
+        self._tcm.free(addr, nbytes)
+
+    def reserve_ipcq_hbm(self, total_bytes: int) -> PhysAddr:
+        """Room for queue rings in HBM, given back with ``free_hbm``; AllocationError when it is full."""
+        return self._hbm.alloc(total_bytes, from_end=True)
+
+    def reserve_ipcq_tcm(self, total_bytes: int) -> PhysAddr:
+        """Room for queue rings in TCM, given back with ``free_tcm``; AllocationError when it is full."""
+        return self._tcm.alloc(total_bytes, from_end=True)
+
+    def largest_tcm_hole(self) -> tuple[PhysAddr, int]:
+        """The largest free stretch of TCM and its bytes: what a kernel can have as scratch."""
+        return self._tcm.largest_hole()
+
+
+class CubeMemAllocator:
+    """The SRAM of one cube. PhysAddrError for a cube that the machine does not have."""
+
+    def __init__(
+        self, rack_id: int, sip_id: int, cube_id: int, cfg: AddressConfig, *, alignment: int = ALIGNMENT_BYTES
+    ) -> None:
+        cfg.check_ids(sip_id, cube_id)
+        origin = PhysAddr.cube_sram_addr(rack_id, sip_id, cube_id, 0, cfg.address_format)
+        self.cfg = cfg
+        label = cube_part(sip_id, cube_id, Component.SRAM)
+        self._sram = _Pool(label, origin, 0, cfg.sram_bytes_per_cube, alignment)
+
+    @property
+    def sram(self) -> FreeList:
+        """The free list of the SRAM; its addresses are SRAM offsets."""
+        return self._sram.space
+
+    def alloc_sram(self, nbytes: int) -> PhysAddr:
+        """``nbytes`` of SRAM; AllocationError says what was asked, what is free and the largest hole."""
+        return self._sram.alloc(nbytes)
+
+    def free_sram(self, addr: PhysAddr, nbytes: int) -> None:
+        """Give SRAM back; AllocationError for a double or a foreign free."""
+        self._sram.free(addr, nbytes)
+
+    def reserve_ipcq_sram(self, total_bytes: int) -> PhysAddr:
+        """Room for queue rings in SRAM, given back with ``free_sram``; AllocationError when it is full."""
+        return self._sram.alloc(total_bytes, from_end=True)

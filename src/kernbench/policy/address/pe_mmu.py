@@ -1,0 +1,190 @@
+"""The MMU of a PE: virtual byte ranges to the physical address of the nearest copy."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from kernbench.common.errors import AddressFaultError, InputError
+from kernbench.common.ids import pe_part
+from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
+
+
+@dataclass(slots=True)
+class _Range:
+    """Virtual bytes ``start .. end`` that lie at ``pa`` and on; an access that begins here ends by ``tensor_end``.
+
+    ``base`` is ``pa`` decoded, at the first touch: a PE touches few of the shards that it is told about.
+    """
+
+    start: int
+    end: int
+    pa: int
+    tensor_end: int
+    base: PhysAddr | None = None
+
+    def at(self, va: int, fmt: AddressFormat) -> PhysAddr:
+        if self.base is None:
+            self.base = PhysAddr.decode(self.pa, fmt)
+        return self.base.offset_by(va - self.start)
+
+
+class PeMMU:
+    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``; what it maps are byte ranges of any size and alignment.
+
+    The page of ``page_bytes`` is the unit of the TLB alone: ``tlb_hits`` and ``tlb_misses`` count lookups by whether
+    their first page was looked up since the mappings last changed. ``tlb_hit_ns`` is what a hit costs.
+    """
+
+    def __init__(
+        self,
+        sip: int,
+        cube: int,
+        pe: int,
+        *,
+        page_bytes: int = 4096,
+        tlb_hit_ns: float = 0.0,
+        fmt: AddressFormat = AddressFormat.NARROW,
+    ) -> None:
+        self.sip, self.cube, self.pe = sip, cube, pe
+        self.page_bytes, self.tlb_hit_ns = page_bytes, tlb_hit_ns
+        self.tlb_hits = self.tlb_misses = 0
+        self._fmt = fmt
+        self._pages: set[int] = set()
+        self._tensors: list[TensorMapping] = []
+        # Sorted by address; the starts are apart so that bisection compares integers.
+        self._starts: list[int] = []
+        self._ranges: list[_Range] = []
+
+    @property
+    def mappings(self) -> tuple[TensorMapping, ...]:
+        """The tensors that are mapped, by address."""
+        return tuple(self._tensors)
+
+    def map(self, mapping: TensorMapping) -> None:
+        """Make a tensor visible: each of its parts at the nearest copy.
+
+        The nearest is the PE's own copy, else the one of the lowest PE in its cube, else of the lowest PE of the
+        lowest cube that holds it. InputError for a VA range that is mapped already, and for shards that overlap
+        without being copies or lie outside the tensor.
+        """
+        at = bisect_left(self._tensors, mapping.va_base, key=_va_base)
+        for other in self._tensors[max(at - 1, 0) : at + 1]:
+            if mapping.va_base < other.va_end and other.va_base < mapping.va_end:
+                raise InputError(f"{self._where()}: {_place(mapping)} overlaps {_place(other)}, which is mapped")
+        ranges = self._nearest_ranges(mapping)
+        first = bisect_left(self._starts, mapping.va_base)
+        self._tensors.insert(at, mapping)
+        self._starts[first:first] = [r.start for r in ranges]
+        self._ranges[first:first] = ranges
+        self._pages.clear()
+
+    def unmap(self, va_base: int) -> None:
+        """Forget the tensor at ``va_base``; AddressFaultError when none begins there."""
+        at = bisect_left(self._tensors, va_base, key=_va_base)
+        if at == len(self._tensors) or self._tensors[at].va_base != va_base:
+            raise AddressFaultError(f"{self._where()}: no tensor is mapped at VA {va_base:#x}")
+        tensor = self._tensors.pop(at)
+        gone = slice(bisect_left(self._starts, va_base), bisect_left(self._starts, tensor.va_end))
+        del self._starts[gone], self._ranges[gone]
+        self._pages.clear()
+
+    def translate(self, va: int) -> PhysAddr:
+        """Where the byte at ``va`` lies. Raises as ``segments`` does."""
+        found = self._range_at(va, 1)
+        return found.at(va, self._fmt)
+
+    def segments(self, va: int, nbytes: int) -> tuple[tuple[PhysAddr, int], ...]:
+        """Where the ``nbytes`` at ``va`` lie: address and bytes of each stretch, in the order of the access.
+
+        Raises AddressFaultError with the PE, the VA, the nearest tensor and by how many bytes the access is out of it.
+        """
+        found = self._range_at(va, nbytes)
+        first = found.at(va, self._fmt)
+        if va + nbytes <= found.end:
+            return ((first, nbytes),)
+        return ((first, found.end - va), *self._rest(found.end, va + nbytes))
+
+    def _rest(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
+        parts = []
+        while va < end:
+            found = self._range_at(va, end - va)
+            parts.append((found.at(va, self._fmt), min(found.end, end) - va))
+            va = found.end
+        return parts
+
+    def _range_at(self, va: int, nbytes: int) -> _Range:
+        at = bisect_right(self._starts, va) - 1
+        if at < 0 or nbytes <= 0:
+            raise self._fault(va, nbytes)
+        found = self._ranges[at]
+        if va >= found.end or va + nbytes > found.tensor_end:
+            raise self._fault(va, nbytes)
+        page = va // self.page_bytes
+        if page in self._pages:
+            self.tlb_hits += 1
+        else:
+            self.tlb_misses += 1
+            self._pages.add(page)
+        return found
+
+    def _nearest_ranges(self, mapping: TensorMapping) -> list[_Range]:
+        copies: dict[int, list[MappedShard]] = {}
+        for shard in mapping.shards:
+            copies.setdefault(shard.offset_bytes, []).append(shard)
+        base, end, covered = mapping.va_base, mapping.va_end, 0
+        ranges = []
+        for offset, held in sorted(copies.items()):
+            shard = held[0] if len(held) == 1 else self._nearest(mapping, held)
+            self._check_extent(mapping, shard, covered)
+            covered = offset + shard.nbytes
+            ranges.append(_Range(base + offset, base + covered, shard.pa, end))
+        return ranges
+
+    def _nearest(self, mapping: TensorMapping, copies: list[MappedShard]) -> MappedShard:
+        if any(shard.nbytes != copies[0].nbytes for shard in copies):
+            raise InputError(f"{self._where()}: {_place(mapping)}: copies at +{copies[0].offset_bytes} differ in size")
+        return min(copies, key=self._distance)
+
+    def _distance(self, shard: MappedShard) -> tuple[bool, bool, bool, int, int, int]:
+        elsewhere = shard.sip != self.sip
+        other_cube = elsewhere or shard.cube != self.cube
+        return (other_cube or shard.pe != self.pe, other_cube, elsewhere, shard.sip, shard.cube, shard.pe)
+
+    def _check_extent(self, mapping: TensorMapping, shard: MappedShard, covered: int) -> None:
+        offset, nbytes = shard.offset_bytes, shard.nbytes
+        if offset < covered or nbytes <= 0 or offset + nbytes > mapping.nbytes:
+            text = f"the shard of {nbytes} bytes at +{offset} overlaps another or leaves the tensor"
+            raise InputError(f"{self._where()}: {_place(mapping)}: {text}")
+
+    def _fault(self, va: int, nbytes: int) -> AddressFaultError:
+        access = f"{self._where()}: access of {nbytes} byte{'' if nbytes == 1 else 's'} at VA {va:#x}"
+        if nbytes <= 0:
+            return AddressFaultError(f"{access}: an access has at least 1")
+        if not self._tensors:
+            return AddressFaultError(f"{access} is not mapped; no tensor is")
+        near = min(self._tensors, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
+        return AddressFaultError(f"{access} is not mapped: it {_miss(va, nbytes, near)} {_place(near)}")
+
+    def _where(self) -> str:
+        return pe_part(self.sip, self.cube, self.pe, "pe_mmu")
+
+
+def _va_base(tensor: TensorMapping) -> int:
+    return tensor.va_base
+
+
+def _place(tensor: TensorMapping) -> str:
+    return f"tensor {tensor.name!r} ({tensor.va_base:#x}..{tensor.va_end:#x}, {tensor.nbytes} bytes)"
+
+
+def _miss(va: int, nbytes: int, near: TensorMapping) -> str:
+    """How an access misses a tensor, and by how many bytes."""
+    if va < near.va_base:
+        return f"starts {near.va_base - va} bytes before"
+    if va >= near.va_end:
+        return f"starts {va - near.va_end} and ends {va + nbytes - near.va_end} bytes past the end of"
+    if va + nbytes > near.va_end:
+        return f"runs {va + nbytes - near.va_end} bytes past the end of"
+    return "touches a part without a shard of"

@@ -1,0 +1,106 @@
+"""Memory for a tensor: a physical allocation for every shard and one virtual range for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+
+from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.errors import InputError
+from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.policy.address.allocator import PEMemAllocator
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.policy.address.va_allocator import VirtualAllocator
+from kernbench.policy.placement.dp import PlacementError, ShardSpec
+
+Allocators = Mapping[tuple[int, int, int], PEMemAllocator]
+MEM_KINDS = ("hbm", "tcm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A tensor of ``nbytes`` in memory of ``mem_kind``; ``va_base`` is None when no virtual range was asked for.
+
+    ``shards`` are in (cube, pe, offset) order.
+    """
+
+    name: str
+    nbytes: int
+    mem_kind: str
+    va_base: int | None
+    shards: tuple[MappedShard, ...]
+
+    def mapping(self) -> TensorMapping:
+        """What the MMUs are told; InputError without a virtual range."""
+        if self.va_base is None:
+            raise InputError(f"tensor {self.name!r} was deployed without virtual addresses")
+        return TensorMapping(name=self.name, va_base=self.va_base, nbytes=self.nbytes, shards=self.shards)
+
+
+def deploy_tensor(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: object,
+    placement: Sequence[ShardSpec],
+    allocators: Allocators,
+    mem_kind: str = "hbm",
+    va_allocator: VirtualAllocator | None = None,
+) -> Deployment:
+    """Allocate the shards of ``placement``, each from the allocator of its (sip, cube, pe), and a virtual range.
+
+    Installs no mapping. AllocationError when a memory is full, InputError for another ``mem_kind``, a PE without an
+    allocator or a placement that is not of this shape and dtype; what was allocated before an error is free again.
+    """
+    nbytes = prod(shape) * dtype_of(dtype).itemsize
+    _check(name, nbytes, placement, allocators, mem_kind)
+    ordered = sorted(placement, key=lambda spec: (spec.sip, spec.cube, spec.pe, spec.offset_bytes))
+    with ExitStack() as undo:
+        va_base = None
+        if va_allocator is not None:
+            va_base = va_allocator.alloc(nbytes)
+            undo.callback(va_allocator.free, va_base, nbytes)
+        shards = tuple(_allocate(spec, allocators, mem_kind, undo) for spec in ordered)
+        undo.pop_all()
+    return Deployment(name=name, nbytes=nbytes, mem_kind=mem_kind, va_base=va_base, shards=shards)
+
+
+def release(deployment: Deployment, allocators: Allocators, va_allocator: VirtualAllocator | None = None) -> None:
+    """Give back all that ``deploy_tensor`` allocated; AllocationError when it was given back before."""
+    if deployment.va_base is not None and va_allocator is not None:
+        va_allocator.free(deployment.va_base, deployment.nbytes)
+    for shard in deployment.shards:
+        allocator = allocators[shard.sip, shard.cube, shard.pe]
+        addr = PhysAddr.decode(shard.pa, allocator.cfg.address_format)
+        _free(allocator, deployment.mem_kind, addr, shard.nbytes)
+
+
+def _check(name: str, nbytes: int, placement: Sequence[ShardSpec], allocators: Allocators, mem_kind: str) -> None:
+    if mem_kind not in MEM_KINDS:
+        raise InputError(f"tensor {name!r}: mem_kind={mem_kind!r}; there are: {', '.join(MEM_KINDS)}")
+    for spec in placement:
+        if (spec.sip, spec.cube, spec.pe) not in allocators:
+            raise InputError(f"tensor {name!r}: sip{spec.sip}.cube{spec.cube}.pe{spec.pe} has no allocator")
+    parts = {spec.offset_bytes: spec.nbytes for spec in placement}
+    if sum(parts.values()) != nbytes:
+        raise PlacementError(f"tensor {name!r} has {nbytes} bytes, its placement holds {sum(parts.values())}")
+
+
+def _allocate(spec: ShardSpec, allocators: Allocators, mem_kind: str, undo: ExitStack) -> MappedShard:
+    allocator = allocators[spec.sip, spec.cube, spec.pe]
+    addr = allocator.alloc_tcm(spec.nbytes) if mem_kind == "tcm" else allocator.alloc_hbm(spec.nbytes)
+    undo.callback(_free, allocator, mem_kind, addr, spec.nbytes)
+    return MappedShard(
+        sip=spec.sip,
+        cube=spec.cube,
+        pe=spec.pe,
+        offset_bytes=spec.offset_bytes,
+        nbytes=spec.nbytes,
+        pa=addr.encode(),
+    )
+
+
+def _free(allocator: PEMemAllocator, mem_kind: str, addr: PhysAddr, nbytes: int) -> None:
+    free = allocator.free_tcm if mem_kind == "tcm" else allocator.free_hbm
+    free(addr, nbytes)

@@ -1,0 +1,171 @@
+"""How a tensor spreads over the cubes and PEs of one SIP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from kernbench.policy.placement.geometry import PlacementError, Window, split, tiles
+
+__all__ = [
+    "SINGLE_PE",
+    "DPPolicy",
+    "LocalShard",
+    "PlacementError",
+    "ShardSpec",
+    "column_wise",
+    "placed_windows",
+    "replicate",
+    "resolve_dp_policy",
+    "row_wise",
+    "tiled_column_major",
+    "tiled_row_major",
+]
+
+_CUTS: dict[str, Callable[[Window, int], list[Window]]] = {
+    "replicate": lambda window, parts: [window] * parts,
+    "column_wise": lambda window, parts: split(window, -1, parts),
+    "row_wise": lambda window, parts: split(window, 0, parts),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DPPolicy:
+    """``replicate``, ``column_wise`` (the last axis, K) or ``row_wise`` (the first, M): over cubes, then PEs inside.
+
+    ``num_pes`` and ``num_cubes`` take the first ones; None takes all. PlacementError for another name or a count
+    below 1.
+    """
+
+    cube: str = "replicate"
+    pe: str = "replicate"
+    num_pes: int | None = None
+    num_cubes: int | None = None
+
+    def __post_init__(self) -> None:
+        for axis, name in (("cube", self.cube), ("pe", self.pe)):
+            if name not in _CUTS:
+                raise PlacementError(f"{axis}={name!r} is no placement; there are: {', '.join(_CUTS)}")
+        for axis, count in (("num_cubes", self.num_cubes), ("num_pes", self.num_pes)):
+            if count is not None and count < 1:
+                raise PlacementError(f"{axis}={count}: a tensor lies on at least 1")
+
+
+# Where a tensor lies that was made without a policy.
+SINGLE_PE = DPPolicy(num_pes=1, num_cubes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpec:
+    """A PE's part of a tensor: bytes ``offset_bytes .. offset_bytes + nbytes`` of the tensor's virtual range.
+
+    Copies of one part have the same offset.
+    """
+
+    sip: int
+    cube: int
+    pe: int
+    offset_bytes: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalShard:
+    """A part of a tensor that lies in one cube: its PE there, its bytes and the window of the tensor it holds."""
+
+    local_pe: int
+    offset_bytes: int
+    nbytes: int
+    window: Window
+
+    def on(self, sip: int, cube: int) -> ShardSpec:
+        """The same shard in a cube of a machine."""
+        return ShardSpec(sip, cube, self.local_pe, self.offset_bytes, self.nbytes)
+
+
+def resolve_dp_policy(
+    policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
+) -> list[ShardSpec]:
+    """The shards of a tensor on a SIP of ``num_cubes`` cubes of ``num_pe`` PEs, by cube, then PE.
+
+    PlacementError when the policy takes more cubes or PEs than there are, or splits an axis into more parts than it
+    has elements.
+    """
+    placed = placed_windows(
+        policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
+    )
+    return [spec for spec, _ in placed]
+
+
+def placed_windows(
+    policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
+) -> list[tuple[ShardSpec, Window]]:
+    """``resolve_dp_policy`` with the window of the tensor that each shard holds, stored row-major on its own."""
+    cubes = _first_of("num_cubes", policy.num_cubes, num_cubes)
+    pes = _first_of("num_pes", policy.num_pes, num_pe)
+    placed = [
+        (cube, pe, window)
+        for cube, in_cube in enumerate(_CUTS[policy.cube](Window.whole(tuple(shape)), cubes))
+        for pe, window in enumerate(_CUTS[policy.pe](in_cube, pes))
+    ]
+    offsets = _offsets((window for _, _, window in placed), itemsize)
+    return [
+        (ShardSpec(target_sip, cube, pe, offset, window.size * itemsize), window)
+        for (cube, pe, window), offset in zip(placed, offsets, strict=True)
+    ]
+
+
+def _first_of(name: str, wanted: int | None, there: int) -> int:
+    if wanted is not None and wanted > there:
+        raise PlacementError(f"{name}={wanted}: there are {there}")
+    return there if wanted is None else wanted
+
+
+def _offsets(windows: Iterable[Window], itemsize: int) -> Iterator[int]:
+    """Where each window begins when distinct ones follow each other in order of first appearance."""
+    begins: dict[Window, int] = {}
+    end = 0
+    for window in windows:
+        begin = begins.setdefault(window, end)
+        if begin == end:
+            end += window.size * itemsize
+        yield begin
+
+
+def column_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
+    """A part of the last axis for each PE; PlacementError when it has fewer elements than there are PEs."""
+    return _by_pe(_CUTS["column_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
+
+
+def row_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
+    """A part of the first axis for each PE; PlacementError when it has fewer elements than there are PEs."""
+    return _by_pe(_CUTS["row_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
+
+
+def replicate(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
+    """All of the tensor for each PE."""
+    return _by_pe(_CUTS["replicate"](Window.whole(tuple(shape)), num_pe), itemsize)
+
+
+def tiled_column_major(
+    shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int
+) -> list[LocalShard]:
+    """Tiles of a matrix, dealt to the PEs in turn down the columns; one shard a tile, in that order."""
+    return _dealt(tiles(tuple(shape), tile_m, tile_k, column_major=True), itemsize, num_pe)
+
+
+def tiled_row_major(shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int) -> list[LocalShard]:
+    """Tiles of a matrix, dealt to the PEs in turn along the rows; one shard a tile, in that order."""
+    return _dealt(tiles(tuple(shape), tile_m, tile_k, column_major=False), itemsize, num_pe)
+
+
+def _by_pe(windows: list[Window], itemsize: int) -> list[LocalShard]:
+    return _dealt(windows, itemsize, len(windows))
+
+
+def _dealt(windows: list[Window], itemsize: int, num_pe: int) -> list[LocalShard]:
+    offsets = _offsets(windows, itemsize)
+    return [
+        LocalShard(at % num_pe, offset, window.size * itemsize, window)
+        for at, (window, offset) in enumerate(zip(windows, offsets, strict=True))
+    ]

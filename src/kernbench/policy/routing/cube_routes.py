@@ -1,0 +1,103 @@
+"""Ways inside the cubes of one SIP, from coordinates alone.
+
+A part hangs on a router, directly or behind its corner's xbar. Two parts of one corner meet at the xbar and never see
+the mesh; everything else goes over routers, XY, and from cube to cube over UCIe ports, XY as well.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from kernbench.common.errors import TransportError
+from kernbench.policy.routing.xy import Cell, side_towards, xy_cells
+from kernbench.topology.cube_plan import corner_router, m_cpu_router, sram_router, ucie_router
+from kernbench.topology.graph import Graph, Node
+from kernbench.topology.naming import router_id, ucie_id, xbar_id
+from kernbench.topology.sides import OPPOSITE, SIDES, Corner
+
+Route = tuple[str, ...]
+
+
+class CubeRoutes:
+    """Routes between parts of cubes in the same SIP."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._cube = graph.spec.cube
+        self._noc = graph.spec.cube.noc.grid
+        self._mesh = graph.spec.sip.cube_mesh.grid
+        self._edge = graph.spec.sip.io_chiplet.edge
+
+    def between(self, src: Node, dst: Node) -> Route:
+        """From a part to another of the same SIP, both ends included."""
+        sip, at = _home(src)
+        _, end = _home(dst)
+        route: list[str] = []
+        here = src
+        cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
+        for cell, beyond in pairwise(cubes):
+            side = side_towards(cell, beyond)
+            leave = self._graph.node(ucie_id(sip, self._mesh.index(*cell), side))
+            route.extend(self.within(here, leave))
+            here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
+        return (*route, *self.within(here, dst))
+
+    def to_io(self, src: Node) -> Route:
+        """From a part along its own column (row) to the UCIe port that faces the IO chiplet."""
+        return self.between(src, self._io_facing(src))
+
+    def from_io(self, dst: Node) -> Route:
+        """From the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
+        return self.between(self._io_facing(dst), dst)
+
+    def within(self, src: Node, dst: Node) -> Route:
+        """From a part to another of the same cube, both ends included."""
+        if src.id == dst.id:
+            return (src.id,)
+        up, down = self._stem(src), self._stem(dst)
+        if up[-1] == down[-1] and up[-1] != src.id and up[-1] != dst.id:
+            return (src.id, up[-1], dst.id)
+        if down[-1] == src.id or up[-1] == dst.id:
+            return (src.id, dst.id)
+        sip, cube = _home(src)
+        cells = xy_cells(self._router_of(src), self._router_of(dst))
+        routers = (router_id(sip, cube, x, y) for x, y in cells)
+        return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
+
+    def _io_facing(self, node: Node) -> Node:
+        sip, cube = _home(node)
+        column_or_row = self._graph.spec.sip.io_ucie_of(cube)
+        return self._graph.node(ucie_id(sip, self._graph.spec.sip.edge_cubes[column_or_row], self._edge))
+
+    def _stem(self, node: Node) -> Route:
+        """A part and, when it hangs on one, its xbar."""
+        sip, cube = _home(node)
+        corner = self._corner_behind_xbar(node)
+        return (node.id,) if corner is None else (node.id, xbar_id(sip, cube, corner))
+
+    def _corner_behind_xbar(self, node: Node) -> Corner | None:
+        if node.pe is not None:
+            return self._cube.pe_layout.corner_of(node.pe)
+        if node.kind == "hbm_ctrl" and node.index is not None:
+            return self._cube.corner_of_slice(node.index)
+        return None
+
+    def _router_of(self, node: Node) -> Cell:
+        """The router a part hangs on, or the router itself."""
+        if node.xy is not None:
+            return node.xy
+        corner = self._corner_behind_xbar(node)
+        if corner is None:
+            corner = next((c for c in self._cube.pe_layout.corners if c == node.side), None)
+        if corner is not None:
+            return corner_router(self._noc, corner)
+        side = next((s for s in SIDES if s == node.side), None)
+        if side is not None:
+            return ucie_router(self._noc, side)
+        return m_cpu_router(self._noc) if node.kind == "m_cpu" else sram_router(self._noc)
+
+
+def _home(node: Node) -> tuple[int, int]:
+    if node.sip is None or node.cube is None:
+        raise TransportError(f"{node.id} is in no cube")
+    return node.sip, node.cube

@@ -1,0 +1,128 @@
+"""The way of every transaction through the machine, from the coordinates of its ends.
+
+- Inside a SIP: see ``cube_routes``.
+- To and from the IO chiplet: along the cube's own column (row) to the edge, the UCIe link there, ``io_noc``.
+- From SIP to SIP: over scale-up ports, see ``sip_routes``, through the ``io_noc`` of each SIP between; where no
+  scale-up link leads, through the PCIe endpoints and the switch.
+- From the host: switch, PCIe endpoint, ``io_noc``.
+
+A part inside a PE that has no link of its own is reached through its PE's DMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from kernbench.common.errors import TransportError
+from kernbench.common.ids import HOST, SWITCH, sip_part
+from kernbench.policy.routing.cube_routes import CubeRoutes, Route
+from kernbench.policy.routing.sip_routes import SipRoutes
+from kernbench.topology.fabric import FabricLink
+from kernbench.topology.graph import Graph, Node
+from kernbench.topology.naming import io_ucie_id, pe_dma_id, sip_port_id
+
+_LINKED_PE_PARTS = {"pe_dma", "pe_cpu"}
+
+
+class RoutePlanner:
+    """Routes of one machine, remembered per pair of ends."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._cubes = CubeRoutes(graph)
+        self._sips = SipRoutes(graph.spec.system.sips)
+        self._known: dict[tuple[str, str, str | None], Route] = {}
+
+    def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
+        """Node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
+
+        ``via_port`` ("E", "W", "N", "S") asks to leave the source's SIP by that scale-up port, which counts when it
+        leads straight to the SIP of ``dst``. Raises TransportError when there is no way, UnknownNameError for a
+        node that does not exist.
+        """
+        key = (src, dst, via_port)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._plan(src, dst, via_port)
+        return found
+
+    def endpoint(self, node_id: str) -> str:
+        """The node with links that stands for ``node_id``: itself, or the DMA of its PE."""
+        return self._linked(node_id).id
+
+    def _plan(self, src: str, dst: str, via_port: str | None) -> Route:
+        start, end = self._linked(src), self._linked(dst)
+        route = self._between(start, end, via_port)
+        missing = [pair for pair in pairwise(route) if not self._graph.has_edge(*pair)]
+        if missing:
+            raise TransportError(
+                f"no route from {src} to {dst}: there is no link from {missing[0][0]} to {missing[0][1]}"
+            )
+        return route
+
+    def _between(self, src: Node, dst: Node, via_port: str | None) -> Route:
+        if src.cube is not None and dst.cube is not None and src.sip == dst.sip:
+            return self._cubes.between(src, dst)
+        if src.id == dst.id:
+            return (src.id,)
+        return _without_detours([*self._to_hub(src), *self._hub_to_hub(src, dst, via_port), *self._from_hub(dst)])
+
+    def _to_hub(self, node: Node) -> Route:
+        """From a part to the ``io_noc`` of its SIP; from the host to the switch."""
+        if node.sip is None:
+            return (HOST, SWITCH) if node.id == HOST else (SWITCH,)
+        return (*self._cubes_to_io(node), sip_part(node.sip, "io_noc"))
+
+    def _from_hub(self, node: Node) -> Route:
+        """The other way."""
+        if node.sip is None:
+            return (SWITCH, HOST) if node.id == HOST else (SWITCH,)
+        return (sip_part(node.sip, "io_noc"), *self._io_to_cubes(node))
+
+    def _cubes_to_io(self, node: Node) -> Route:
+        if node.sip is None or node.cube is None:
+            return (node.id,)
+        port = io_ucie_id(node.sip, self._graph.spec.sip.io_ucie_of(node.cube))
+        return (*self._cubes.to_io(node), port)
+
+    def _io_to_cubes(self, node: Node) -> Route:
+        if node.sip is None or node.cube is None:
+            return (node.id,)
+        port = io_ucie_id(node.sip, self._graph.spec.sip.io_ucie_of(node.cube))
+        return (port, *self._cubes.from_io(node))
+
+    def _hub_to_hub(self, src: Node, dst: Node, via_port: str | None) -> Route:
+        """What lies between the hubs: ports and hubs of SIPs on the way, or PCIe endpoints and the switch."""
+        if src.sip == dst.sip:
+            return ()
+        if src.sip is not None and dst.sip is not None:
+            links = self._sips.between(src.sip, dst.sip, via_port)
+            if links is not None:
+                return tuple(stop for link in links for stop in _crossing(link))
+        leave = () if src.sip is None else (sip_part(src.sip, "pcie_ep"),)
+        enter = () if dst.sip is None else (sip_part(dst.sip, "pcie_ep"),)
+        return (*leave, SWITCH, *enter)
+
+    def _linked(self, node_id: str) -> Node:
+        node = self._graph.node(node_id)
+        if node.pe is None or node.kind in _LINKED_PE_PARTS or node.sip is None or node.cube is None:
+            return node
+        return self._graph.node(pe_dma_id(node.sip, node.cube, node.pe))
+
+
+def _crossing(link: FabricLink) -> Route:
+    """The ports at both ends of a scale-up link, and the hub behind the far one."""
+    src, dst = link.src, link.dst
+    return sip_port_id(src.sip, src.index), sip_port_id(dst.sip, dst.index), sip_part(dst.sip, "io_noc")
+
+
+def _without_detours(stops: Iterable[str]) -> Route:
+    """The stops without any loop back to one already passed, as when a port's own hub is entered and left again."""
+    route: dict[str, None] = {}
+    for stop in stops:
+        if stop in route:
+            while next(reversed(route)) != stop:
+                route.popitem()
+        route[stop] = None
+    return tuple(route)

@@ -1,0 +1,136 @@
+"""What a bench run found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kernbench.common.config import ConfigModel
+from kernbench.common.errors import KernbenchError
+from kernbench.runtime_api.comparison import Comparison
+from kernbench.runtime_api.engine_api import Completion, Engine
+from kernbench.runtime_api.memory import CleanupReport
+from kernbench.runtime_api.requests import RequestRecord
+
+
+class BenchStatus(StrEnum):
+    """How a run ended."""
+
+    OK = "ok"
+    FAILED = "FAILED"
+    NO_REQUESTS = "NO_REQUESTS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSummary:
+    """All requests of one phase: how many, their bytes, the ns in which at least one was under way, the longest."""
+
+    phase: str
+    requests: int
+    nbytes: int
+    busy_ns: float
+    longest_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSummary:
+    """All launches of one name: how many, the ns of all, and the PE that ran longest in any of them."""
+
+    name: str
+    launches: int
+    total_ns: float
+    pe_count: int
+    pe_exec_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSummary:
+    """The figures of a run; phases and kernels in the order in which they first appear."""
+
+    sim_ns: float
+    phases: tuple[PhaseSummary, ...]
+    kernels: tuple[KernelSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchResult:
+    """A run of a bench.
+
+    ``completion``: that of a failed request if there is one, else of the last; ``traces``: every request; ``sim_ns``:
+    simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
+    ``skipped_comparisons``: those that were not evaluated, since the run does not verify.
+    """
+
+    bench: str
+    status: BenchStatus
+    device: str
+    params: ConfigModel
+    engine: Engine
+    completion: Completion | None
+    traces: tuple[RequestRecord, ...]
+    comparisons: tuple[Comparison, ...]
+    skipped_comparisons: int
+    sim_ns: float
+    summary: BenchSummary
+    cleanup: CleanupReport
+    value: object = None
+    error: Exception | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run went well."""
+        return self.status is BenchStatus.OK
+
+    @property
+    def verified(self) -> bool:
+        """Whether anything was compared, and all of it was close."""
+        return bool(self.comparisons) and all(each.passed for each in self.comparisons)
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        if isinstance(self.error, KernbenchError):
+            return self.error.exit_code
+        return 0 if self.ok else 1
+
+
+def summarise(records: tuple[RequestRecord, ...], sim_ns: float) -> BenchSummary:
+    """The figures of a run from its requests."""
+    phases = dict.fromkeys(record.phase for record in records)
+    launches = [record for record in records if record.phase == "launch"]
+    names = dict.fromkeys(record.name for record in launches)
+    return BenchSummary(
+        sim_ns=sim_ns,
+        phases=tuple(_phase(phase, [each for each in records if each.phase == phase]) for phase in phases),
+        kernels=tuple(_kernel(name, [each for each in launches if each.name == name]) for name in names),
+    )
+
+
+def _phase(phase: str, records: list[RequestRecord]) -> PhaseSummary:
+    return PhaseSummary(
+        phase=phase,
+        requests=len(records),
+        nbytes=sum(record.nbytes for record in records),
+        busy_ns=_covered((record.t_start_ns, record.t_end_ns) for record in records),
+        longest_ns=max(record.total_ns for record in records),
+    )
+
+
+def _kernel(name: str, records: list[RequestRecord]) -> KernelSummary:
+    return KernelSummary(
+        name=name,
+        launches=len(records),
+        total_ns=sum(record.total_ns for record in records),
+        pe_count=len({pe for record in records for pe in record.pe_exec_ns}),
+        pe_exec_ns=max((ns for record in records for ns in record.pe_exec_ns.values()), default=0.0),
+    )
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

@@ -1,0 +1,211 @@
+"""``torch``, as a bench gets it: tensors, launches and comparisons on one machine."""
+
+from __future__ import annotations
+
+from operator import index as as_integer
+from types import TracebackType
+from typing import Generic, Self, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from kernbench.common.config import ConfigModel
+from kernbench.common.dtypes import F32, DType
+from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.errors import InputError
+from kernbench.messages.requests import HostMsg
+from kernbench.policy.address.phyaddr import AddressFormat
+from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
+from kernbench.runtime_api.arrays import Array, machine_dtype, numeric
+from kernbench.runtime_api.devices import Accelerator, Ahbm, Devices, Worker
+from kernbench.runtime_api.dtype_names import DTypeNames
+from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
+from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.launch import Kernel, prepare_launch
+from kernbench.runtime_api.memory import CleanupReport, TensorMemory
+from kernbench.runtime_api.requests import EngineWaiter, RequestRecord, Requests
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.testing import Verifier
+from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.runtime_api.work import Work
+from kernbench.topology.spec import TopologySpec
+
+Size: TypeAlias = int | tuple[int, ...] | list[int]
+P = TypeVar("P", bound=ConfigModel)
+
+
+class NoParams(ConfigModel):
+    """The parameters of a program that has none."""
+
+
+class RuntimeContext(DTypeNames, Generic[P]):
+    """The host's side of one run: the part of PyTorch that a program on the machine needs. A context manager.
+
+    ``target_device``: the SIPs it may use; ``spec``: the machine when it is not the engine's own; ``params``: the
+    program's typed parameters; ``verify``: whether comparisons are evaluated, by default when the engine has data.
+    InputError when it shall verify without data, or for a device that the machine does not have.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        target_device: DeviceSelector | str = "all",
+        correlation_id: str = "",
+        spec: TopologySpec | None = None,
+        params: P | None = None,
+        verify: bool | None = None,
+    ) -> None:
+        if verify and not engine.enable_data:
+            raise InputError("to verify, the engine has to compute data; make it with enable_data=True")
+        self._engine = engine
+        self._spec = spec or engine.spec
+        self._params = cast(P, NoParams()) if params is None else params
+        self._requests = Requests(engine, EngineWaiter(engine), correlation_id)
+        self._memory = TensorMemory(engine, self._requests)
+        self._devices = Devices(resolve_device(target_device, self._spec), Worker())
+        self._named = 0
+        self.ahbm = Ahbm(self._devices)
+        self.accelerator = Accelerator(self._devices, self._requests)
+        fmt = AddressFormat(self._spec.address.format)
+        self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
+        self.cleanup_report = CleanupReport()
+
+    @property
+    def engine(self) -> Engine:
+        """The machine that the program runs on."""
+        return self._engine
+
+    @property
+    def topology(self) -> TopologySpec:
+        """The machine as it is configured, with every size that follows from that."""
+        return self._spec
+
+    @property
+    def params(self) -> P:
+        """The program's parameters; a bench declares their type."""
+        return self._params
+
+    @property
+    def devices(self) -> Devices:
+        """The SIPs of the run and the current one."""
+        return self._devices
+
+    @property
+    def has_data(self) -> bool:
+        """Whether numbers are computed. Without, reads cost their time and give zeros: making data is no use."""
+        return self._engine.enable_data
+
+    @property
+    def requests(self) -> Requests:
+        """Every request of the program."""
+        return self._requests
+
+    @property
+    def traces(self) -> tuple[RequestRecord, ...]:
+        """The requests that are over, in the order of submission."""
+        return self._requests.records
+
+    def empty(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """A tensor on the current SIP that holds whatever its memory held."""
+        return self._create(_shape(size), dtype_of(dtype), dp, name, None)
+
+    def zeros(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """A tensor of zeros on the current SIP."""
+        return self._create(_shape(size), dtype_of(dtype), dp, name, 0)
+
+    def ones(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """A tensor of ones on the current SIP."""
+        return self._create(_shape(size), dtype_of(dtype), dp, name, 1)
+
+    def full(
+        self,
+        size: Size,
+        fill_value: float,
+        *,
+        dtype: object = F32,
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """A tensor on the current SIP, every element ``fill_value``."""
+        return self._create(_shape((size,)), dtype_of(dtype), dp, name, fill_value)
+
+    def tensor(
+        self, data: object, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """A tensor on the current SIP with ``data`` (an array, nested lists, a tensor), copied there.
+
+        Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
+        """
+        array = data.numpy() if isinstance(data, Tensor) else numeric(data, "torch.tensor")
+        kind = machine_dtype(array) if dtype is None else dtype_of(dtype)
+        return self._create(array.shape, kind, dp, name, None).copy_(array)
+
+    def from_numpy(self, array: Array) -> HostTensor:
+        """A host tensor that shares the memory of ``array``; it gets to the machine with ``copy_``."""
+        return HostTensor(numeric(array, "from_numpy"))
+
+    def launch(self, name: str, kernel: Kernel | str, *args: object, async_op: bool = False, **kwargs: object) -> Work:
+        """Run a kernel on every PE that owns a shard of a tensor argument, and block until all are done.
+
+        With ``async_op`` return at once: wait with the Work. ``kernel`` is a function or the name of one that ships
+        with the package. Raises what the kernel raised; InputError for arguments no kernel can have.
+        """
+        launch = prepare_launch(name, kernel, args, kwargs)
+        handle = self._requests.submit(launch.message)
+        work = Work((handle,), self._requests)
+        if async_op:
+            self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
+        else:
+            work.wait()
+        return work
+
+    def submit(self, msg: HostMsg) -> RequestHandle:
+        """Start a request of any kind; returns at once."""
+        return self._requests.submit(msg)
+
+    def wait(self, handle: RequestHandle) -> Completion:
+        """Block until a request is over; raises its error."""
+        return self._requests.wait([handle])[0]
+
+    def cleanup(self) -> CleanupReport:
+        """Wait for what is under way, free every tensor, and say what was left and what leaked."""
+        self._requests.drain()
+        return self._memory.release_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Clean up; after an error without asking the machine anything more."""
+        if error is not None:
+            self._give_up()
+            return
+        try:
+            self.cleanup_report = self.cleanup()
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        self._requests.abandon()
+        self.cleanup_report = self._memory.release_all(unmap=False)
+
+    def _create(
+        self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy | None, name: str | None, fill: float | None
+    ) -> Tensor:
+        label = name or f"tensor{self._named}"
+        self._named += name is None
+        if not np.all(np.array(shape) > 0):
+            raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor has at least one element")
+        layout = self._memory.create(label, shape, dtype, dp or SINGLE_PE, self._devices.current, fill)
+        return Tensor(layout, self._memory)
+
+
+def _shape(size: tuple[Size, ...]) -> tuple[int, ...]:
+    """The shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` means."""
+    extents = size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size
+    try:
+        return tuple(as_integer(extent) for extent in extents)  # type: ignore[arg-type, union-attr]
+    except TypeError:
+        raise InputError(f"{extents!r} is no shape; write (2, 3)") from None

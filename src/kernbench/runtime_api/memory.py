@@ -1,0 +1,215 @@
+"""The tensors of one context: made, read, written and freed, each in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.common.dtypes import DType
+from kernbench.common.errors import InputError
+from kernbench.common.ids import pe_part
+from kernbench.common.units import format_size
+from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
+from kernbench.policy.address.free_list import FreeList
+from kernbench.policy.placement.deploy import deploy_tensor, release
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.policy.placement.geometry import Window
+from kernbench.policy.placement.views import shard_views
+from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.engine_api import Engine
+from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.transfers import (
+    copy_messages,
+    fill_messages,
+    gathered,
+    read_messages,
+    update_messages,
+)
+from kernbench.runtime_api.work import TensorKey, Uses
+
+
+@dataclass(frozen=True, slots=True)
+class FreedTensor:
+    """A tensor that its program did not free: the context did."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sip: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)} ({format_size(self.nbytes)}) on sip{self.sip}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeakedMemory:
+    """Memory that is still allocated after all tensors are gone, and was not when the context began."""
+
+    part: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{format_size(self.nbytes)} of {self.part}"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupReport:
+    """What ``cleanup`` found: tensors that it freed, and memory that it could not, since no tensor has it."""
+
+    freed: tuple[FreedTensor, ...] = ()
+    leaked: tuple[LeakedMemory, ...] = ()
+
+    def __str__(self) -> str:
+        freed = ", ".join(map(str, self.freed)) or "nothing"
+        leaked = ", ".join(map(str, self.leaked)) or "nothing"
+        return f"freed at exit: {freed}; leaked: {leaked}"
+
+
+class TensorMemory:
+    """Places tensors on the machine, moves their data, and knows which of them live."""
+
+    __slots__ = ("_before", "_engine", "_live", "_requests", "uses")
+
+    def __init__(self, engine: Engine, requests: Requests) -> None:
+        self._engine, self._requests = engine, requests
+        self.uses = Uses(requests)
+        self._live: dict[TensorKey, TensorLayout] = {}
+        self._before = _allocated(engine)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the machine computes numbers; else every read gives zeros, at its price."""
+        return self._engine.enable_data
+
+    def create(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        dp: DPPolicy,
+        sip: int,
+        fill: float | None = None,
+    ) -> TensorLayout:
+        """Allocate (free of charge), then map and, unless ``fill`` is None, initialise, both at once."""
+        layout = self._place(name, shape, dtype, dp, sip)
+        self._live[layout.key] = layout
+        mapping = MmuMapMsg(name=name, sip=sip, mapping=layout.deployment.mapping())
+        self._requests.transfer([mapping, *(() if fill is None else fill_messages(layout, fill))])
+        return layout
+
+    def _place(self, name: str, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
+        spec = self._engine.spec
+        views = shard_views(
+            dp,
+            shape=shape,
+            itemsize=dtype.itemsize,
+            num_pe=spec.pes_per_cube,
+            num_cubes=spec.cubes_per_sip,
+            target_sip=sip,
+        )
+        deployment = deploy_tensor(
+            name,
+            shape,
+            dtype,
+            [view.spec for view in views],
+            self._engine.allocators,
+            va_allocator=self._engine.va_allocator(sip),
+        )
+        va = deployment.mapping().va_base
+        return TensorLayout(shape=shape, dtype=dtype, dp=dp, sip=sip, va=va, deployment=deployment, views=views)
+
+    def is_live(self, layout: TensorLayout) -> bool:
+        """Whether the tensor has not been freed."""
+        return self._live.get(layout.key) is layout
+
+    def fill(self, layout: TensorLayout, value: float) -> None:
+        """Every element becomes ``value``, written by the device."""
+        self._write(layout, fill_messages(layout, value))
+
+    def copy(self, layout: TensorLayout, source: Array) -> None:
+        """The tensor becomes ``source``, which has its shape: a host transfer to every copy."""
+        self._write(layout, copy_messages(layout, source if self.has_data else None))
+
+    def update(self, layout: TensorLayout, window: Window, values: Array, chosen: Array) -> None:
+        """The elements of ``window`` where ``chosen`` holds become ``values``: only their bytes are sent."""
+        if window == layout.whole and chosen.all():
+            self.copy(layout, values)
+        else:
+            self._write(layout, update_messages(layout, window, values if self.has_data else None, chosen))
+
+    def read(self, layout: TensorLayout, window: Window) -> Array:
+        """The elements of ``window`` as the machine holds them once they are here: a host transfer."""
+        self.settle(layout)
+        self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
+        return self._held(layout, window)
+
+    def look(self, layout: TensorLayout) -> Array:
+        """All elements as the machine holds them now. No time passes: for who watches, not for programs."""
+        self._check_live(layout)
+        return self._held(layout, layout.whole)
+
+    def settle(self, layout: TensorLayout) -> None:
+        """Wait for everything under way that uses the tensor; InputError when it is freed."""
+        self._check_live(layout)
+        self.uses.settle(layout.key)
+
+    def release(self, layout: TensorLayout) -> None:
+        """Take the tensor out of the MMUs, then give its memory back."""
+        self.settle(layout)
+        self._requests.transfer([MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va)])
+        self._forget(layout)
+
+    def release_all(self, *, unmap: bool = True) -> CleanupReport:
+        """Release what lives, in the order of creation, and report it.
+
+        Without ``unmap`` only the allocations are given back: after an error the machine may not answer any more.
+        """
+        left = tuple(self._live.values())
+        if unmap:
+            for layout in left:
+                self.settle(layout)
+            self._requests.transfer(MmuUnmapMsg(name=each.name, sip=each.sip, va_base=each.va) for each in left)
+        for layout in left:
+            self._forget(layout)
+        freed = tuple(FreedTensor(each.name, each.shape, each.dtype.name, each.sip, each.nbytes) for each in left)
+        return CleanupReport(freed, tuple(self._leaks()))
+
+    def _write(self, layout: TensorLayout, messages: Iterable[HostMsg]) -> None:
+        self.settle(layout)
+        self._requests.transfer(messages)
+
+    def _held(self, layout: TensorLayout, window: Window) -> Array:
+        if not self.has_data:
+            return np.zeros(window.shape, layout.dtype.numpy)
+        return gathered(layout, window, layout.first_stretches(window), self._engine.read_memory)
+
+    def _check_live(self, layout: TensorLayout) -> None:
+        if not self.is_live(layout):
+            raise InputError(f"tensor {layout.name!r} has been freed")
+
+    def _forget(self, layout: TensorLayout) -> None:
+        del self._live[layout.key]
+        release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
+
+    def _leaks(self) -> Iterable[LeakedMemory]:
+        for (pe, part), nbytes in _allocated(self._engine).items():
+            more = nbytes - self._before.get((pe, part), 0)
+            if more > 0:
+                yield LeakedMemory(pe_part(*pe, part), more)
+
+
+def _allocated(engine: Engine) -> dict[tuple[PeCoord, str], int]:
+    """Bytes in use of every PE's memories."""
+    found: dict[tuple[PeCoord, str], int] = {}
+    for pe in sorted(engine.allocators):
+        allocator = engine.allocators[pe]
+        found[pe, "hbm"], found[pe, "tcm"] = _in_use(allocator.hbm), _in_use(allocator.tcm)
+    return found
+
+
+def _in_use(space: FreeList) -> int:
+    return sum(extent.nbytes for extent in space.live)

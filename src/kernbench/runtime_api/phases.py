@@ -1,0 +1,46 @@
+"""What a request is for, in the words of reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernbench.messages.requests import (
+    HostMsg,
+    KernelLaunchMsg,
+    MemoryReadMsg,
+    MemoryWriteMsg,
+    MmuMapMsg,
+    MmuUnmapMsg,
+    PeDmaMsg,
+)
+from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """The phase a request belongs to, the SIP it concerns (None: several, or unknown) and the bytes it moves."""
+
+    phase: str
+    sip: int | None
+    nbytes: int = 0
+
+
+def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
+    """``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, else ``other``."""
+    match msg:
+        case KernelLaunchMsg():
+            sips = {sip for sip, _, _ in msg.targets}
+            return Purpose("launch", sips.pop() if len(sips) == 1 else None)
+        case MemoryWriteMsg():
+            phase = "h2d" if msg.pattern is None else "init"
+            return Purpose(phase, PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
+        case MemoryReadMsg():
+            return Purpose("d2h", PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
+        case MmuMapMsg():
+            return Purpose("map", msg.sip)
+        case MmuUnmapMsg():
+            return Purpose("unmap", msg.sip)
+        case PeDmaMsg():
+            return Purpose("dma", msg.pe[0], msg.nbytes * msg.repeat)
+        case _:
+            return Purpose("other", None)

@@ -1,0 +1,87 @@
+"""Host transfers of tensors as messages: which bytes of which shards, and how they become an array again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
+from kernbench.policy.placement.geometry import Window
+from kernbench.policy.placement.views import Piece, pieces
+from kernbench.runtime_api.arrays import Array, as_bytes, converted
+from kernbench.runtime_api.layout import Stretch, TensorLayout
+
+ReadBytes: TypeAlias = Callable[[int, int], Array]
+
+
+def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg]:
+    """Every element becomes ``value``, written by the device; one message for each shard."""
+    pattern = converted(np.asarray(value), layout.dtype).tobytes()
+    for shard in layout.deployment.shards:
+        yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, pattern=pattern)
+
+
+def copy_messages(layout: TensorLayout, source: Array | None) -> Iterator[MemoryWriteMsg]:
+    """The tensor becomes ``source`` (of its shape, any element type; None: no data); one message for each shard."""
+    sent: dict[int, Array] = {}
+    for view, shard in layout.parts:
+        if source is not None and shard.offset_bytes not in sent:
+            sent[shard.offset_bytes] = as_bytes(converted(source[view.index], layout.dtype))
+        data = sent.get(shard.offset_bytes)
+        yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, data=data)
+
+
+def update_messages(
+    layout: TensorLayout, window: Window, values: Array | None, chosen: Array
+) -> Iterator[MemoryWriteMsg]:
+    """Where ``chosen`` (of the shape of ``window``, as ``values``) holds, the tensor becomes ``values`` (None: no data).
+
+    One message for each run of neighbouring bytes of each shard, copies included.
+    """
+    size = layout.dtype.itemsize
+    for piece in pieces(layout.views, window):
+        here = np.asarray(chosen[piece.target.index])
+        data = None if values is None else as_bytes(np.asarray(values[piece.target.index])[here])
+        pa = layout.pa_of(piece.view)
+        for at, start, count in _runs(_positions(piece, here)):
+            run = None if data is None else data[at * size : (at + count) * size]
+            yield MemoryWriteMsg(name=layout.name, pa=pa + start * size, nbytes=count * size, data=run)
+
+
+def _positions(piece: Piece, chosen: Array) -> Array:
+    """Which elements of the shard are chosen, in order."""
+    corner = np.array([start for start, _ in piece.source.bounds], np.int64)
+    return (np.argwhere(chosen) + corner) @ np.array(_strides(piece.view.shape, 1), np.int64)
+
+
+def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
+    """Runs of neighbours: (how many positions came before, the first, how many)."""
+    if not positions.size:
+        return
+    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist()]
+    for at, end in zip(starts, [*starts[1:], positions.size], strict=True):
+        yield at, int(positions[at]), end - at
+
+
+def read_messages(layout: TensorLayout, stretches: Iterable[Stretch]) -> Iterator[MemoryReadMsg]:
+    """One message for each stretch."""
+    for stretch in stretches:
+        yield MemoryReadMsg(name=layout.name, pa=stretch.pa, nbytes=stretch.nbytes)
+
+
+def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch], read: ReadBytes) -> Array:
+    """The elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
+    whole = np.empty(window.shape, layout.dtype.numpy)
+    for stretch in stretches:
+        piece = stretch.piece
+        held = read(stretch.pa, stretch.nbytes)
+        strides = _strides(piece.view.shape, layout.dtype.itemsize)
+        whole[piece.target.index] = np.ndarray(piece.source.shape, layout.dtype.numpy, held, 0, strides)
+    return whole
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape)))

@@ -1,0 +1,224 @@
+"""The simulation engine: requests in, completions and traces out, phase 2 behind the op-log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kernbench.common.dtypes import U8
+from kernbench.common.errors import KernbenchError, SimulationDeadlock, UnknownNameError
+from kernbench.common.ids import HOST, pe_part
+from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.messages.control import PeReport
+from kernbench.messages.requests import HostMsg, PeCoord, PeDmaMsg
+from kernbench.policy.address.allocator import PEMemAllocator
+from kernbench.policy.address.layout import Component as Space
+from kernbench.policy.address.va_allocator import VirtualAllocator
+from kernbench.sim_engine.clock import NEVER
+from kernbench.sim_engine.component import Component, Outcome
+from kernbench.sim_engine.data_executor import DataExecutor
+from kernbench.sim_engine.hooks import Sent
+from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.memory_store import MemoryStore
+from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.recorder import Recorder
+from kernbench.sim_engine.transport import Transfer
+from kernbench.topology.builder import Topology
+
+
+@dataclass(slots=True, eq=False)
+class RequestHandle:
+    """A submitted request; ``done`` when it has completed, well or not."""
+
+    msg: HostMsg
+    submitted_ps: int
+    ended_ps: int = NEVER
+    outcome: Outcome | None = None
+
+    @property
+    def request_id(self) -> int:
+        """Its number: the order of submission, from 0."""
+        return self.msg.request_id
+
+    @property
+    def done(self) -> bool:
+        """Whether it has completed."""
+        return self.outcome is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How a request ended; times in ns."""
+
+    request_id: int
+    correlation_id: str
+    t_start: float
+    t_end: float
+    error: Exception | None
+
+    @property
+    def ok(self) -> bool:
+        """True unless it failed."""
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """Where a request spent its time.
+
+    ``pe_exec_ns``: run time of the kernel on each PE; ``late_pes`` got the order after the common start; ``network_ns``:
+    the rest, control path and fabric; ``transfers``: its transfers with per-hop times when the engine traces hops.
+    """
+
+    total_ns: float
+    pe_exec_ns: Mapping[PeCoord, float]
+    network_ns: float
+    late_pes: tuple[PeCoord, ...]
+    transfers: tuple[Transfer, ...] = field(default=(), repr=False)
+
+
+class GraphEngine:
+    """Simulates one machine.
+
+    ``enable_data``: keep operands so that numbers can be replayed; without it a run gives times only. ``trace_hops``:
+    keep per-hop times of every transfer.
+    """
+
+    def __init__(self, topology: Topology, enable_data: bool = True, *, trace_hops: bool = False) -> None:
+        self.topology = topology
+        self.spec = topology.spec
+        self.enable_data = enable_data
+        self.machine = Machine(topology.topology_obj)
+        self.op_log = OpLog()
+        self._recorder = Recorder(self.op_log, self.machine.hooks, self.machine.addresses, enable_data)
+        self._store = MemoryStore()
+        self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
+        self._handles: dict[int, RequestHandle] = {}
+        self._n_requests = 0
+        self._transfers: list[Sent] = []
+        self.machine.network.trace_hops = trace_hops
+        if trace_hops:
+            self.machine.hooks.sent.subscribe(self._transfers.append)
+
+    @property
+    def now(self) -> float:
+        """Simulated time in ns."""
+        return ps_to_ns(self.machine.clock.time)
+
+    @property
+    def n_events(self) -> int:
+        """Events fired so far."""
+        return self.machine.clock.n_events
+
+    @property
+    def memory_store(self) -> MemoryStore:
+        """What the machine holds at ``now``: phase 2 is replayed up to then."""
+        self.replay()
+        return self._store
+
+    @property
+    def allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
+        """The memory of every PE, by (sip, cube, pe)."""
+        return self.machine.memories.pes
+
+    def va_allocator(self, sip: int) -> VirtualAllocator:
+        """The virtual addresses of a SIP."""
+        return self.machine.memories.va(sip)
+
+    def component(self, node_id: str) -> Component:
+        """The component at a node. UnknownNameError when there is none."""
+        return self.machine.component(node_id)
+
+    def submit(self, msg: HostMsg) -> RequestHandle:
+        """Start a request now and return at once."""
+        numbered = replace(msg, request_id=self._n_requests)
+        self._n_requests += 1
+        handle = RequestHandle(numbered, self.machine.clock.time)
+        self._handles[numbered.request_id] = handle
+
+        def done(outcome: Outcome) -> None:
+            handle.ended_ps = self.machine.clock.time
+            handle.outcome = outcome
+
+        self._entry(numbered).accept(numbered, done)
+        return handle
+
+    def _entry(self, msg: HostMsg) -> Component:
+        return self.component(pe_part(*msg.pe, "pe_dma") if isinstance(msg, PeDmaMsg) else HOST)
+
+    def wait(self, handle: RequestHandle) -> Completion:
+        """Advance until the request is over. Raises its error, or SimulationDeadlock when it can never end."""
+        if not handle.done:
+            self.machine.clock.advance(stop=lambda: handle.outcome is not None)
+        if not handle.done:
+            raise SimulationDeadlock(self._deadlock_report(handle))
+        completion = self._completion(handle)
+        if completion.error is not None:
+            raise completion.error
+        return completion
+
+    def step(self) -> bool:
+        """Fire the next event; False when there is none."""
+        if self.machine.clock.next_time() == NEVER:
+            return False
+        self.machine.clock.step()
+        return True
+
+    def run_until(self, ns: float) -> None:
+        """Advance to ``ns``, whatever completes before."""
+        self.machine.clock.advance(ns_to_ps(ns))
+
+    def drain(self) -> None:
+        """Let everything under way end."""
+        self.machine.clock.advance()
+
+    def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
+        """How a finished request ended, and where its time went. KernbenchError while it is under way."""
+        return self._completion(handle), self._trace(handle)
+
+    def _completion(self, handle: RequestHandle) -> Completion:
+        if handle.outcome is None:
+            raise KernbenchError(f"request {handle.request_id} has not completed yet; wait for it")
+        return Completion(
+            handle.request_id,
+            handle.msg.correlation_id,
+            ps_to_ns(handle.submitted_ps),
+            ps_to_ns(handle.ended_ps),
+            handle.outcome.error,
+        )
+
+    def _trace(self, handle: RequestHandle) -> RequestTrace:
+        assert handle.outcome is not None
+        kernels: tuple[PeReport, ...] = tuple(r for r in handle.outcome.reports if r.end_ps)
+        exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
+        total = ps_to_ns(handle.ended_ps - handle.submitted_ps)
+        running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
+        within = tuple(
+            s.transfer for s in self._transfers if handle.submitted_ps <= s.transfer.injected_ps <= handle.ended_ps
+        )
+        late = tuple(r.pe for r in kernels if r.late)
+        return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
+
+    def _deadlock_report(self, handle: RequestHandle) -> str:
+        stuck = [line for part in self.machine.components for line in part.blocked()]
+        what = f"{type(handle.msg).__name__} {handle.msg.name!r} (request {handle.request_id})"
+        lines = "\n  ".join(stuck) or "no part says what it waits for"
+        return f"nothing can happen any more at {self.now:g} ns, and {what} has not completed:\n  {lines}"
+
+    def replay(self) -> None:
+        """Phase 2 up to now; what has been replayed is not replayed again."""
+        if self.enable_data:
+            self._executor.replay(self.machine.clock.time)
+
+    def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """The bytes at a physical address as they are now (uint8). KernbenchError in a timing-only run."""
+        if not self.enable_data:
+            raise KernbenchError("this run keeps no data; make the engine with enable_data=True")
+        self.replay()
+        addr = self.machine.addresses.decode(pa)
+        if addr.component not in (Space.HBM, Space.SRAM, Space.TCM):
+            raise UnknownNameError("memory", str(addr.component), ("hbm", "sram", "tcm"))
+        return self._store.read(str(addr.component), pa, (nbytes,), U8)

@@ -1,0 +1,114 @@
+"""The machine in simulation: the wired network and the components, each made when it is first needed."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.di.registry import REGISTRY
+from kernbench.policy.routing.planner import RoutePlanner
+from kernbench.sim_engine.address_map import AddressMap
+from kernbench.sim_engine.clock import Clock
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.hooks import Hooks, Sent
+from kernbench.sim_engine.memories import Memories
+from kernbench.sim_engine.transport import Network, Port, Route, Transfer
+from kernbench.topology.graph import Graph
+
+C = TypeVar("C", bound=Component)
+
+
+class Machine:
+    """Everything components share: clock, network, addresses, allocators, hooks, and each other by node id."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.spec = graph.spec
+        self.clock = Clock()
+        transport = graph.spec.transport
+        self.header_bytes = transport.header_bytes
+        self.network = Network(transport.packet_bytes, clock=self.clock, express=transport.express)
+        self.hooks = Hooks()
+        self.addresses = AddressMap(graph.spec)
+        self.memories = Memories(graph.spec)
+        self._planner = RoutePlanner(graph)
+        self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
+        self._components: dict[str, Component] = {}
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._n_ops = 0
+
+    def component(self, node_id: str) -> Component:
+        """The component at ``node_id``. UnknownNameError when the machine has no such part."""
+        found = self._components.get(node_id)
+        if found is None:
+            node = self.graph.node(node_id)
+            cls = REGISTRY.lookup(node.impl)
+            if not issubclass(cls, Component):
+                raise UnsupportedError(f"{node_id}: {node.impl} is not a Component")
+            found = self._components[node_id] = cls(node, self)
+        return found
+
+    def part(self, node_id: str, cls: type[C]) -> C:
+        """The component at ``node_id`` as a ``cls``. UnsupportedError when another implementation cannot stand in."""
+        found = self.component(node_id)
+        if not isinstance(found, cls):
+            raise UnsupportedError(f"{node_id}: {type(found).__name__} does not do what {cls.__name__} does")
+        return found
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The components made so far, in the order of their first use."""
+        return tuple(self._components.values())
+
+    def next_op(self) -> int:
+        """A number for a new operation."""
+        self._n_ops += 1
+        return self._n_ops
+
+    def route(self, src: str, dst: str) -> Route:
+        """The way from one part to another (cached); its links are made on first use."""
+        found = self._routes.get((src, dst))
+        if found is None:
+            nodes = self._planner.route(src, dst)
+            for a, b in zip(nodes, nodes[1:], strict=False):
+                if (a, b) not in self.network.links:
+                    self._wire(a, b)
+            found = self._routes[src, dst] = self.network.route(nodes)
+        return found
+
+    def _wire(self, src: str, dst: str) -> None:
+        edge = self.graph.edge(src, dst)
+        entered = self.component(dst)
+        node_ns = 0.0 if entered.handles_serially else entered.overhead_ns
+        self.network.link(
+            src,
+            dst,
+            bw_gbs=edge.bw_gbs,
+            overhead_ns=node_ns + edge.length_mm * self.spec.ns_per_mm + edge.overhead_ns,
+            fifo_bytes=edge.fifo_bytes,
+            index=self._link_index[src, dst],
+        )
+
+    def make(self, port: Port, src: str, dst: str, nbytes: int, message: object) -> Transfer:
+        """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
+        transfer = self.network.make(port, self.route(src, dst), nbytes, self._deliver, message)
+        if self.hooks.sent.listeners:
+            self.hooks.sent.emit(Sent(transfer, message))
+        return transfer
+
+    def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
+        """Send ``message`` from the port of ``src`` for ``channel`` now."""
+        transfer = self.make(self.network.port(src, channel), src, dst, nbytes, message)
+        self.network.inject(transfer)
+        return transfer
+
+    def send_header(self, src: str, dst: str, message: object, channel: str = "") -> Transfer:
+        """Send a message that is a header only."""
+        return self.send(src, dst, self.header_bytes, message, channel)
+
+    def header_latency_ps(self, src: str, dst: str) -> int:
+        """How long a header takes on an empty machine, without the handling at its end."""
+        return self.route(src, dst).latency_ps(self.header_bytes)
+
+    def _deliver(self, transfer: Transfer) -> None:
+        self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)

@@ -1,0 +1,255 @@
+"""What the memories of the machine hold: byte-addressed, sparse, zero where nothing was written.
+
+A space is a sorted list of extents that never overlap. A write into a hole makes one extent, rounded to whole granules,
+so that a tensor is one buffer and many small writes make few; buffers are zero pages until they are touched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import dtype as dtype_named
+from kernbench.common.errors import RunError, UnknownNameError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Shape: TypeAlias = tuple[int, ...]
+Space: TypeAlias = Literal["hbm", "sram", "tcm"]
+OnUnwritten: TypeAlias = Callable[[str, int, int], None]
+SPACES: tuple[str, ...] = get_args(Space)
+GRANULE_BYTES = 64 * 1024
+_NOWHERE = 1 << 80
+_BYTE = np.dtype(np.uint8)
+
+
+class MemoryStore:
+    """The contents of every memory, by space and physical address.
+
+    ``on_unwritten(space, address, nbytes)`` is called once per read of bytes nobody wrote, with the first such
+    address and how many there are. It has to be given from the start, since only then are written bytes tracked.
+    """
+
+    __slots__ = ("_memories", "_on_unwritten")
+
+    def __init__(self, on_unwritten: OnUnwritten | None = None) -> None:
+        self._on_unwritten = on_unwritten
+        self._memories = {space: _Memory(tracked=on_unwritten is not None) for space in SPACES}
+
+    def read(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
+        """A copy of ``shape`` elements of ``dtype`` from ``addr``; ``strides`` in bytes, row-major without.
+
+        UnknownNameError: no such space; RunError: a negative stride.
+        """
+        found = self._window(space, addr, shape, dtype, strides)
+        return self._gathered(space, addr, shape, dtype, strides) if found is None else found.copy()
+
+    def view(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
+        """As ``read``, without the copy if the bytes lie together: good until the next write, not to be written to."""
+        found = self._window(space, addr, shape, dtype, strides)
+        return self._gathered(space, addr, shape, dtype, strides) if found is None else found
+
+    def write(self, space: str, addr: int, array: Array, strides: Shape | None = None) -> None:
+        """Put the elements of ``array`` at ``addr``; ``strides`` in bytes, row-major without."""
+        memory = self._memories.get(space) or _unknown(space)
+        end = addr + (array.nbytes if strides is None else _span(array.shape, array.itemsize, strides))
+        if memory.tracked:
+            memory.mark(addr, *_byte_geometry(array.shape, array.itemsize, strides))
+        extent = memory.extents[bisect_right(memory.starts, addr) - 1]
+        if end > extent.end:
+            memory.write(addr, end, array, strides)
+        else:
+            np.ndarray(array.shape, array.dtype, extent.data, addr - extent.start, strides)[...] = array
+
+    def fill(self, space: str, addr: int, nbytes: int, pattern: int | bytes) -> None:
+        """Repeat ``pattern`` (a byte value or bytes; the last repetition may be cut) over ``nbytes`` from ``addr``."""
+        unit = np.frombuffer(bytes((pattern,)) if isinstance(pattern, int) else pattern, np.uint8)
+        self.write(space, addr, np.resize(unit, nbytes))
+
+    def allocated_bytes(self, space: str) -> int:
+        """Bytes of address space that buffers cover: what was written, rounded to granules."""
+        return sum(e.end - e.start for e in (self._memories.get(space) or _unknown(space)).extents)
+
+    def _window(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None) -> Array | None:
+        """The bytes seen in place; None when they are not in one extent."""
+        memory = self._memories.get(space) or _unknown(space)
+        kind = dtype if dtype.__class__ is DType else dtype_named(dtype)
+        end = addr + (prod(shape) * kind.itemsize if strides is None else _span(shape, kind.itemsize, strides))
+        if self._on_unwritten is not None:
+            self._check_written(memory, space, addr, _byte_geometry(shape, kind.itemsize, strides))
+        extent = memory.extents[bisect_right(memory.starts, addr) - 1]
+        if end > extent.end:
+            return None
+        return np.ndarray(shape, kind.numpy, extent.data, addr - extent.start, strides)
+
+    def _gathered(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None) -> Array:
+        kind = dtype_named(dtype)
+        result = np.zeros(shape, kind.numpy)
+        _, steps = _byte_geometry(shape, kind.itemsize, strides)
+        self._memories[space].gather(addr, as_bytes(result), steps)
+        return result
+
+    def _check_written(self, memory: _Memory, space: str, addr: int, geometry: tuple[Shape, Shape]) -> None:
+        first, count = memory.unwritten(addr, *geometry)
+        if count and self._on_unwritten is not None:
+            self._on_unwritten(space, first, count)
+
+
+class _Extent:
+    """Bytes ``[start, end)`` of a memory; ``written`` has a flag per byte when somebody wants to know."""
+
+    __slots__ = ("data", "end", "start", "written")
+
+    def __init__(self, start: int, end: int, *, tracked: bool) -> None:
+        self.start = start
+        self.end = end
+        self.data: Array = np.zeros(end - start, np.uint8)
+        self.written: Array | None = np.zeros(end - start, np.bool_) if tracked else None
+
+
+class _Memory:
+    """One space: extents in the order of their starts, after an empty one that spares the search a special case."""
+
+    __slots__ = ("extents", "starts", "tracked")
+
+    def __init__(self, *, tracked: bool) -> None:
+        self.tracked = tracked
+        self.starts: list[int] = [-1]
+        self.extents: list[_Extent] = [_Extent(-1, -1, tracked=tracked)]
+
+    def extent_at(self, addr: int) -> _Extent | None:
+        extent = self.extents[bisect_right(self.starts, addr) - 1]
+        return extent if addr < extent.end else None
+
+    def end_at(self, addr: int) -> int:
+        """Where the extent or the hole that holds ``addr`` ends."""
+        i = bisect_right(self.starts, addr)
+        if addr < self.extents[i - 1].end:
+            return self.extents[i - 1].end
+        return self.starts[i] if i < len(self.starts) else _NOWHERE
+
+    def write(self, addr: int, end: int, array: Array, strides: Shape | None) -> None:
+        """Write what no one extent holds: into a hole, or across."""
+        if not array.size:
+            return
+        if self.extent_at(addr) is None and end <= self.end_at(addr):
+            extent = self._grown(addr, end)
+            np.ndarray(array.shape, array.dtype, extent.data, addr - extent.start, strides)[...] = array
+            return
+        # A view may be of this very memory: a part written must not change the source of the next.
+        source = array if array.base is None else array.copy()
+        self.scatter(addr, as_bytes(source), _byte_geometry(array.shape, array.itemsize, strides)[1])
+
+    def gather(self, addr: int, target: Array, strides: Shape) -> None:
+        """Copy bytes into ``target``, which holds zeros."""
+        for at, part, steps in split(addr, target, strides, self.end_at):
+            extent = self.extent_at(at)
+            if extent is not None:
+                part[...] = np.ndarray(part.shape, _BYTE, extent.data, at - extent.start, steps)
+
+    def scatter(self, addr: int, source: Array, strides: Shape) -> None:
+        for at, part, steps in split(addr, source, strides, self.end_at):
+            extent = self.extent_at(at) or self._grown(at, at + reach(part.shape, steps))
+            np.ndarray(part.shape, _BYTE, extent.data, at - extent.start, steps)[...] = part
+
+    def mark(self, addr: int, shape: Shape, strides: Shape) -> None:
+        """Note as written; makes the extents that are missing."""
+        for at, part, steps in split(addr, _phantom(shape), strides, self.end_at):
+            extent = self.extent_at(at) or self._grown(at, at + reach(part.shape, steps))
+            np.ndarray(part.shape, np.bool_, extent.written, at - extent.start, steps)[...] = True
+
+    def unwritten(self, addr: int, shape: Shape, strides: Shape) -> tuple[int, int]:
+        """The first address never written, and how many elements' bytes were not; (addr, 0) when all were."""
+        first, count = _NOWHERE, 0
+        for at, part, steps in split(addr, _phantom(shape), strides, self.end_at):
+            extent = self.extent_at(at)
+            flags = (
+                np.zeros(part.shape, np.bool_)
+                if extent is None
+                else np.ndarray(part.shape, np.bool_, extent.written, at - extent.start, steps)
+            )
+            if not flags.all():
+                missing = np.argwhere(~flags)
+                first = min(first, at + int((missing @ np.array(steps, np.int64)).min()))
+                count += len(missing)
+        return (first, count) if count else (addr, 0)
+
+    def _grown(self, low: int, high: int) -> _Extent:
+        """A new extent for ``[low, high)``, which lies in a hole: rounded to granules, as holes are."""
+        start, end = low // GRANULE_BYTES * GRANULE_BYTES, -(-high // GRANULE_BYTES) * GRANULE_BYTES
+        extent = _Extent(start, end, tracked=self.tracked)
+        i = bisect_right(self.starts, start)
+        self.starts.insert(i, start)
+        self.extents.insert(i, extent)
+        return extent
+
+
+def _unknown(space: str) -> _Memory:
+    raise UnknownNameError("memory space", space, SPACES)
+
+
+def split(addr: int, array: Array, strides: Shape, end_at: Callable[[int], int]) -> Iterator[tuple[int, Array, Shape]]:
+    """Cut an access of ``array``'s bytes from ``addr`` into parts that end before ``end_at(first byte of the part)``.
+
+    Yields (address, part of ``array``, its strides in memory), in the order of the slowest axis.
+    """
+    while array.size:
+        room = end_at(addr) - addr
+        span = reach(array.shape, strides)
+        if span <= room:
+            yield addr, array, strides
+            return
+        axis = strides.index(max(s for s, n in zip(strides, array.shape, strict=True) if n > 1))
+        stride = strides[axis]
+        inner = span - (array.shape[axis] - 1) * stride
+        n = max((room - inner) // stride + 1, 0)
+        array = np.moveaxis(array, axis, 0)
+        strides = (stride, *strides[:axis], *strides[axis + 1 :])
+        if n:
+            yield addr, array[:n], strides
+        else:
+            yield from split(addr, array[0], strides[1:], end_at)
+            n = 1
+        array, addr = array[n:], addr + n * stride
+
+
+def reach(shape: Shape, strides: Shape) -> int:
+    """Bytes from the first to after the last of a byte array of ``shape`` with ``strides``."""
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+def as_bytes(array: Array) -> Array:
+    """A C-contiguous array as bytes, an axis more; a copy if it is not contiguous."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat.reshape(*array.shape, array.itemsize)
+
+
+def row_major(shape: Shape, itemsize: int) -> Shape:
+    """The strides in bytes of a dense array."""
+    steps = [itemsize]
+    for n in reversed(shape[1:]):
+        steps.append(steps[-1] * n)
+    return tuple(reversed(steps)) if shape else ()
+
+
+def _byte_geometry(shape: Shape, itemsize: int, strides: Shape | None) -> tuple[Shape, Shape]:
+    """Shape and strides of the bytes of an access: an axis more, with stride 1."""
+    return (*shape, itemsize), (*(row_major(shape, itemsize) if strides is None else strides), 1)
+
+
+def _span(shape: Shape, itemsize: int, strides: Shape | None) -> int:
+    """Bytes from the first to after the last of an access; 0 for an empty one."""
+    if strides is None:
+        return prod(shape) * itemsize
+    if any(s < 0 for s in strides):
+        raise RunError(f"strides {strides} go backwards; a descriptor's strides are not negative")
+    return itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if prod(shape) else 0
+
+
+def _phantom(shape: Shape) -> Array:
+    """An array of ``shape`` that takes no memory: only its geometry is used."""
+    return np.broadcast_to(np.zeros((), np.bool_), shape)

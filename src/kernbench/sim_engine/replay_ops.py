@@ -1,0 +1,93 @@
+"""What one record of the op-log computes: from operands in memory to the array it will commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernbench.common.dtypes import DType
+from kernbench.common.errors import RunError
+from kernbench.common.operators import EpilogueStep, compute, gemm, operator
+from kernbench.sim_engine.memory_store import MemoryStore, as_bytes
+from kernbench.sim_engine.op_log import COPIES, Epilogue, Operand, OpRecord
+from kernbench.sim_engine.replay_operands import load
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Rule: TypeAlias = Callable[[OpRecord, MemoryStore, DType, bool], Array]
+
+
+def result(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:
+    """The array that ``record`` makes of memory as it is now, in its output's type and shape.
+
+    ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
+    """
+    return _RULES[record.kind](record, store, acc, private)
+
+
+def _copied(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    source, out = _operand(record.inputs[0]), _output(record)
+    if source.dtype is not out.dtype:
+        raise RunError(f"a copy does not convert: {source.dtype} to {out.dtype}")
+    array = load(store, source, private=private)
+    return array if array.shape == out.shape else array.reshape(out.shape)
+
+
+def _calculated(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:
+    op, out = operator(record.name), _output(record)
+    # Only what moves elements without computing can give its operand back; everything else makes a new array.
+    private = private and op.kind == "move"
+    args = [load(store, x, private=private) if isinstance(x, Operand) else x for x in record.inputs]
+    value = compute(op, args, out.dtype, out.shape, record.params, acc)
+    return value.reshape(out.shape) if op.kind == "reduce" else value
+
+
+def _multiplied(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    args = [load(store, x, private=False) if isinstance(x, Operand) else x for x in record.inputs]
+    steps = [_step(e, store) for e in record.params.epilogue]
+    return gemm(args, _output(record).dtype, steps, record.params, acc)
+
+
+def _step(step: Epilogue, store: MemoryStore) -> EpilogueStep:
+    if step.operand is None:
+        return (step.name,)
+    if isinstance(step.operand, Operand):
+        return step.name, load(store, step.operand, private=False)
+    return step.name, step.operand
+
+
+def _written_by_host(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    out = _output(record)
+    if record.data is not None:
+        raw = as_bytes(record.data).reshape(-1)
+    elif record.params.pattern:
+        raw = np.resize(np.frombuffer(record.params.pattern, np.uint8), out.nbytes)
+    else:
+        raise RunError("a memory write has neither data nor a pattern")
+    if raw.nbytes != out.nbytes:
+        raise RunError(f"{raw.nbytes} bytes do not fill an output of {out.nbytes}")
+    return raw.view(out.dtype.numpy).reshape(out.shape)
+
+
+def _read_by_host(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    return load(store, _operand(record.inputs[0]), private=True)
+
+
+def _operand(x: Operand | float) -> Operand:
+    if not isinstance(x, Operand):
+        raise RunError(f"a number, {x}, where an operand in memory is needed")
+    return x
+
+
+def _output(record: OpRecord) -> Operand:
+    if record.output is None:
+        raise RunError("no output")
+    return record.output
+
+
+_RULES: MappingProxyType[str, Rule] = MappingProxyType(
+    dict.fromkeys(sorted(COPIES), _copied)
+    | {"math": _calculated, "gemm": _multiplied, "memory_write": _written_by_host, "memory_read": _read_by_host}
+)

@@ -1,0 +1,46 @@
+"""The ``attrs`` of the builtin kinds of part.
+
+What is left out costs nothing: times are 0 and an efficiency is 1. Counts default to the packaged machine's.
+A user's class for one of these kinds declares ``Attrs`` as a subclass of the kind's model, with its own keys beside.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from kernbench.di.part import PartAttrs
+
+
+class HbmCtrlAttrs(PartAttrs):
+    """An HBM slice: the part of a channel's bandwidth that is usable, and the time before the first byte."""
+
+    efficiency: float = Field(default=1.0, gt=0, le=1)
+    access_ns: float = Field(default=0.0, ge=0)
+
+
+class SramAttrs(PartAttrs):
+    """The SRAM of a cube. Without ``bw_gbs`` it is as fast as the link to it."""
+
+    access_ns: float = Field(default=0.0, ge=0)
+    bw_gbs: float | None = Field(default=None, gt=0)
+
+
+class MCpuAttrs(PartAttrs):
+    """The management CPU of a cube: how many fills its DMA does at once."""
+
+    dma_channels: int = Field(default=2, ge=1)
+
+
+class PeCpuAttrs(PartAttrs):
+    """The CPU of a PE: the time to start a kernel and to issue a command."""
+
+    launch_ns: float = Field(default=0.0, ge=0)
+    issue_ns: float = Field(default=0.0, ge=0)
+
+
+class PeSchedulerAttrs(PartAttrs):
+    """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
+
+    issue_ns: float = Field(default=0.0, ge=0)
+    tiles_in_flight: int = Field(default=4, ge=1)
+    stage_slots: int = Field(default=2, ge=1)

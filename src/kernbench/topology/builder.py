@@ -1,0 +1,78 @@
+"""From ``topology.yaml`` to a compiled machine, in named passes: load, validate, elaborate.
+
+The fourth, ``wire``, belongs to the simulation engine and is the only one that knows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+from kernbench.common.config import Document, apply_overrides, load_document
+from kernbench.di.registry import REGISTRY, Registry
+from kernbench.topology.elaborate import elaborate
+from kernbench.topology.graph import Graph
+from kernbench.topology.spec import TopologySpec
+from kernbench.topology.validation import validate_topology
+
+DEFAULT_NAME = "default"
+LOCAL_FILE = "topology.yaml"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A compiled machine and where it came from."""
+
+    topology_obj: Graph
+    source: str
+
+    @property
+    def spec(self) -> TopologySpec:
+        """The typed configuration."""
+        return self.topology_obj.spec
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the resolved configuration: the same for files that mean the same machine."""
+        canonical = json.dumps(self.spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def resolved_yaml(self) -> str:
+        """The configuration in full, as YAML that compiles to the same machine."""
+        return yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=120)
+
+
+def resolve_topology(
+    path_or_name: str | os.PathLike[str] | None = None,
+    overrides: Iterable[str] = (),
+    registry: Registry | None = None,
+) -> Topology:
+    """Compile a machine: from a file, ``default`` (the packaged one), or None (./topology.yaml, else the packaged one).
+
+    ``overrides`` are ``path=value`` texts, as ``--set`` takes them. Raises ConfigError with every problem.
+    """
+    document = apply_overrides(load_document(topology_file(path_or_name)), overrides)
+    return compile_topology(document, registry)
+
+
+def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
+    """The file that a ``--topology`` argument means."""
+    if path_or_name is None:
+        path_or_name = LOCAL_FILE if Path(LOCAL_FILE).exists() else DEFAULT_NAME
+    if path_or_name == DEFAULT_NAME:
+        return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
+    return os.fspath(path_or_name)
+
+
+def compile_topology(document: Document, registry: Registry | None = None) -> Topology:
+    """Compile a parsed file. Raises ConfigError with every problem, in file order."""
+    spec = validate_topology(document, registry or REGISTRY)
+    return Topology(elaborate(spec), document.source)

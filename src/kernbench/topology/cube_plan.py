@@ -1,0 +1,174 @@
+"""The plan of one cube: its parts and links, worked out once and stamped out for every cube of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+from kernbench.di.part import PartAttrs
+from kernbench.topology.component_spec import ComponentSpec
+from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
+from kernbench.topology.grid import Grid
+from kernbench.topology.link_spec import LinkSpec
+from kernbench.topology.sides import FORWARD, SIDES, Corner, Side
+from kernbench.topology.spec import TopologySpec
+
+AnyComponent = ComponentSpec[PartAttrs]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """A part, named and placed from its cube's own corner."""
+
+    name: str
+    component: AnyComponent
+    pos_mm: Point
+    pe: int | None = None
+    index: int | None = None
+    xy: tuple[int, int] | None = None
+    side: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLink:
+    """A directed link between two parts of the plan, by their place in it."""
+
+    src: int
+    dst: int
+    link: LinkSpec
+    link_class: str
+    length_mm: float
+    fifo_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CubePlan:
+    """All parts and links of a cube."""
+
+    parts: tuple[PlannedPart, ...]
+    links: tuple[PlannedLink, ...]
+
+
+def ucie_router(noc: Grid, side: Side) -> tuple[int, int]:
+    """The router at the middle of an edge: the same column for N and S, the same row for W and E."""
+    x, y = noc.w // 2, noc.h // 2
+    return {"N": (x, 0), "S": (x, noc.h - 1), "W": (0, y), "E": (noc.w - 1, y)}[side]
+
+
+def corner_router(noc: Grid, corner: Corner) -> tuple[int, int]:
+    """The router at a corner."""
+    return (noc.w - 1 if "E" in corner else 0), (noc.h - 1 if "S" in corner else 0)
+
+
+def m_cpu_router(noc: Grid) -> tuple[int, int]:
+    """The router of the M_CPU, north-west of the middle."""
+    return (noc.w - 1) // 2, (noc.h - 1) // 2
+
+
+def sram_router(noc: Grid) -> tuple[int, int]:
+    """The router of the SRAM, south-east of the middle."""
+    return noc.w // 2, noc.h // 2
+
+
+def plan_cube(spec: TopologySpec) -> CubePlan:
+    """The plan of every cube of this machine."""
+    size, noc = spec.cube.size_mm, spec.cube.noc.grid
+    draft = _Draft(spec, CubeGeometry(size.w, size.h, noc))
+    _routers(draft, noc)
+    for side in SIDES:
+        _ucie(draft, noc, side)
+    for corner in spec.cube.pe_layout.corners:
+        _corner(draft, noc, corner)
+    _middle(draft, noc)
+    return CubePlan(tuple(draft.parts), tuple(draft.links))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan under construction."""
+
+    spec: TopologySpec
+    geometry: CubeGeometry
+    parts: list[PlannedPart] = field(default_factory=list)
+    links: list[PlannedLink] = field(default_factory=list)
+    place: dict[str, int] = field(default_factory=dict)
+
+    def add(self, part: PlannedPart) -> str:
+        self.place[part.name] = len(self.parts)
+        self.parts.append(part)
+        return part.name
+
+    def join(self, a: str, b: str, link: LinkSpec, link_class: str) -> None:
+        """Link two parts both ways; the wire follows the grid unless its length is given."""
+        ends = self.place[a], self.place[b]
+        derived = manhattan_mm(self.parts[ends[0]].pos_mm, self.parts[ends[1]].pos_mm)
+        length = derived if link.length_mm is None else link.length_mm
+        fifo = None if link.unbounded else self.spec.transport.fifo_of(link)
+        for src, dst in (ends, ends[::-1]):
+            self.links.append(PlannedLink(src, dst, link, link_class, length, fifo))
+
+
+def _router_name(xy: tuple[int, int]) -> str:
+    return f"r{xy[0]}_{xy[1]}"
+
+
+def _routers(draft: _Draft, noc: Grid) -> None:
+    cube = draft.spec.cube
+    for xy in map(noc.xy, range(len(noc))):
+        router, pos = cube.components.noc_router, draft.geometry.router(*xy)
+        draft.add(PlannedPart(_router_name(xy), router, pos, xy=xy))
+    link = cube.noc.link
+    for index, side in product(range(len(noc)), FORWARD):
+        beyond = noc.neighbour(index, side)
+        if beyond is not None:
+            draft.join(_router_name(noc.xy(index)), _router_name(noc.xy(beyond)), link, "noc")
+
+
+def _ucie(draft: _Draft, noc: Grid, side: Side) -> None:
+    cube = draft.spec.cube
+    name = draft.add(PlannedPart(f"ucie_{side}", cube.components.ucie, draft.geometry.ucie(side), side=side))
+    draft.join(_router_name(ucie_router(noc, side)), name, cube.links.router_to_ucie, "router_to_ucie")
+
+
+def _middle(draft: _Draft, noc: Grid) -> None:
+    cube, near = draft.spec.cube, draft.geometry.near
+    m_cpu, sram = m_cpu_router(noc), sram_router(noc)
+    draft.add(PlannedPart("m_cpu", cube.components.m_cpu, near(m_cpu, towards="W")))
+    draft.join(_router_name(m_cpu), "m_cpu", cube.links.router_to_m_cpu, "router_to_m_cpu")
+    draft.add(PlannedPart("sram", cube.components.sram, near(sram, towards="E")))
+    draft.join(_router_name(sram), "sram", cube.links.router_to_sram, "router_to_sram")
+
+
+def _corner(draft: _Draft, noc: Grid, corner: Corner) -> None:
+    """The xbar of a corner, its slices and its PEs."""
+    cube = draft.spec.cube
+    name, pos = f"xbar_{corner}", draft.geometry.xbar(corner)
+    xbar = draft.add(PlannedPart(name, cube.components.xbar, pos, side=corner))
+    draft.join(_router_name(corner_router(noc, corner)), xbar, cube.links.xbar_to_router, "xbar_to_router")
+    for part in _slices(draft, corner):
+        draft.join(xbar, draft.add(part), cube.links.xbar_to_hbm, "xbar_to_hbm")
+    for part in _pe_parts(draft, corner):
+        draft.add(part)
+        if part.component.kind in {"pe_dma", "pe_cpu"}:
+            draft.join(xbar, part.name, cube.links.pe_to_xbar, "pe_to_xbar")
+
+
+def _slices(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
+    cube = draft.spec.cube
+    count = cube.slices_per_corner
+    first = cube.pe_layout.corners.index(corner) * count
+    for place in range(count):
+        pos = draft.geometry.hbm(corner, place, count)
+        yield PlannedPart(f"hbm{first + place}", cube.components.hbm_ctrl, pos, index=first + place)
+
+
+def _pe_parts(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
+    layout, components = draft.spec.cube.pe_layout, dict(draft.spec.pe.components)
+    count = layout.pe_per_corner
+    first = layout.corners.index(corner) * count
+    for place in range(count):
+        centre = draft.geometry.pe(corner, place, count)
+        for kind in (kind for row in PE_FLOORPLAN for kind in row):
+            pos = draft.geometry.pe_part(corner, centre, kind, count)
+            yield PlannedPart(f"pe{first + place}.{kind}", components[kind], pos, pe=first + place)

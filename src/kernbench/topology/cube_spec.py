@@ -1,0 +1,135 @@
+"""The ``cube`` section: one compute die."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from kernbench.common.config import ConfigModel
+from kernbench.di.part import PartAttrs
+from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
+from kernbench.topology.component_spec import Components, ComponentSpec
+from kernbench.topology.fields import Bandwidth, Count, Size, SizeMm
+from kernbench.topology.grid import Grid
+from kernbench.topology.link_spec import LinkSpec
+from kernbench.topology.sides import Corner
+
+
+class NocSpec(ConfigModel):
+    """The router grid of a cube; its links are the class ``noc``."""
+
+    w: Count
+    h: Count
+    link_bw_gbs: Bandwidth
+
+    @property
+    def grid(self) -> Grid:
+        """The routers, row 0 in the north."""
+        return Grid(self.w, self.h)
+
+    @property
+    def link(self) -> LinkSpec:
+        """The links between routers."""
+        return LinkSpec(bw_gbs=self.link_bw_gbs)
+
+
+class PeLayoutSpec(ConfigModel):
+    """PEs stand at the corners, numbered corner by corner in the order given."""
+
+    pe_per_corner: Count
+    corners: tuple[Corner, ...] = Field(min_length=1)
+
+    @property
+    def pes(self) -> int:
+        """PEs in a cube."""
+        return self.pe_per_corner * len(self.corners)
+
+    def corner_of(self, pe: int) -> Corner:
+        """The corner where a PE stands."""
+        return self.corners[pe // self.pe_per_corner]
+
+
+class HbmSpec(ConfigModel):
+    """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels."""
+
+    slices: Count
+    bytes_per_slice: Size
+    num_pcs: Count
+    burst_bytes: Size
+    access_bytes: Size
+    channel_hash: Literal["xor", "mod"]
+    quantum_bytes: Size
+
+    @property
+    def bytes(self) -> int:
+        """All HBM of a cube."""
+        return self.slices * self.bytes_per_slice
+
+
+class SramSpec(ConfigModel):
+    """The SRAM of a cube."""
+
+    bytes: Size
+
+
+class CubeLinks(ConfigModel):
+    """Link classes inside a cube; ``pe_to_xbar`` is for a PE's DMA and for its CPU."""
+
+    xbar_to_hbm: LinkSpec
+    xbar_to_router: LinkSpec
+    pe_to_xbar: LinkSpec
+    router_to_ucie: LinkSpec
+    router_to_sram: LinkSpec
+    router_to_m_cpu: LinkSpec
+
+
+class CubeComponents(Components):
+    """The parts of a cube outside its PEs."""
+
+    noc_router: ComponentSpec[PartAttrs]
+    xbar: ComponentSpec[PartAttrs]
+    hbm_ctrl: ComponentSpec[HbmCtrlAttrs]
+    ucie: ComponentSpec[PartAttrs]
+    m_cpu: ComponentSpec[MCpuAttrs]
+    sram: ComponentSpec[SramAttrs]
+
+
+class CubeSpec(ConfigModel):
+    """One compute die."""
+
+    size_mm: SizeMm
+    noc: NocSpec
+    pe_layout: PeLayoutSpec
+    hbm: HbmSpec
+    sram: SramSpec
+    links: CubeLinks
+    components: CubeComponents
+
+    @property
+    def slices_per_corner(self) -> int:
+        """HBM slices behind one xbar."""
+        return self.hbm.slices // len(self.pe_layout.corners)
+
+    def corner_of_slice(self, index: int) -> Corner:
+        """The corner whose xbar a slice hangs on."""
+        return self.pe_layout.corners[index // self.slices_per_corner]
+
+    def local_slice(self, pe: int) -> int:
+        """The slice next to a PE, always of the PE's own corner."""
+        return pe * self.hbm.slices // self.pe_layout.pes
+
+    @property
+    def pc_bw_gbs(self) -> float:
+        """Raw bandwidth of a pseudo-channel."""
+        return self.links.xbar_to_hbm.bw_gbs / self.hbm.num_pcs
+
+    @property
+    def slice_bw_gbs(self) -> float:
+        """What a slice sustains: its link's bandwidth, as far as the channels can use it."""
+        return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.efficiency
+
+    @property
+    def sram_bw_gbs(self) -> float:
+        """What the SRAM sustains."""
+        return self.components.sram.attrs.bw_gbs or self.links.router_to_sram.bw_gbs

@@ -1,0 +1,146 @@
+"""How the cables between SIPs are led over the board, in right angles through the gaps between the SIPs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernbench.common.ids import sip_part
+from kernbench.topology.fabric import FabricLink, Port, fabric_links
+from kernbench.topology.geometry import MachineGeometry, Point, Rect
+from kernbench.topology.graph import Graph
+from kernbench.topology.naming import sip_port_id
+from kernbench.topology.sides import STEP, Side
+
+# How far from the SIP's outline a cable runs, so that cables side by side stay apart.
+DIRECT_LANE, COLUMN_WRAP_LANE, ROW_WRAP_LANE = 1.6, 3.2, 4.8
+BELOW_LANE, BUS_LANE, SIDE_LANE = 2.4, 5.4, 6.6
+# Cables of a fully connected machine lie side by side between these distances.
+LEVELS, LEVEL_COUNT = (1.2, 5.0), 6
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """A scale-up cable: the way it is led, and whether it carries both directions."""
+
+    path: tuple[Point, ...]
+    both_ways: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where a cable leaves a SIP: the point, the direction, the SIP's outline."""
+
+    at: Point
+    side: Side
+    outline: Rect
+
+    def out(self, lane: float) -> Point:
+        """The point ``lane`` mm outside the outline, straight ahead."""
+        o = self.outline
+        edge = {"E": o.x + o.w, "W": o.x, "N": o.y, "S": o.y + o.h}[self.side]
+        dx, dy = STEP[self.side]
+        return (edge + dx * lane, self.at[1]) if dx else (self.at[0], edge + dy * lane)
+
+
+def scale_up_cables(graph: Graph) -> Iterator[Cable]:
+    """Every scale-up cable once."""
+    geometry, sips = MachineGeometry(graph.spec), graph.spec.system.sips
+    links = list(fabric_links(sips))
+    pairs = {(link.src, link.dst) for link in links}
+    shown = [link for link in links if (link.dst, link.src) not in pairs or _first_of_pair(link)]
+    for number, link in enumerate(shown):
+        yield Cable(tuple(_led(geometry, graph, link, number)), (link.dst, link.src) in pairs)
+
+
+def host_cables(graph: Graph) -> Iterator[tuple[Point, ...]]:
+    """The way from the switch to each PCIe endpoint: a bus above each row of SIPs, and a trunk west of them."""
+    geometry = MachineGeometry(graph.spec)
+    switch, west = geometry.switch(), geometry.sip(0).x - SIDE_LANE - 1
+    first = geometry.sip(0).y - BUS_LANE
+    for sip in range(graph.spec.num_sips):
+        outline = geometry.sip(sip)
+        bus = outline.y - BUS_LANE
+        start = (switch.centre[0], switch.y + switch.h)
+        trunk = [] if bus == first else [(west, first), (west, bus)]
+        yield (start, (start[0], first), *trunk, *_from_bus(graph, sip, outline, bus))
+
+
+def _from_bus(graph: Graph, sip: int, outline: Rect, bus: float) -> tuple[Point, ...]:
+    x, y = graph.node(sip_part(sip, "pcie_ep")).pos_mm
+    edge = graph.spec.sip.io_chiplet.edge
+    if edge == "N":
+        return ((x, bus), (x, y))
+    side = outline.x + outline.w + SIDE_LANE if edge == "E" else outline.x - SIDE_LANE
+    if edge == "S":
+        below = outline.y + outline.h + BELOW_LANE / 2
+        return ((side, bus), (side, below), (x, below), (x, y))
+    return ((side, bus), (side, y), (x, y))
+
+
+def _first_of_pair(link: FabricLink) -> bool:
+    if link.src.side is None:
+        return link.src.sip < link.dst.sip
+    return link.src.side in {"E", "S"}
+
+
+def _led(geometry: MachineGeometry, graph: Graph, link: FabricLink, number: int) -> Iterator[Point]:
+    src, dst = _end(geometry, graph, link.src), _end(geometry, graph, link.dst)
+    if link.src.side is None:
+        yield from _meshed(src, dst, number)
+        return
+    along_row, forward = link.src.side == "E", _goes_forward(src, dst, link.src.side)
+    lane = DIRECT_LANE if forward else ROW_WRAP_LANE if along_row else COLUMN_WRAP_LANE
+    a, b = src.out(lane), dst.out(lane if not along_row else DIRECT_LANE if dst.side in {"E", "W"} else BELOW_LANE)
+    yield src.at
+    yield from _between(src, dst, a, b, facing=forward and along_row)
+    yield dst.at
+
+
+def _goes_forward(src: _End, dst: _End, side: Side) -> bool:
+    """True for a link to the next SIP on the board, false for one that goes back to the other end or to another row."""
+    if side == "E":
+        return dst.outline.x > src.outline.x and dst.outline.y == src.outline.y
+    return dst.outline.y > src.outline.y
+
+
+def _between(src: _End, dst: _End, a: Point, b: Point, *, facing: bool) -> tuple[Point, ...]:
+    """The corners from ``a``, in front of one end, to ``b``, in front of the other."""
+    if src.side in {"E", "W"} and dst.side in {"E", "W"}:
+        if facing and src.side != dst.side:
+            return (a, (a[0], b[1]), b)
+        below = src.outline.y + src.outline.h + BELOW_LANE
+        return (a, (a[0], below), (b[0], below), b)
+    if src.side in {"E", "W"}:
+        return (a, (a[0], b[1]), b)
+    if dst.side in {"E", "W"}:
+        return (a, (b[0], a[1]), b)
+    beside = src.outline.x + src.outline.w + DIRECT_LANE + abs(a[1] - src.out(0)[1])
+    return (a, (beside, a[1]), (beside, b[1]), b)
+
+
+def _meshed(src: _End, dst: _End, number: int) -> Iterator[Point]:
+    """A cable of a fully connected machine, on a level of its own along the row of its source, then of its target."""
+    level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) * (number % LEVEL_COUNT) / LEVEL_COUNT
+    beside = dst.outline.x - level - 1
+    a, b = _up(src, level), _up(dst, level)
+    yield src.at
+    yield from a
+    if a[-1][1] != b[-1][1]:
+        yield from ((beside, a[-1][1]), (beside, b[-1][1]))
+    yield from reversed(b)
+    yield dst.at
+
+
+def _up(end: _End, level: float) -> tuple[Point, ...]:
+    """From a port to the level beside its row: straight, or past the side of the SIP."""
+    if end.side in {"N", "S"}:
+        return (end.out(level),)
+    x, y = end.out(level)
+    return ((x, y), (x, end.outline.y - level))
+
+
+def _end(geometry: MachineGeometry, graph: Graph, port: Port) -> _End:
+    outline = geometry.sip(port.sip)
+    side = geometry.chiplet(outline).leaves_by(port.side)
+    return _End(graph.node(sip_port_id(port.sip, port.index)).pos_mm, side, outline)

@@ -1,0 +1,179 @@
+"""A compiled machine as plain rows, as JSON and as Graphviz DOT. Pictures are in ``drawing``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernbench.common.units import format_size
+from kernbench.topology.builder import Topology
+from kernbench.topology.graph import Edge, Graph, Node
+
+_DOT_STYLE = {
+    "host": "#4d4d4d",
+    "switch": "#4d4d4d",
+    "pcie_ep": "#8c6bb1",
+    "io_cpu": "#d55e00",
+    "io_noc": "#56b4e9",
+    "ucie": "#e69f00",
+    "sip_port": "#e69f00",
+    "noc_router": "#56b4e9",
+    "xbar": "#0072b2",
+    "hbm_ctrl": "#009e73",
+    "m_cpu": "#d55e00",
+    "sram": "#66c2a5",
+}
+_DOT_OTHER = "#cc79a7"
+_PLACES = ("system", "sip", "cube", "pe")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """What one class of links is like: how many, how wide, how long, how much may wait."""
+
+    link_class: str
+    links: int
+    bw_gbs: float
+    length_mm: tuple[float, float]
+    hop_ns: tuple[float, float]
+    fifo_bytes: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """What one kind of part is like at its place (system, sip, cube, pe): how many, which class, how it is tuned."""
+
+    place: str
+    kind: str
+    impl: str
+    parts: int
+    attrs: dict[str, Any]
+
+
+def machine_rows(topology: Topology) -> list[tuple[str, str]]:
+    """The machine in a few words: names and values to print side by side."""
+    spec = topology.spec
+    sips, mesh, noc, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.noc, spec.cube.hbm
+    shape = f"{sips.topology} {sips.grid.w} x {sips.grid.h}" if sips.two_dimensional else sips.topology
+    return [
+        ("source", topology.source),
+        ("digest", topology.digest[:12]),
+        ("SIPs", f"{spec.num_sips}, {shape}"),
+        ("cubes", f"{spec.num_cubes}, {mesh.w} x {mesh.h} a SIP, IO chiplet {spec.sip.io_chiplet.edge}"),
+        ("PEs", f"{spec.num_pes}, {spec.pes_per_cube} a cube"),
+        ("NoC", f"{noc.w} x {noc.h} routers a cube, {noc.link_bw_gbs:g} GB/s a link"),
+        ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_bw_gbs:g} GB/s a slice"),
+        ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
+        ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
+        ("graph", f"{len(topology.topology_obj.nodes)} nodes, {len(topology.topology_obj.edges)} directed links"),
+    ]
+
+
+def part_rows(graph: Graph) -> list[PartRow]:
+    """One row for each place and kind, in the order of the graph."""
+    groups: dict[tuple[str, str], list[Node]] = {}
+    for node in graph.nodes.values():
+        groups.setdefault((_PLACES[len(_cluster_of(node))], node.kind), []).append(node)
+    return [
+        PartRow(place, kind, nodes[0].impl, len(nodes), nodes[0].attrs.model_dump())
+        for (place, kind), nodes in groups.items()
+    ]
+
+
+def link_rows(graph: Graph) -> list[LinkRow]:
+    """One row for each class of links, in the order of the graph."""
+    groups: dict[str, list[Edge]] = {}
+    for edge in graph.edges:
+        groups.setdefault(edge.link_class, []).append(edge)
+    return [_link_row(graph, edges) for edges in groups.values()]
+
+
+def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
+    lengths = [edge.length_mm for edge in edges]
+    hops = [round(graph.hop_overhead_ns(edge), 6) for edge in edges]
+    fifos = [edge.fifo_bytes for edge in edges if edge.fifo_bytes is not None]
+    fifo = (min(fifos), max(fifos)) if fifos else None
+    first = edges[0]
+    return LinkRow(
+        first.link_class, len(edges), first.bw_gbs, (min(lengths), max(lengths)), (min(hops), max(hops)), fifo
+    )
+
+
+def to_json(topology: Topology) -> str:
+    """The whole machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``."""
+    graph = topology.topology_obj
+    document = {
+        "source": topology.source,
+        "digest": topology.digest,
+        "config": topology.spec.model_dump(mode="json"),
+        "nodes": [_node_fields(node) for node in graph.nodes.values()],
+        "edges": [asdict(edge) for edge in graph.edges],
+    }
+    return json.dumps(document, indent=1)
+
+
+def _node_fields(node: Node) -> dict[str, Any]:
+    coordinates = {
+        "sip": node.sip,
+        "cube": node.cube,
+        "pe": node.pe,
+        "index": node.index,
+        "xy": node.xy,
+        "side": node.side,
+        "peer": node.peer,
+    }
+    about = {"id": node.id, "kind": node.kind, "impl": node.impl, "pos_mm": node.pos_mm}
+    given = {name: value for name, value in coordinates.items() if value is not None}
+    return about | given | {"attrs": node.attrs.model_dump(mode="json")}
+
+
+def to_dot(topology: Topology) -> str:
+    """The whole machine for Graphviz: a cluster per SIP, cube and PE, positions in points for ``neato -n``."""
+    graph = topology.topology_obj
+    head = ["digraph kernbench {", "  compound=true; node [shape=box, style=filled, fontname=Helvetica, fontsize=8];"]
+    return "\n".join([*head, *_clusters(graph), *_dot_edges(graph), "}", ""])
+
+
+def _clusters(graph: Graph) -> Iterator[str]:
+    """Nodes within the clusters of their SIP, cube and PE."""
+    open_path: tuple[int, ...] = ()
+    for node in sorted(graph.nodes.values(), key=_cluster_of):
+        path = _cluster_of(node)
+        shared = next((i for i, (a, b) in enumerate(zip(open_path, path, strict=False)) if a != b), None)
+        keep = min(len(open_path), len(path)) if shared is None else shared
+        yield from ("  " * depth + "}" for depth in range(len(open_path), keep, -1))
+        yield from (_open_cluster(path[: depth + 1]) for depth in range(keep, len(path)))
+        open_path = path
+        yield "  " * (len(path) + 1) + _dot_node(node)
+    yield from ("  " * depth + "}" for depth in range(len(open_path), 0, -1))
+
+
+def _cluster_of(node: Node) -> tuple[int, ...]:
+    coordinates = (node.sip, node.cube, node.pe)
+    return tuple(c for c in coordinates if c is not None)
+
+
+def _open_cluster(path: tuple[int, ...]) -> str:
+    name = ("SIP", "cube", "PE")[len(path) - 1]
+    identity = "_".join(str(c) for c in path)
+    return "  " * len(path) + f'subgraph cluster_{identity} {{ label="{name} {path[-1]}"; color="#999999";'
+
+
+def _dot_node(node: Node) -> str:
+    x, y = node.pos_mm
+    label = node.id.rpartition(".")[2]
+    place = f'pos="{x * 28.35:.1f},{-y * 28.35:.1f}"'
+    return f'"{node.id}" [label="{label}", fillcolor="{_DOT_STYLE.get(node.kind, _DOT_OTHER)}", {place}];'
+
+
+def _dot_edges(graph: Graph) -> Iterator[str]:
+    """One line for a pair of opposite links, an arrow for a link that goes one way only."""
+    for edge in graph.edges:
+        paired = graph.has_edge(edge.dst, edge.src)
+        if paired and edge.dst < edge.src:
+            continue
+        arrows = "both" if paired else "forward"
+        about = f"{edge.link_class} {edge.bw_gbs:g} GB/s {edge.length_mm:g} mm"
+        yield f'  "{edge.src}" -> "{edge.dst}" [dir={arrows}, tooltip="{about}"];'

@@ -1,0 +1,70 @@
+"""Which SIPs the scale-up links join, as a list of directed links; every other room asks here.
+
+A link leaves by a port on one side and arrives by the port on the opposite side of the peer, so a ring of two SIPs has
+two links in each direction: 0.E to 1.W and 1.E to 0.W are different wires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernbench.topology.grid import Grid
+from kernbench.topology.sides import OPPOSITE, SIDES, Side
+from kernbench.topology.spec import SipsSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One end of scale-up wiring at a SIP: its number there, its side (None when fully connected), the SIP beyond."""
+
+    sip: int
+    index: int
+    side: Side | None
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class FabricLink:
+    """A directed scale-up link between two ports."""
+
+    src: Port
+    dst: Port
+
+
+def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
+    """The SIP beyond each side that has a port, in the order E, W, N, S; empty for kinds without sides."""
+    grid = sips.grid
+    if sips.topology in {"ring_1d", "ring_1d_unidir"}:
+        return _around(grid, sip, ("E", "W"), wrap=True)
+    if sips.two_dimensional:
+        return _around(grid, sip, SIDES, wrap=sips.topology == "torus_2d")
+    return {}
+
+
+def sip_ports(sips: SipsSpec, sip: int) -> tuple[Port, ...]:
+    """The scale-up ports of a SIP, in the order that breaks ties between ways."""
+    if sips.topology == "fully_connected":
+        peers = (peer for peer in range(sips.count) if peer != sip)
+        return tuple(Port(sip, index, None, peer) for index, peer in enumerate(peers))
+    beyond = sip_neighbours(sips, sip).items()
+    return tuple(Port(sip, index, side, peer) for index, (side, peer) in enumerate(beyond))
+
+
+def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:
+    """Every directed scale-up link, by sending SIP and port. In ``ring_1d_unidir`` only the E ports send."""
+    ports = [sip_ports(sips, sip) for sip in range(sips.count)]
+    for own in ports:
+        for port in own:
+            if sips.topology != "ring_1d_unidir" or port.side == "E":
+                yield FabricLink(port, _far_end(port, ports[port.peer]))
+
+
+def _far_end(port: Port, candidates: tuple[Port, ...]) -> Port:
+    side = OPPOSITE[port.side] if port.side else None
+    return next(far for far in candidates if far.side == side and far.peer == port.sip)
+
+
+def _around(grid: Grid, sip: int, sides: tuple[Side, ...], *, wrap: bool) -> dict[Side, int]:
+    beyond = ((side, grid.neighbour(sip, side, wrap=wrap)) for side in sides)
+    return {side: peer for side, peer in beyond if peer is not None}

@@ -1,0 +1,134 @@
+"""The compiled machine: nodes, directed edges, and the questions asked about them.
+
+A node carries its coordinates, so nobody takes an id apart. Order is that of construction, the same on every run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from kernbench.common.errors import UnknownNameError
+from kernbench.di.part import PartAttrs
+from kernbench.topology.spec import TopologySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of the machine; coordinates that do not apply are None.
+
+    ``index`` numbers HBM slices, IO UCIe ports and scale-up ports; ``xy`` is a router's column and row; ``side`` is
+    the direction of a UCIe or scale-up port, or the corner of an xbar; ``peer`` the SIP beyond a scale-up port.
+    """
+
+    id: str
+    kind: str
+    impl: str
+    attrs: PartAttrs
+    pos_mm: tuple[float, float]
+    sip: int | None = None
+    cube: int | None = None
+    pe: int | None = None
+    index: int | None = None
+    xy: tuple[int, int] | None = None
+    side: str | None = None
+    peer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A directed link. ``overhead_ns`` is its own, beside that of the node it enters; ``fifo_bytes`` is what may wait
+    at its far end, None when ``unbounded``.
+    """
+
+    src: str
+    dst: str
+    bw_gbs: float
+    length_mm: float
+    overhead_ns: float
+    link_class: str
+    unbounded: bool
+    fifo_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes by id and directed edges, with the spec they were elaborated from."""
+
+    spec: TopologySpec
+    nodes: Mapping[str, Node]
+    edges: tuple[Edge, ...]
+
+    def node(self, node_id: str) -> Node:
+        """The node of this id. Raises UnknownNameError with what an id looks like."""
+        found = self.nodes.get(node_id)
+        if found is None:
+            raise UnknownNameError(
+                "part of the machine", node_id, tuple(list(self.nodes)[:8]), f"… {len(self.nodes)} in all"
+            )
+        return found
+
+    def edge(self, src: str, dst: str) -> Edge:
+        """The link from one node to another. Raises UnknownNameError with the nodes that ``src`` has links to."""
+        found = self._by_ends.get((src, dst))
+        if found is None:
+            raise UnknownNameError(f"link from {src} to", dst, tuple(e.dst for e in self.out_edges(src)))
+        return found
+
+    def has_edge(self, src: str, dst: str) -> bool:
+        """True when a link joins the two nodes in this direction."""
+        return (src, dst) in self._by_ends
+
+    def out_edges(self, node_id: str) -> tuple[Edge, ...]:
+        """The links that leave a node, in the order of construction."""
+        return self._outgoing.get(node_id, ())
+
+    def edges_along(self, route: tuple[str, ...]) -> tuple[Edge, ...]:
+        """The links between successive nodes of a route."""
+        return tuple(self.edge(src, dst) for src, dst in pairwise(route))
+
+    def hop_overhead_ns(self, edge: Edge) -> float:
+        """All that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
+        wire = edge.length_mm * self.spec.ns_per_mm
+        return edge.overhead_ns + wire + self.nodes[edge.dst].attrs.overhead_ns
+
+    def count_of_kinds(self) -> dict[str, int]:
+        """How many nodes there are of each kind."""
+        return dict(Counter(node.kind for node in self.nodes.values()))
+
+    def count_of_links(self) -> dict[str, int]:
+        """How many directed links there are of each class."""
+        return dict(Counter(edge.link_class for edge in self.edges))
+
+    def pes(self) -> Iterator[tuple[int, int, int]]:
+        """Every PE as (sip, cube, pe), in order."""
+        spec = self.spec
+        for sip in range(spec.num_sips):
+            for cube in range(spec.cubes_per_sip):
+                yield from ((sip, cube, pe) for pe in range(spec.pes_per_cube))
+
+    def local_slice(self, pe: int) -> int:
+        """The HBM slice next to a PE of a cube."""
+        return self.spec.cube.local_slice(pe)
+
+    def corner_of_pe(self, pe: int) -> str:
+        """The corner of a cube where a PE stands."""
+        return self.spec.cube.pe_layout.corner_of(pe)
+
+    def corner_of_slice(self, index: int) -> str:
+        """The corner of a cube whose xbar an HBM slice hangs on."""
+        return self.spec.cube.corner_of_slice(index)
+
+    @cached_property
+    def _by_ends(self) -> dict[tuple[str, str], Edge]:
+        return {(edge.src, edge.dst): edge for edge in self.edges}
+
+    @cached_property
+    def _outgoing(self) -> dict[str, tuple[Edge, ...]]:
+        found: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.src, []).append(edge)
+        return {src: tuple(edges) for src, edges in found.items()}

@@ -1,0 +1,35 @@
+"""A rectangle of things counted row by row from the north-west."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernbench.topology.sides import STEP, Side
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """``w`` columns and ``h`` rows; entry ``i`` stands in column ``i % w`` of row ``i // w``."""
+
+    w: int
+    h: int
+
+    def __len__(self) -> int:
+        return self.w * self.h
+
+    def xy(self, index: int) -> tuple[int, int]:
+        """Column and row of an entry."""
+        return index % self.w, index // self.w
+
+    def index(self, x: int, y: int) -> int:
+        """The entry in column ``x`` of row ``y``."""
+        return y * self.w + x
+
+    def neighbour(self, index: int, side: Side, *, wrap: bool = False) -> int | None:
+        """The next entry to that side; None at the border, unless the grid wraps and is more than one wide there."""
+        x, y = self.xy(index)
+        dx, dy = STEP[side]
+        x, y = x + dx, y + dy
+        if wrap and (self.w if dx else self.h) > 1:
+            x, y = x % self.w, y % self.h
+        return self.index(x, y) if 0 <= x < self.w and 0 <= y < self.h else None

@@ -1,0 +1,111 @@
+"""The ``pe`` section: what a processing element is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from kernbench.common.config import ConfigModel
+from kernbench.common.dtypes import DType, dtype
+from kernbench.common.errors import UnsupportedError
+from kernbench.di.part import PartAttrs
+from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
+from kernbench.topology.component_spec import Components, ComponentSpec
+from kernbench.topology.fields import Bandwidth, Count, Duration, Rate, Size
+
+
+def _dtype_name(text: str) -> str:
+    try:
+        return dtype(text).name
+    except LookupError as error:
+        raise ValueError(str(error)) from error
+
+
+DTypeName = Annotated[str, AfterValidator(_dtype_name)]
+
+
+class TcmSpec(ConfigModel):
+    """Tightly coupled memory, of which the scheduler keeps a part; read and write ports are separate."""
+
+    bytes: Size
+    scheduler_reserved_bytes: Size
+    read_bw_gbs: Bandwidth
+    write_bw_gbs: Bandwidth
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What is left for kernels and queues."""
+        return self.bytes - self.scheduler_reserved_bytes
+
+
+class GemmSpec(ConfigModel):
+    """The matrix unit: its tile, what it accumulates in, and its rate by element type."""
+
+    tile_m: Count
+    tile_k: Count
+    tile_n: Count
+    dtype_acc: DTypeName
+    macs_per_ns: dict[DTypeName, Rate] = Field(min_length=1)
+
+    @property
+    def acc(self) -> DType:
+        """The accumulator's type."""
+        return dtype(self.dtype_acc)
+
+    def rate(self, element: DType) -> float:
+        """Multiply-accumulates a ns for operands of this type. Raises UnsupportedError."""
+        found = self.macs_per_ns.get(element.name)
+        if found is None:
+            known = ", ".join(self.macs_per_ns)
+            raise UnsupportedError(f"this GEMM unit does not multiply {element}; pe.gemm.macs_per_ns has: {known}")
+        return found
+
+    def tile_ns(self, element: DType) -> float:
+        """Time of one tile, however much of it is used."""
+        return self.tile_m * self.tile_k * self.tile_n / self.rate(element)
+
+
+class MathSpec(ConfigModel):
+    """The vector unit: time to start, then output bytes a ns."""
+
+    startup_ns: Duration
+    bytes_per_ns: Rate
+
+
+class DmaSpec(ConfigModel):
+    """The DMA engine: time per descriptor."""
+
+    setup_ns: Duration
+
+
+class MmuSpec(ConfigModel):
+    """The MMU: the unit of its TLB, and what a hit costs."""
+
+    page_bytes: Size
+    tlb_hit_ns: Duration
+
+
+class PeComponents(Components):
+    """The parts of every PE."""
+
+    pe_cpu: ComponentSpec[PeCpuAttrs]
+    pe_scheduler: ComponentSpec[PeSchedulerAttrs]
+    pe_dma: ComponentSpec[PartAttrs]
+    pe_fetch_store: ComponentSpec[PartAttrs]
+    pe_gemm: ComponentSpec[PartAttrs]
+    pe_math: ComponentSpec[PartAttrs]
+    pe_tcm: ComponentSpec[PartAttrs]
+    pe_mmu: ComponentSpec[PartAttrs]
+    pe_ipcq: ComponentSpec[PartAttrs]
+
+
+class PeSpec(ConfigModel):
+    """A processing element."""
+
+    tcm: TcmSpec
+    gemm: GemmSpec
+    math: MathSpec
+    dma: DmaSpec
+    mmu: MmuSpec
+    components: PeComponents

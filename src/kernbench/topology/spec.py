@@ -1,0 +1,216 @@
+"""The typed form of ``topology.yaml``: every key the loader knows, and every quantity that follows from them.
+
+Field names are the YAML keys. Lengths in mm, bandwidth in GB/s, time in ns, sizes in bytes. What holds between
+values is in ``rules``; once a spec has been compiled, its properties can be relied on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from kernbench.common.config import ConfigModel
+from kernbench.di.part import PartAttrs
+from kernbench.topology.component_spec import Components, ComponentSpec
+from kernbench.topology.cube_spec import CubeSpec
+from kernbench.topology.fields import Count, Length, Size, SizeMm
+from kernbench.topology.grid import Grid
+from kernbench.topology.link_spec import LinkSpec
+from kernbench.topology.pe_spec import PeSpec
+from kernbench.topology.sides import Side
+
+TWO_DIMENSIONAL = ("torus_2d", "mesh_2d_no_wrap")
+# What a credit's round trip inside a cube needs so that a link is never throttled by it.
+PACKETS_PER_FIFO = 4
+
+
+def _current_name(name: Any) -> Any:
+    return "torus_2d" if name == "mesh_2d" else name
+
+
+SipTopology = Annotated[
+    Literal["ring_1d", "ring_1d_unidir", "torus_2d", "mesh_2d_no_wrap", "fully_connected", "switch"],
+    BeforeValidator(_current_name),
+]
+
+
+class AddressSpec(ConfigModel):
+    """Which physical address format the machine uses."""
+
+    format: Literal["narrow", "wide"]
+
+
+class TransportSpec(ConfigModel):
+    """How transactions are cut up, and how much may wait at the far end of a link."""
+
+    packet_bytes: Size
+    header_bytes: Size
+    fifo_bytes: Size | None = None
+    long_link_fifo_bytes: Size | None = None
+    express: bool = True
+
+    def fifo_of(self, link: LinkSpec) -> int:
+        """Bytes of FIFO of a link inside a cube."""
+        return link.fifo_bytes or self.fifo_bytes or PACKETS_PER_FIFO * self.packet_bytes
+
+    def long_fifo_of(self, link: LinkSpec, overhead_ns: float) -> int:
+        """Bytes of FIFO of a link outside the cubes: twice what is under way in ``overhead_ns``, and some packets.
+
+        Below the bandwidth-delay product a link is throttled by its credits. ``overhead_ns`` is all of a hop: the
+        node entered, the wire and the link's own.
+        """
+        in_flight = math.ceil(2 * overhead_ns * link.bw_gbs) + PACKETS_PER_FIFO * self.packet_bytes
+        return link.fifo_bytes or self.long_link_fifo_bytes or in_flight
+
+
+class SipsSpec(ConfigModel):
+    """How many SIPs there are and how they are joined; 2-D kinds take ``w`` and ``h``."""
+
+    count: Count
+    topology: SipTopology
+    w: Count | None = None
+    h: Count | None = None
+
+    @property
+    def two_dimensional(self) -> bool:
+        """True when the SIPs form rows and columns."""
+        return self.topology in TWO_DIMENSIONAL
+
+    @property
+    def grid(self) -> Grid:
+        """Columns and rows of SIPs: as given, the square root of a square count, or one row when not 2-D."""
+        if not self.two_dimensional:
+            return Grid(self.count, 1)
+        side = math.isqrt(self.count)
+        return Grid(self.w or side, self.h or side)
+
+
+class SystemLinks(ConfigModel):
+    """Link classes between dies of different SIPs, the switch and the host."""
+
+    host_to_switch: LinkSpec
+    switch_to_sip: LinkSpec
+    sip_to_sip: LinkSpec
+
+
+class SystemComponents(Components):
+    """The parts outside the SIPs."""
+
+    host: ComponentSpec[PartAttrs]
+    switch: ComponentSpec[PartAttrs]
+
+
+class SystemSpec(ConfigModel):
+    """Everything outside the SIPs."""
+
+    sips: SipsSpec
+    links: SystemLinks
+    components: SystemComponents
+
+
+class CubeMeshSpec(ConfigModel):
+    """Columns and rows of cubes in a SIP."""
+
+    w: Count
+    h: Count
+
+    @property
+    def grid(self) -> Grid:
+        """The cubes, row 0 in the north."""
+        return Grid(self.w, self.h)
+
+
+class IoChipletSpec(ConfigModel):
+    """The side of the cube mesh the IO chiplet lies along; ``size_mm.w`` runs along that side."""
+
+    edge: Side
+    size_mm: SizeMm
+
+
+class SipLinks(ConfigModel):
+    """Link classes of a SIP outside its cubes."""
+
+    io_internal: LinkSpec
+    io_to_cube: LinkSpec
+    cube_to_cube: LinkSpec
+
+
+class SipComponents(Components):
+    """The parts of the IO chiplet; ``ucie`` is its side of the links to the cubes."""
+
+    pcie_ep: ComponentSpec[PartAttrs]
+    io_cpu: ComponentSpec[PartAttrs]
+    io_noc: ComponentSpec[PartAttrs]
+    sip_port: ComponentSpec[PartAttrs]
+    ucie: ComponentSpec[PartAttrs]
+
+
+class SipSpec(ConfigModel):
+    """One device: an IO chiplet and a mesh of cubes."""
+
+    cube_mesh: CubeMeshSpec
+    io_chiplet: IoChipletSpec
+    links: SipLinks
+    components: SipComponents
+
+    @property
+    def edge_cubes(self) -> tuple[int, ...]:
+        """The cubes along the IO chiplet, west to east or north to south; ``io_ucie_I`` serves the I-th."""
+        grid, edge = self.cube_mesh.grid, self.io_chiplet.edge
+        if edge in {"N", "S"}:
+            return tuple(grid.index(x, 0 if edge == "N" else grid.h - 1) for x in range(grid.w))
+        return tuple(grid.index(0 if edge == "W" else grid.w - 1, y) for y in range(grid.h))
+
+    def io_ucie_of(self, cube: int) -> int:
+        """The index of the IO chiplet's UCIe port in a cube's column (edge N, S) or row (edge E, W)."""
+        x, y = self.cube_mesh.grid.xy(cube)
+        return x if self.io_chiplet.edge in {"N", "S"} else y
+
+
+class TopologySpec(ConfigModel):
+    """A whole machine."""
+
+    ns_per_mm: Length
+    address: AddressSpec
+    transport: TransportSpec
+    system: SystemSpec
+    sip: SipSpec
+    cube: CubeSpec
+    pe: PeSpec
+
+    @property
+    def num_sips(self) -> int:
+        """SIPs in the machine."""
+        return self.system.sips.count
+
+    @property
+    def cubes_per_sip(self) -> int:
+        """Cubes in a SIP."""
+        return len(self.sip.cube_mesh.grid)
+
+    @property
+    def num_cubes(self) -> int:
+        """Cubes in the machine."""
+        return self.num_sips * self.cubes_per_sip
+
+    @property
+    def pes_per_cube(self) -> int:
+        """PEs in a cube."""
+        return self.cube.pe_layout.pes
+
+    @property
+    def pes_per_sip(self) -> int:
+        """PEs in a SIP."""
+        return self.cubes_per_sip * self.pes_per_cube
+
+    @property
+    def num_pes(self) -> int:
+        """PEs in the machine."""
+        return self.num_sips * self.pes_per_sip
+
+    @property
+    def hbm_bytes_per_sip(self) -> int:
+        """All HBM of a SIP."""
+        return self.cubes_per_sip * self.cube.hbm.bytes

@@ -1,0 +1,136 @@
+"""What the arguments of ``tl`` calls must be: pure functions that return them in one form or raise a KernelError."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import index
+from typing import TypeAlias
+
+import numpy as np
+
+from kernbench.common.dtypes import DType, dtype
+from kernbench.common.errors import UnknownNameError
+from kernbench.triton_emu.handles import Handle, Number
+from kernbench.triton_emu.source import kernel_error
+
+Ints: TypeAlias = int | Sequence[int]
+Shape: TypeAlias = tuple[int, ...]
+
+
+def element_type(name: object) -> DType:
+    """The type called ``name``."""
+    try:
+        return dtype(name)
+    except UnknownNameError as error:
+        raise kernel_error(str(error)) from None
+
+
+def ints(what: str, value: Ints) -> Shape:
+    """A sequence of whole numbers; one number alone means one axis."""
+    try:
+        return tuple(map(index, value)) if isinstance(value, tuple | list) else (index(value),)  # type: ignore[arg-type]
+    except TypeError:
+        raise kernel_error(f"{what} is a whole number or a tuple of them, not {value!r}") from None
+
+
+def as_shape(value: Ints) -> Shape:
+    """Elements per axis, each at least 1."""
+    shape = ints("a shape", value)
+    if shape and min(shape) < 1:
+        raise kernel_error(f"shape {shape}: every axis has at least 1 element")
+    return shape
+
+
+def pointer(value: object) -> int:
+    """A virtual address: a whole number, Python's or NumPy's."""
+    if isinstance(value, Handle):
+        raise kernel_error("a pointer is a whole number of bytes, not a handle: what is in TCM needs no load")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise kernel_error(f"a pointer is a whole number of bytes, not {value!r} ({type(value).__name__})")
+    if value < 0:
+        raise kernel_error(f"a pointer is not negative: {value}")
+    return int(value)
+
+
+def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
+    """Bytes from one element to the next per axis; None for those of a row-major array."""
+    if value is None:
+        return None
+    strides = ints("strides", value)
+    if len(strides) != len(shape):
+        raise kernel_error(f"strides {strides} do not fit the shape {shape}: one number of bytes an axis")
+    if strides and min(strides) < 0:
+        raise kernel_error(f"strides {strides}: a stride is not negative")
+    return None if strides == row_major(shape, item.itemsize) else strides
+
+
+def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
+    """A store must not write one place twice: which element stays would be chance."""
+    if strides and any(n > 1 and step == 0 for n, step in zip(shape, strides, strict=True)):
+        raise kernel_error(f"strides {strides} with shape {shape}: a store with stride 0 writes one place many times")
+
+
+def row_major(shape: Shape, itemsize: int) -> Shape:
+    """Strides of an array without gaps."""
+    steps = [itemsize]
+    for n in shape[:0:-1]:
+        steps.append(steps[-1] * n)
+    return tuple(reversed(steps)) if shape else ()
+
+
+def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
+    """How many elements per axis are in memory; None for all of them."""
+    if value is None:
+        return None
+    valid = ints("valid", value)
+    if len(valid) != len(shape):
+        raise kernel_error(f"valid {valid} does not fit the shape {shape}: one number an axis")
+    if any(not 0 <= v <= n for v, n in zip(valid, shape, strict=True)):
+        raise kernel_error(f"valid {valid} is not within the shape {shape}: each from 0 to the axis's size")
+    return None if valid == shape else valid
+
+
+def number_as(value: object, item: DType) -> Number:
+    """``value`` as an element of type ``item``: what an integer type cannot hold is an error, not a rounding."""
+    if not isinstance(value, int | float | np.integer | np.floating):
+        raise kernel_error(f"{value!r} is neither a handle nor a number")
+    if item.is_float:
+        return float(value)
+    limits = np.iinfo(item.numpy)
+    if not math.isfinite(value) or value != int(value):
+        raise kernel_error(f"{value!r} is not a whole number and the handle is {item}; cast the handle to a float type")
+    if not limits.min <= value <= limits.max:
+        raise kernel_error(f"{value!r} does not fit {item} ({limits.min} to {limits.max}); cast the handle to i32")
+    return int(value)
+
+
+def axis_of(axis: int, shape: Shape) -> int:
+    """``axis`` counted from the front."""
+    (found,) = ints("an axis", axis)
+    if not -len(shape) <= found < len(shape):
+        raise kernel_error(f"axis {axis} of a tensor of shape {shape}: axes are {-len(shape)} to {len(shape) - 1}")
+    return found % len(shape)
+
+
+def permutation(perm: Sequence[int] | None, shape: Shape) -> Shape | None:
+    """The order of axes of a transposition; None swaps the last two."""
+    if perm is None:
+        if len(shape) < 2:
+            raise kernel_error(f"shape {shape} has fewer than two axes to swap")
+        return None
+    order = ints("perm", perm)
+    if sorted(order) != list(range(len(shape))):
+        raise kernel_error(f"perm {order} is not an order of the {len(shape)} axes of shape {shape}")
+    return order
+
+
+def broadcast(a: Shape, b: Shape) -> Shape:
+    """The shape of an elementwise result, by NumPy's rule."""
+    if a == b:
+        return a
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    padded = (1,) * (len(longer) - len(shorter)) + shorter
+    if any(m != n and 1 not in (m, n) for m, n in zip(longer, padded, strict=True)):
+        raise kernel_error(f"shapes {a} and {b} do not broadcast: axes, from the last, are equal or 1")
+    return tuple(max(m, n) for m, n in zip(longer, padded, strict=True))

@@ -1,0 +1,159 @@
+"""A handle: an array in the PE's TCM that some command makes, and that later commands may use."""
+
+from __future__ import annotations
+
+from typing import NoReturn, Protocol, TypeAlias
+
+from kernbench.common.dtypes import DType
+from kernbench.messages.commands import TcmArray
+from kernbench.triton_emu.scratch import Buffer
+from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.source import kernel_error
+
+Number: TypeAlias = int | float
+
+
+class Language(Protocol):
+    """What a handle asks of the ``tl`` that made it."""
+
+    __slots__ = ()
+
+    @property
+    def site(self) -> KernelSite:
+        """Where the kernel runs."""
+
+    def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
+        """The operator ``name`` on handles and numbers."""
+
+    def trans(self, x: Handle) -> Handle:
+        """``x`` with its last two axes swapped."""
+
+
+class Handle:
+    """An array of ``shape`` and ``dtype`` at ``addr``; its values exist only in phase 2.
+
+    Handles are values: an operation makes a new one and changes none. The memory of a handle is given back when the
+    last reference to it is gone and the commands that use it are done.
+    """
+
+    # NumPy scalars and arrays leave an operation with a handle to the handle.
+    __array_ufunc__ = None
+    __slots__ = ("array", "buffer", "owner")
+
+    def __init__(self, owner: Language, array: TcmArray, buffer: Buffer) -> None:
+        self.owner = owner
+        self.array = array
+        self.buffer = buffer
+
+    def __del__(self) -> None:
+        self.buffer.drop()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type of an element."""
+        return self.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it holds."""
+        return self.array.nbytes
+
+    @property
+    def space(self) -> str:
+        """The memory it lies in."""
+        return "tcm"
+
+    @property
+    def addr(self) -> int:
+        """Its encoded physical address."""
+        return self.array.address
+
+    @property
+    def T(self) -> Handle:  # noqa: N802 - NumPy's name
+        """The handle with its last two axes swapped: an operation, as ``tl.trans``."""
+        return self.owner.trans(self)
+
+    def __repr__(self) -> str:
+        return f"<handle {self.shape} {self.dtype} at {self.addr:#x}>"
+
+    def __add__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("add", self, other)
+
+    def __radd__(self, other: Number) -> Handle:
+        return self.owner.elementwise("add", other, self)
+
+    def __sub__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Handle:
+        return self.owner.elementwise("sub", other, self)
+
+    def __mul__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Handle:
+        return self.owner.elementwise("mul", other, self)
+
+    def __truediv__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Handle:
+        return self.owner.elementwise("div", other, self)
+
+    def __neg__(self) -> Handle:
+        return self.owner.elementwise("neg", self)
+
+    def __lt__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("lt", self, other)
+
+    def __le__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("le", self, other)
+
+    def __gt__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("gt", self, other)
+
+    def __ge__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("ge", self, other)
+
+    def __eq__(self, other: Handle | Number) -> Handle:  # type: ignore[override]
+        return self.owner.elementwise("eq", self, other)
+
+    def __ne__(self, other: Handle | Number) -> Handle:  # type: ignore[override]
+        return self.owner.elementwise("ne", self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        raise _no_value("branch on", "use tl.where to choose between values, scalar arguments to choose what to do")
+
+    def __int__(self) -> NoReturn:
+        raise _no_value("convert")
+
+    def __float__(self) -> NoReturn:
+        raise _no_value("convert")
+
+    def __index__(self) -> NoReturn:
+        raise _no_value("index with")
+
+    def __iter__(self) -> NoReturn:
+        raise _no_value("iterate over")
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise _no_value("pick elements of", "load the part that is wanted")
+
+    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise _no_value("convert")
+
+    def item(self) -> NoReturn:
+        """KernelError: there is no value while timing is simulated."""
+        raise _no_value("read")
+
+
+def _no_value(what: str, instead: str = "") -> Exception:
+    text = f"cannot {what} a tensor's value: while timing is simulated there are no values, so a kernel cannot depend "
+    return kernel_error(f"{text}on them; branching on a tensor's value is impossible{instead and f': {instead}'}")

@@ -1,0 +1,126 @@
+"""How a ``tl`` call becomes a command: memory for its result, its place in the order, and what it waits for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from kernbench.common.dtypes import DType
+from kernbench.common.errors import AllocationError
+from kernbench.common.operators import PLAIN, Attributes
+from kernbench.messages.commands import AwaitSpace, Issue, MathCommand, PeCommand, TcmArray
+from kernbench.triton_emu.checks import Shape
+from kernbench.triton_emu.handles import Handle, Language, Number
+from kernbench.triton_emu.kernel_runner import KernelRunner
+from kernbench.triton_emu.scratch import Lifetimes, Scratch
+from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.source import call_line, call_place, kernel_error
+
+
+class Issuer(Language):
+    """What every group of ``tl`` calls is built on; its surface is for the PE that runs the kernel."""
+
+    __slots__ = ("_lifetimes", "_next_serial", "_runner", "_scratch", "_site")
+
+    def __init__(self, site: KernelSite, scratch: Scratch, runner: KernelRunner) -> None:
+        self._site = site
+        self._scratch = scratch
+        self._runner = runner
+        self._lifetimes = Lifetimes()
+        self._next_serial = 0
+
+    @property
+    def site(self) -> KernelSite:
+        """Where the kernel runs."""
+        return self._site
+
+    def completed(self, serial: int) -> None:
+        """The PE says that a command is done: memory that it was the last to use is given back."""
+        self._lifetimes.completed(serial)
+
+    def finish(self) -> None:
+        """The kernel is over: all its memory is given back."""
+        self._lifetimes.finish()
+
+    def _line(self) -> int:
+        """The kernel's line that makes this call; KernelError when no kernel of this ``tl`` makes it."""
+        self._runner.check()
+        return call_line(self._site.file)
+
+    def _own(self, x: object) -> Handle:
+        """``x`` as a handle that this kernel may use."""
+        if not isinstance(x, Handle):
+            raise kernel_error(f"{x!r} is not a handle: tl.load makes one of memory, tl.full one of a number")
+        if x.owner is not self:
+            where = "an earlier kernel" if x.owner.site == self._site else f"a kernel on {x.owner.site}"
+            raise kernel_error(f"{x!r} belongs to {where}; this is {self._site}: handles do not leave their kernel")
+        return x
+
+    def _fresh(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
+        """A handle for the result of the call ``what``; waits for memory that commands under way will give back."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        label = f"{what} {shape} {dtype.name} at line {line}"
+        while (address := self._try_alloc(nbytes, label)) is None:
+            self._runner.request(AwaitSpace(nbytes, line))
+        return Handle(self, TcmArray(address, shape, dtype), self._lifetimes.hold(address, self._scratch))
+
+    def _try_alloc(self, nbytes: int, label: str) -> int | None:
+        try:
+            return self._scratch.alloc(nbytes, label)
+        except AllocationError:
+            if self._lifetimes.releasing:
+                return None
+        raise AllocationError(f"{call_place()}: {self._full(nbytes, label)}")
+
+    def _full(self, nbytes: int, label: str) -> str:
+        free, live = self._scratch.free_bytes, self._scratch.live()
+        pieces = " but in pieces that are too small" if free >= nbytes else ""
+        held: Counter[str] = Counter()
+        for name, size in live:
+            held[name] += size
+        times = Counter(name for name, _ in live)
+        lines = [f"{size:>12} bytes  {times[name]} x {name}" for name, size in held.most_common()]
+        head = f"scratch is full: asked for {nbytes} bytes ({label}), {free} bytes are free{pieces}; live handles:"
+        return "\n".join([head, *(lines or ["none"])])
+
+    def _ordered(self, reads: Iterable[Handle]) -> tuple[int, tuple[int, ...]]:
+        """The serial of the next command, and those of the commands under way that make what it reads."""
+        serial = self._next_serial
+        self._next_serial = serial + 1
+        producers = {x.buffer.producer for x in reads}
+        producers.discard(-1)
+        return serial, tuple(sorted(producers))
+
+    def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
+        buffers = [x.buffer for x in reads]
+        if result is not None:
+            result.buffer.producer = command.serial
+            buffers.append(result.buffer)
+        self._lifetimes.began(command.serial, tuple(buffers))
+        self._runner.request(Issue(command))
+
+    def _compute(
+        self,
+        name: str,
+        operands: tuple[Handle | Number, ...],
+        shape: Shape,
+        dtype: DType,
+        attributes: Attributes = PLAIN,
+    ) -> Handle:
+        """Issue the MATH operator ``name`` on checked operands."""
+        line = self._line()
+        result = self._fresh(name, shape, dtype, line)
+        reads = [x for x in operands if isinstance(x, Handle)]
+        serial, after = self._ordered(reads)
+        command = MathCommand(
+            serial=serial,
+            line=line,
+            after=after,
+            operator=name,
+            inputs=tuple([x.array if isinstance(x, Handle) else x for x in operands]),
+            dst=result.array,
+            attributes=attributes,
+        )
+        self._issue(command, reads, result)
+        return result

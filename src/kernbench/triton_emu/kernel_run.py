@@ -1,0 +1,68 @@
+"""One kernel on one PE, from its first request to its end: what a PE drives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Mapping
+
+from kernbench.common.errors import KernelError
+from kernbench.messages.commands import KernelRequest
+from kernbench.messages.requests import LaunchArg, TensorArg
+from kernbench.triton_emu.kernel_runner import KernelRunner
+from kernbench.triton_emu.scratch import Scratch
+from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.source import kernel_source
+from kernbench.triton_emu.tl_context import TLContext
+
+
+class KernelRun:
+    """``function(*args, tl=…, **kwargs)`` on the PE ``site``; of a tensor argument the kernel sees the address."""
+
+    __slots__ = ("_args", "_function", "_kwargs", "_runner", "_tl")
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        args: tuple[LaunchArg, ...],
+        kwargs: Mapping[str, LaunchArg],
+        site: KernelSite,
+        scratch: Scratch,
+    ) -> None:
+        self._function = function
+        self._args = tuple(map(_seen, args))
+        self._kwargs = {name: _seen(value) for name, value in kwargs.items()}
+        self._runner = KernelRunner(self._main, (), {})
+        self._tl = TLContext(site, scratch, self._runner)
+
+    def resume(self) -> KernelRequest | None:
+        """Run the kernel until its next request; None: it has returned. Raises what the kernel raises."""
+        return self._runner.resume()
+
+    def throw(self, error: Exception) -> KernelRequest | None:
+        """Like ``resume``, but the call that the kernel waits in raises ``error``."""
+        return self._runner.throw(error)
+
+    def completed(self, serial: int) -> None:
+        """A command is done; to be said once of each, when its result is in memory."""
+        self._tl.completed(serial)
+
+    def close(self) -> None:
+        """End the kernel, if it has not ended, and give back all its scratch."""
+        self._runner.close()
+        self._tl.finish()
+
+    def _main(self) -> None:
+        try:
+            result = self._function(*self._args, tl=self._tl, **self._kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                raise KernelError(f"{kernel_source(self._function)}: {error}") from None
+            raise
+        if isinstance(result, Generator | Coroutine):
+            place = kernel_source(self._function)
+            raise KernelError(
+                f"{place}: {self._tl.site.kernel} did not run: a kernel is a function without yield or await"
+            )
+
+
+def _seen(arg: LaunchArg) -> int | float | str | bool | None:
+    return arg.va if isinstance(arg, TensorArg) else arg

@@ -1,0 +1,80 @@
+"""Runs a kernel as a greenlet that stops at each request. The only module that knows greenlet for kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from kernbench.messages.commands import KernelRequest
+from kernbench.triton_emu.source import kernel_error, traceback_of_kernel
+
+
+class KernelRunner:
+    """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
+
+    Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other.
+    """
+
+    __slots__ = ("_closing", "_greenlet")
+
+    def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        self._greenlet = greenlet(partial(function, *args, **kwargs))
+        self._closing = False
+
+    def resume(self) -> KernelRequest | None:
+        """Run the kernel until its next request; None: it has returned.
+
+        What the kernel raises comes out of here, with a traceback that ends in the kernel.
+        """
+        return self._run(self._greenlet.switch)
+
+    def throw(self, error: Exception) -> KernelRequest | None:
+        """Like ``resume``, but the call that the kernel waits in raises ``error``."""
+        return self._run(partial(self._greenlet.throw, error))
+
+    def close(self) -> None:
+        """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
+        if self._greenlet.dead:
+            return
+        self._closing = True
+        self._adopt()
+        with suppress(Exception):
+            self._greenlet.throw(GreenletExit)
+
+    def request(self, request: KernelRequest) -> None:
+        """From inside the kernel: hand ``request`` over and stop until resumed. KernelError from anywhere else."""
+        self.check()
+        if self._closing:
+            raise GreenletExit
+        parent = self._greenlet.parent
+        if parent is not None:
+            parent.switch(request)
+
+    def check(self) -> None:
+        """KernelError unless the caller runs inside the kernel."""
+        if getcurrent() is self._greenlet:
+            return
+        if self._greenlet.dead:
+            raise kernel_error("this tl belongs to a kernel that has ended")
+        raise kernel_error("tl is used outside its kernel: only the kernel that was given it may call it")
+
+    def _run(self, switch: Callable[[], object]) -> KernelRequest | None:
+        if self._greenlet.dead:
+            return None
+        self._adopt()
+        try:
+            request = switch()
+        except Exception as error:
+            error.__traceback__ = traceback_of_kernel(error.__traceback__)
+            raise
+        # What a dead greenlet hands over is the kernel's return value.
+        return None if self._greenlet.dead else request  # type: ignore[return-value]
+
+    def _adopt(self) -> None:
+        """Requests go to whoever resumes, who need not be the one who resumed before."""
+        current = getcurrent()
+        if self._greenlet.parent is not current:
+            self._greenlet.parent = current

@@ -1,0 +1,174 @@
+"""``tl`` calls for the MATH engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernbench.common.dtypes import DType
+from kernbench.common.operators import OPERATORS, Attributes
+from kernbench.triton_emu.checks import Ints, Shape, as_shape, axis_of, broadcast, element_type, number_as, permutation
+from kernbench.triton_emu.handles import Handle, Number
+from kernbench.triton_emu.issuer import Issuer
+from kernbench.triton_emu.source import kernel_error
+
+
+class ElementwiseCalls(Issuer):
+    """Operators that work element by element; operands broadcast as in NumPy and have one type."""
+
+    __slots__ = ()
+
+    def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
+        """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
+        item, shape = self._common(name, operands)
+        inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
+        return self._compute(name, inputs, shape, OPERATORS[name].result_dtype(*(item,) * len(operands)))
+
+    def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
+        """The larger of two, element by element."""
+        return self.elementwise("maximum", a, b)
+
+    def minimum(self, a: Handle | Number, b: Handle | Number) -> Handle:
+        """The smaller of two, element by element."""
+        return self.elementwise("minimum", a, b)
+
+    def fma(self, a: Handle | Number, b: Handle | Number, c: Handle | Number) -> Handle:
+        """``a * b + c``, rounded once."""
+        return self.elementwise("fma", a, b, c)
+
+    def clamp(self, x: Handle | Number, low: Handle | Number, high: Handle | Number) -> Handle:
+        """``x``, but not below ``low`` and not above ``high``."""
+        return self.elementwise("clamp", x, low, high)
+
+    def where(self, condition: Handle, a: Handle | Number, b: Handle | Number) -> Handle:
+        """``a`` where ``condition`` (of any type) is not 0, else ``b``; the type is theirs: one of them is a handle."""
+        item, shape = self._common("where", (a, b))
+        shape = broadcast(self._own(condition).shape, shape)
+        x, y = (value if isinstance(value, Handle) else number_as(value, item) for value in (a, b))
+        return self._compute("where", (condition, x, y), shape, item)
+
+    def exp(self, x: Handle) -> Handle:
+        """e to the power ``x``."""
+        return self.elementwise("exp", x)
+
+    def log(self, x: Handle) -> Handle:
+        """The natural logarithm."""
+        return self.elementwise("log", x)
+
+    def sqrt(self, x: Handle) -> Handle:
+        """The square root."""
+        return self.elementwise("sqrt", x)
+
+    def rsqrt(self, x: Handle) -> Handle:
+        """1 over the square root."""
+        return self.elementwise("rsqrt", x)
+
+    def abs(self, x: Handle) -> Handle:
+        """The absolute value."""
+        return self.elementwise("abs", x)
+
+    def sigmoid(self, x: Handle) -> Handle:
+        """1 / (1 + exp(-x))."""
+        return self.elementwise("sigmoid", x)
+
+    def tanh(self, x: Handle) -> Handle:
+        """The hyperbolic tangent."""
+        return self.elementwise("tanh", x)
+
+    def sin(self, x: Handle) -> Handle:
+        """The sine."""
+        return self.elementwise("sin", x)
+
+    def cos(self, x: Handle) -> Handle:
+        """The cosine."""
+        return self.elementwise("cos", x)
+
+    def relu(self, x: Handle) -> Handle:
+        """``x``, but not below 0."""
+        return self.elementwise("relu", x)
+
+    def gelu(self, x: Handle) -> Handle:
+        """The Gaussian error linear unit, in its tanh form."""
+        return self.elementwise("gelu", x)
+
+    def silu(self, x: Handle) -> Handle:
+        """``x * sigmoid(x)``."""
+        return self.elementwise("silu", x)
+
+    def _common(self, name: str, operands: Sequence[Handle | Number]) -> tuple[DType, Shape]:
+        """The one type of all handles among ``operands``, and the shape they broadcast to."""
+        item: DType | None = None
+        shape: Shape = ()
+        for x in operands:
+            if not isinstance(x, Handle):
+                continue
+            self._own(x)
+            if item is None:
+                item, shape = x.dtype, x.shape
+            elif x.dtype is not item:
+                raise kernel_error(f"{name} of {item} and {x.dtype}: one type is needed; use tl.cast")
+            else:
+                shape = broadcast(shape, x.shape)
+        if item is None:
+            found = ", ".join(map(repr, operands))
+            raise kernel_error(f"{name} of {found}: one operand at least is a handle (tl.full makes one of a number)")
+        return item, shape
+
+
+class MathCalls(ElementwiseCalls):
+    """The rest: along an axis, of another shape or type, out of nothing."""
+
+    __slots__ = ()
+
+    def sum(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
+        """The sum along ``axis``, or of all elements; the axis is gone from the result, or 1 with ``keepdims``."""
+        return self._reduce("sum", x, axis, keepdims)
+
+    def max(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
+        """The largest element along ``axis``, or of all; shapes as for ``sum``."""
+        return self._reduce("max", x, axis, keepdims)
+
+    def min(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
+        """The smallest element along ``axis``, or of all; shapes as for ``sum``."""
+        return self._reduce("min", x, axis, keepdims)
+
+    def softmax(self, x: Handle, axis: int = -1) -> Handle:
+        """exp(x - max) / sum(exp(x - max)) along ``axis``."""
+        along = axis_of(axis, self._own(x).shape)
+        return self._compute("softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
+
+    def zeros(self, shape: Ints, dtype: object) -> Handle:
+        """An array of zeros."""
+        return self._compute("zeros", (), as_shape(shape), element_type(dtype))
+
+    def full(self, shape: Ints, value: Number, dtype: object) -> Handle:
+        """An array filled with ``value``."""
+        extent, item = as_shape(shape), element_type(dtype)
+        return self._compute("full", (number_as(value, item),), extent, item)
+
+    def cast(self, x: Handle, dtype: object) -> Handle:
+        """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
+        item = element_type(dtype)
+        return x if self._own(x).dtype is item else self._compute("cast", (x,), x.shape, item)
+
+    def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
+        """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
+        order = permutation(perm, self._own(x).shape)
+        axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+        return self._compute("trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order))
+
+    def broadcast(self, x: Handle, shape: Ints) -> Handle:
+        """``x`` repeated to ``shape``, by NumPy's rule, as operators do by themselves; ``x`` if it has that shape."""
+        extent = as_shape(shape)
+        if broadcast(self._own(x).shape, extent) != extent:
+            raise kernel_error(f"shape {x.shape} does not broadcast to {extent}")
+        return x if x.shape == extent else self._compute("broadcast", (x,), extent, x.dtype)
+
+    def _reduce(self, name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
+        shape = self._own(x).shape
+        along = None if axis is None else axis_of(axis, shape)
+        gone = range(len(shape)) if along is None else (along,)
+        if keepdims:
+            rest = tuple(1 if i in gone else n for i, n in enumerate(shape))
+        else:
+            rest = tuple(n for i, n in enumerate(shape) if i not in gone)
+        return self._compute(name, (x,), rest, x.dtype, Attributes(axis=along))

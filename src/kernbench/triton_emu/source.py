@@ -1,0 +1,88 @@
+"""Where in the user's kernel a call of ``tl`` came from."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType, FunctionType, TracebackType
+
+from kernbench.common.errors import KernelError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place in a source file; line 0 when there is none."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def _here() -> str:
+    return os.path.dirname(_here.__code__.co_filename) + os.sep
+
+
+# As the interpreter spells it in frames, which is not always how __file__ does.
+_PACKAGE = _here()
+
+
+def kernel_source(function: Callable[..., object]) -> Source:
+    """Where ``function`` is written, beneath decorators and partial application."""
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    if inspect.ismethod(function):
+        function = function.__func__
+    if isinstance(function, FunctionType):
+        return Source(function.__code__.co_filename, function.__code__.co_firstlineno)
+    return Source(f"<{type(function).__name__}>", 0)
+
+
+def call_line(file: str) -> int:
+    """The line of ``file``, the kernel's, that led to this call; else of whatever called into this package."""
+    frame = outer = _user_frame()
+    while outer is not None and outer.f_code.co_filename != file:
+        outer = outer.f_back
+    found = outer or frame
+    return found.f_lineno if found else 0
+
+
+def kernel_error(message: str) -> KernelError:
+    """A KernelError that begins with the file and line of the kernel's call into this package."""
+    return KernelError(f"{call_place()}: {message}")
+
+
+def call_place() -> Source:
+    """File and line of the innermost call into this package."""
+    frame = _user_frame()
+    return Source(frame.f_code.co_filename, frame.f_lineno) if frame else Source("<kernbench>", 0)
+
+
+def traceback_of_kernel(trace: TracebackType | None) -> TracebackType | None:
+    """``trace`` from the kernel's own first frame to its last: what this package adds at both ends is cut off."""
+    while trace is not None and _is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    last = trace
+    while last is not None:
+        if last.tb_next is not None and _is_ours(last.tb_next.tb_frame):
+            last.tb_next = None
+        last = last.tb_next
+    return trace
+
+
+def _user_frame() -> FrameType | None:
+    # The caller of the caller: a frame that holds itself would live until the garbage collector finds it.
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - public in all but name, and 20 times inspect's speed
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_PACKAGE)

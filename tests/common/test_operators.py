@@ -1,0 +1,260 @@
+"""What each operator computes, per type, against plain formulas."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
+from kernbench.common.errors import KernelError, UnknownNameError
+from kernbench.common.operators import OPERATORS, Attributes, compute, evaluate, gemm, operator
+
+FLOATS = [t for t in ALL if t.is_float]
+INTS = [I8, I32]
+
+UNARY = {
+    "exp": math.exp,
+    "log": lambda x: math.log(abs(x)),
+    "sqrt": lambda x: math.sqrt(abs(x)),
+    "rsqrt": lambda x: 1 / math.sqrt(abs(x)),
+    "abs": abs,
+    "neg": lambda x: -x,
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "tanh": math.tanh,
+    "sin": math.sin,
+    "cos": math.cos,
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "recip": lambda x: 1 / x,
+}
+BINARY = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "scale": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "maximum": max,
+    "minimum": min,
+}
+COMPARE = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+VALUES = np.array([-3.5, -1.25, -0.5, 0.25, 1.0, 2.0, 6.0])
+
+
+def run(name: str, *args, out: DType = F32, shape=None, acc: DType = F32, **attrs) -> np.ndarray:
+    return evaluate(operator(name), args, out, shape, Attributes(**attrs), acc)
+
+
+def array(values, dtype: DType) -> np.ndarray:
+    return np.asarray(values).astype(dtype.numpy)
+
+
+def test_every_operator_is_listed_when_one_is_unknown() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown operator 'erf'; there are: exp, .*, dot"):
+        operator("erf")
+    assert all(operator(name).name == name for name in OPERATORS)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_floats_round_once(name: str, dtype: DType) -> None:
+    x = array(np.abs(VALUES) if name in ("log", "sqrt", "rsqrt") else VALUES, dtype)
+    exact = np.array([UNARY[name](float(v)) for v in x])
+    got = run(name, x, out=dtype)
+    assert got.dtype == dtype.numpy
+    near = (array(exact * (1 - 2e-6), dtype), array(exact * (1 + 2e-6), dtype))
+    low, high = np.minimum(*(n.astype(float) for n in near)), np.maximum(*(n.astype(float) for n in near))
+    assert ((low <= got.astype(float)) & (got.astype(float) <= high)).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_floats_round_once(name: str, dtype: DType) -> None:
+    a, b = array(VALUES, dtype), array(VALUES[::-1], dtype)
+    wide = [np.float32(BINARY[name](np.float32(x), np.float32(y))) for x, y in zip(a, b, strict=True)]
+    assert run(name, a, b, out=dtype).tobytes() == np.array(wide, np.float32).astype(dtype.numpy).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("name", COMPARE)
+def test_comparisons_give_bytes(name: str, dtype: DType) -> None:
+    a, b = array([0, 1, 2, 3], dtype), array([0, 2, 1, 3], dtype)
+    got = run(name, a, b, out=I8)
+    assert got.dtype == np.int8
+    assert got.tolist() == [int(COMPARE[name](x, y)) for x, y in zip(a, b, strict=True)]
+    assert operator(name).result_dtype(dtype, dtype) is I8
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_integers_are_exact_and_wrap(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(INTS))
+    bits = 8 * dtype.itemsize
+    element = st.one_of(
+        st.integers(-(1 << bits - 1), (1 << bits - 1) - 1), st.sampled_from((0, 1, -1, -(1 << bits - 1)))
+    )
+    pairs = data.draw(st.lists(st.tuples(element, element), min_size=1, max_size=6))
+    a, b = (array([p[i] for p in pairs], dtype) for i in (0, 1))
+
+    def wrapped(values) -> list[int]:
+        return [((v + (1 << bits - 1)) % (1 << bits)) - (1 << bits - 1) for v in values]
+
+    def divided(x: int, y: int) -> int:
+        return 0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, formula in (BINARY | {"div": divided}).items():
+            assert run(name, a, b, out=dtype).tolist() == wrapped([formula(x, y) for x, y in pairs]), name
+        assert run("neg", a, out=dtype).tolist() == wrapped([-x for x, _ in pairs])
+        assert run("abs", a, out=dtype).tolist() == wrapped([abs(x) for x, _ in pairs])
+        assert run("relu", a, out=dtype).tolist() == [max(x, 0) for x, _ in pairs]
+        assert run("fma", a, b, a, out=dtype).tolist() == wrapped([x * y + x for x, y in pairs])
+        assert run("sum", a, out=dtype).tolist() == wrapped([sum(x for x, _ in pairs)])[0]
+        assert run("mean", a, out=dtype).tolist() == divided(sum(x for x, _ in pairs), len(pairs))
+        assert run("recip", a, out=dtype).tolist() == wrapped([divided(1, x) for x, _ in pairs])
+
+
+def test_integers_without_an_integer_form_go_through_f32() -> None:
+    assert run("sqrt", array([0, 10, 99], I8), out=I8).tolist() == [0, 3, 9]
+    assert run("exp", array([1, 100, -100], I8), out=I8).tolist() == [2, 127, 0]
+    assert run("log", array([-1], I32), out=I32).tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_ternary(dtype: DType) -> None:
+    a, b, c = array([1, 2, 3], dtype), array([2, 2, 2], dtype), array([1, 0, -1], dtype)
+    assert run("fma", a, b, c, out=dtype).tolist() == [3, 4, 5]
+    assert run("clamp", a, 1, 2, out=dtype).tolist() == [1, 2, 2]
+    condition = run("lt", a, b, out=I8)
+    assert run("where", condition, a, c, out=dtype).tolist() == [1, 0, -1]
+    assert run("where", condition, 5, c, out=dtype).tolist() == [5, 0, -1]
+    assert operator("where").result_dtype(I8, dtype, dtype) is dtype
+
+
+def test_a_number_takes_the_type_of_the_operand() -> None:
+    x = array([1.0], F16)
+    assert run("mul", x, 0.1, out=F32)[0] == np.float32(np.float16(0.1))
+    assert run("sub", 1, array([3], I8), out=I8).tolist() == [-2]
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_reductions(dtype: DType) -> None:
+    x = array([[1, 2, 3], [-1, 0, 4]], dtype)
+    assert run("sum", x, out=dtype, axis=1).tolist() == [6, 3]
+    assert run("max", x, out=dtype, axis=0).tolist() == [1, 2, 4]
+    assert run("min", x, out=dtype, axis=-1).tolist() == [1, -1]
+    assert run("mean", x, out=dtype, axis=1).tolist() == [2, 1]
+    assert run("max", x, out=dtype).shape == ()
+
+
+def test_sums_are_kept_in_f32() -> None:
+    x = array(np.full(4096, 1.0), F16)
+    x[0] = 2048
+    assert run("sum", x, out=F32) == 2048 + 4095
+    assert run("sum", x, out=F32, acc=BF16) == array(6143, BF16).astype(np.float32)
+
+
+def test_softmax_of_large_values() -> None:
+    x = array([[1000.0, 1000.0], [0.0, -1000.0]], F32)
+    assert run("softmax", x).tolist() == [[0.5, 0.5], [1.0, 0.0]]
+    assert run("softmax", x, axis=0).tolist() == [[1.0, 1.0], [0.0, 0.0]]
+
+
+def test_casts() -> None:
+    x = array([-1e9, -1.7, 1.7, 300.0, np.nan, np.inf], F32)
+    assert run("cast", x, out=I8).tolist() == [-128, -1, 1, 127, 0, 127]
+    assert run("cast", array([300, -129], I32), out=I8).tolist() == [44, 127]
+    assert run("cast", array([1e6], F32), out=F16).tolist() == [math.inf]
+    assert run("cast", array([1.0625], F8E4M3), out=F8E5M2).tolist() == [1.0]
+    for source in ALL:
+        for target in ALL:
+            assert run("cast", array([0, 1, 2], source), out=target).tolist() == [0, 1, 2]
+
+
+def test_moves_and_fills() -> None:
+    x = array([[1, 2, 3], [4, 5, 6]], BF16)
+    assert run("trans", x, out=BF16).tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert run("trans", x[None], out=BF16, perm=(2, 0, 1)).shape == (3, 1, 2)
+    assert run("broadcast", x[:1], out=BF16, shape=(2, 3)).tolist() == [[1, 2, 3]] * 2
+    assert run("full", 2.5, out=F16, shape=(2,)).tolist() == [2.5, 2.5]
+    assert run("zeros", out=I32, shape=(1, 2)).tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_dot(dtype: DType, trans_a: bool, trans_b: bool) -> None:
+    rng = np.random.default_rng(1)
+    a, b = array(rng.integers(-4, 5, (5, 7)), dtype), array(rng.integers(-4, 5, (7, 3)), dtype)
+    acc = array(rng.integers(-4, 5, (5, 3)), operator("dot").result_dtype(dtype, dtype))
+    expected = a.astype(np.int64) @ b.astype(np.int64)
+    args = (a.T if trans_a else a, b.T if trans_b else b)
+    out = F32 if dtype.is_float else I32
+    assert run("dot", *args, out=out, trans_a=trans_a, trans_b=trans_b).tolist() == expected.tolist()
+    with_acc = run("dot", *args, acc, out=out, trans_a=trans_a, trans_b=trans_b)
+    assert with_acc.tolist() == (expected + acc.astype(np.int64)).tolist()
+
+
+def test_dot_of_bytes_accumulates_exactly() -> None:
+    a = np.full((1, 200_000), -128, np.int8)
+    assert operator("dot").result_dtype(I8, I8) is I32
+    wrapped = (200_000 * 128 * 128 + (1 << 31)) % (1 << 32) - (1 << 31)
+    assert run("dot", a, a, out=I32, trans_b=True).tolist() == [[wrapped]]
+    b = np.full((1, 1000), 127, np.int8)
+    assert run("dot", b, b, out=I32, trans_b=True).tolist() == [[1000 * 127 * 127]]
+
+
+def test_gemm_epilogue() -> None:
+    a, b = array([[1, -2]], F16), array([[3], [4]], F16)
+    assert gemm((a, b), F16, [("add", array([[1]], F16)), ("scale", 0.5), ("relu",)]).tolist() == [[0]]
+    assert gemm((a, b), F16, [("bias", array([1], F16)), ("scale", -0.5)]).tolist() == [[2]]
+    i = np.full((1, 2048), 100, np.int8)
+    attrs = Attributes(trans_b=True)
+    assert gemm((i, i), I32, [("relu",), ("bias", array([1], I32))], attrs).tolist() == [[20_480_001]]
+    with pytest.raises(UnknownNameError, match="unknown epilogue step 'tanh'"):
+        gemm((a, b), F16, [("tanh",)])
+    with pytest.raises(KernelError, match="'scale' takes 1 operands, not 0"):
+        gemm((a, b), F16, [("scale",)])
+
+
+def test_nothing_warns() -> None:
+    x = array([0.0, -1.0, np.inf, np.nan, 3e38], F32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for op in OPERATORS.values():
+            if op.kind in ("unary", "binary", "compare", "ternary", "where", "softmax", "reduce"):
+                for out in ALL:
+                    evaluate(op, (x,) * op.arity, out)
+
+
+def test_wrong_numbers_of_operands_and_shapes() -> None:
+    x = array([1.0], F32)
+    with pytest.raises(KernelError, match="add takes 2 operands, not 1"):
+        run("add", x)
+    with pytest.raises(ValueError, match="broadcast"):
+        run("add", array([1, 2], F32), array([1, 2, 3], F32))
+    with pytest.raises(ValueError, match="matmul"):
+        run("dot", array([[1, 2]], F32), array([[1, 2]], F32))
+    with pytest.raises(UnknownNameError, match="unknown accumulator dtype 'f8e4m3'; there are: f32, f16, bf16"):
+        run("dot", array([[1]], F32), array([[1]], F32), acc=F8E4M3)
+
+
+def test_f32_operands_are_not_copied() -> None:
+    x = np.zeros(4, np.float32)
+    seen = []
+    spy = type(operator("abs"))("spy", 1, "unary", lambda a: seen.append(a) or a + 1)
+    assert compute(spy, (x,), F32).dtype == np.float32
+    assert seen[0] is x

@@ -1,0 +1,26 @@
+"""A small machine whose sizes are easy to fill."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from kernbench.policy.address.allocator import AddressConfig
+
+# A loaded machine is slow, not wrong.
+settings.register_profile("policy", deadline=None)
+settings.load_profile("policy")
+
+
+@pytest.fixture
+def cfg() -> AddressConfig:
+    return AddressConfig(
+        sip_count=2,
+        cubes_per_sip=4,
+        pes_per_cube=8,
+        hbm_bytes_per_cube=8 << 20,
+        hbm_slices_per_cube=8,
+        tcm_bytes_per_pe=64 << 10,
+        tcm_scheduler_reserved_bytes=16 << 10,
+        sram_bytes_per_cube=256 << 10,
+    )

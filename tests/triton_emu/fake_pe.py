@@ -1,0 +1,178 @@
+"""A PE without time: it runs a kernel and carries out its commands with NumPy, in any order that ``after`` allows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, DType, dtype
+from kernbench.common.operators import Attributes, evaluate, operator
+from kernbench.messages.commands import (
+    AwaitSpace,
+    DotCommand,
+    Issue,
+    KernelRequest,
+    LoadCommand,
+    MathCommand,
+    Meet,
+    PeCommand,
+    StoreCommand,
+    TcmArray,
+)
+from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.triton_emu.kernel_run import KernelRun
+from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.source import kernel_source
+
+DOT_DTYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
+TCM_BASE = 0x1000
+
+
+def site_of(
+    function: Callable[..., object],
+    ids: tuple[int, int, int] = (0, 0, 0),
+    counts: tuple[int, int, int] = (1, 1, 1),
+    dot_dtypes: tuple[DType, ...] = DOT_DTYPES,
+) -> KernelSite:
+    (pe, cube, sip), (num_pes, num_cubes, num_sips) = ids, counts
+    return KernelSite(
+        sip=sip,
+        cube=cube,
+        pe=pe,
+        num_pes=num_pes,
+        num_cubes=num_cubes,
+        num_sips=num_sips,
+        kernel="kernel under test",
+        file=kernel_source(function).file,
+        dot_dtypes=dot_dtypes,
+    )
+
+
+@dataclass
+class Memory:
+    """Bytes behind virtual addresses (from 0) or TCM addresses (from ``base``)."""
+
+    nbytes: int
+    base: int = 0
+    raw: np.ndarray[Any, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.raw = np.zeros(self.nbytes, np.uint8)
+
+    def view(
+        self, at: int, shape: tuple[int, ...], item: DType, strides: tuple[int, ...] | None = None
+    ) -> np.ndarray[Any, Any]:
+        return np.ndarray(shape, item.numpy, self.raw.data, at - self.base, strides)
+
+    def put(self, at: int, array: np.ndarray[Any, Any]) -> None:
+        self.view(at, array.shape, dtype(array.dtype))[...] = array
+
+
+class FakePe:
+    """One PE. ``order``: a seed for the order in which commands complete; None: program order, each at once."""
+
+    def __init__(self, memory: Memory, scratch_bytes: int = 1 << 20, order: int | None = None) -> None:
+        self.memory = memory
+        self.tcm = Memory(scratch_bytes, TCM_BASE)
+        self.scratch = ScratchAllocator(TCM_BASE, scratch_bytes)
+        self.requests: list[KernelRequest] = []
+        self.completed: list[int] = []
+        self._order = None if order is None else random.Random(order)
+        self._under_way: list[PeCommand] = []
+
+    @property
+    def commands(self) -> list[PeCommand]:
+        return [r.command for r in self.requests if isinstance(r, Issue)]
+
+    def run(self, function: Callable[..., object], *args: Any, site: KernelSite | None = None, **kwargs: Any) -> None:
+        run = KernelRun(function, args, kwargs, site or site_of(function), self.scratch)
+        try:
+            while (request := run.resume()) is not None:
+                self._serve(run, request)
+            while self._under_way:
+                self._complete_one(run)
+        finally:
+            run.close()
+        assert self.scratch.live() == ()
+
+    def _serve(self, run: KernelRun, request: KernelRequest) -> None:
+        self.requests.append(request)
+        if isinstance(request, Issue):
+            self._check_after(request.command)
+            self._under_way.append(request.command)
+            while self._under_way and (self._order is None or self._order.random() < 0.4):
+                self._complete_one(run)
+        elif isinstance(request, AwaitSpace):
+            assert self._under_way, "waits for space that nothing will give back"
+            self._complete_one(run)
+        elif isinstance(request, Meet):
+            while self._under_way:
+                self._complete_one(run)
+
+    def _check_after(self, command: PeCommand) -> None:
+        assert command.serial == len(self.commands) - 1
+        assert list(command.after) == sorted(set(command.after))
+        assert set(command.after) <= {c.serial for c in self._under_way}
+
+    def _complete_one(self, run: KernelRun) -> None:
+        waiting = {c.serial for c in self._under_way}
+        ready = [c for c in self._under_way if not waiting & set(c.after)]
+        command = ready[0] if self._order is None else self._order.choice(ready)
+        self._carry_out(command)
+        self._under_way.remove(command)
+        self.completed.append(command.serial)
+        run.completed(command.serial)
+
+    def _array(self, x: TcmArray | float) -> Any:
+        return self.tcm.view(x.address, x.shape, x.dtype) if isinstance(x, TcmArray) else x
+
+    def _carry_out(self, command: PeCommand) -> None:
+        if isinstance(command, LoadCommand):
+            self._load(command)
+        elif isinstance(command, StoreCommand):
+            self._store(command)
+        elif isinstance(command, DotCommand):
+            factors = [self._array(x) for x in (command.a, command.b, command.acc) if x is not None]
+            attributes = Attributes(trans_a=command.trans_a, trans_b=command.trans_b)
+            self._put(command.dst, evaluate(operator("dot"), factors, command.dst.dtype, attrs=attributes))
+        elif isinstance(command, MathCommand):
+            inputs = [self._array(x) for x in command.inputs]
+            op, dst = operator(command.operator), command.dst
+            value = evaluate(op, inputs, dst.dtype, dst.shape, command.attributes)
+            self._put(dst, value.reshape(dst.shape) if op.kind == "reduce" else value)
+
+    def _put(self, dst: TcmArray, value: np.ndarray[Any, Any]) -> None:
+        assert value.shape == dst.shape
+        assert value.dtype == dst.dtype.numpy
+        self._array(dst)[...] = value
+
+    def _load(self, command: LoadCommand) -> None:
+        dst = command.dst
+        source = self.memory.view(command.va, *_part(dst, command.strides, command.valid))
+        whole = np.full(dst.shape, command.other, dst.dtype.numpy)
+        whole[tuple(map(slice, source.shape))] = source
+        self._put(dst, whole)
+
+    def _store(self, command: StoreCommand) -> None:
+        target = self.memory.view(command.va, *_part(command.src, command.strides, command.valid))
+        target[...] = self._array(command.src)[tuple(map(slice, target.shape))]
+
+
+def _part(
+    array: TcmArray, strides: tuple[int, ...] | None, valid: tuple[int, ...] | None
+) -> tuple[tuple[int, ...], DType, tuple[int, ...]]:
+    sizes = [step * array.dtype.itemsize for step in _row_steps(array.shape)]
+    return valid or array.shape, array.dtype, strides or tuple(sizes)
+
+
+def _row_steps(shape: tuple[int, ...]) -> list[int]:
+    return list(itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1] if shape else []
+
+
+def random_array(rng: np.random.Generator, shape: tuple[int, ...], item: DType) -> np.ndarray[Any, Any]:
+    return rng.integers(-4, 5, shape).astype(item.numpy)
