@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_pe import FakePe, Memory, random_array, site_of
 
-from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
+from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
 from kernbench.common.errors import UnknownNameError
 from kernbench.kernels import BUILTIN_KERNELS, builtin_kernel
 from kernbench.kernels.copy import offset_copy
@@ -111,28 +111,24 @@ def test_column_shards_are_where_the_placement_puts_them(item: DType, cubes: int
         assert np.array_equal(gathered(memory, base, (m, n), out, cubes, pes), product(x, weight, out))
 
 
+def placed(shape: tuple[int, ...], item: DType, cubes: int, pes: int) -> list[tuple[int, Any]]:
+    """Offset and window of every shard."""
+    windows = placed_windows(COLUMNS, shape=shape, itemsize=item.itemsize, num_pe=pes, num_cubes=cubes, target_sip=0)
+    return [(spec.offset_bytes, window) for spec, window in windows]
+
+
 def deploy(memory: Memory, base: int, array: np.ndarray[Any, Any], cubes: int, pes: int) -> None:
-    placed = placed_windows(
-        COLUMNS, shape=array.shape, itemsize=array.itemsize, num_pe=pes, num_cubes=cubes, target_sip=0
-    )
-    for spec, window in placed:
-        memory.put(base + spec.offset_bytes, array[tuple(slice(e[0], e[0] + e[1]) for e in extents(window))])
+    for offset, window in placed(array.shape, dtype(array.dtype), cubes, pes):
+        memory.put(base + offset, array[window.index])
 
 
 def gathered(
     memory: Memory, base: int, shape: tuple[int, int], item: DType, cubes: int, pes: int
 ) -> np.ndarray[Any, Any]:
     whole = np.zeros(shape, item.numpy)
-    placed = placed_windows(COLUMNS, shape=shape, itemsize=item.itemsize, num_pe=pes, num_cubes=cubes, target_sip=0)
-    for spec, window in placed:
-        (row, rows), (column, columns) = extents(window)
-        part = memory.view(base + spec.offset_bytes, (rows, columns), item)
-        whole[row : row + rows, column : column + columns] = part
+    for offset, window in placed(shape, item, cubes, pes):
+        whole[window.index] = memory.view(base + offset, window.shape, item)
     return whole
-
-
-def extents(window: Any) -> list[tuple[int, int]]:
-    return list(zip(window.start, window.shape, strict=True))
 
 
 def test_a_program_without_columns_does_nothing() -> None:

@@ -38,4 +38,5 @@ def matmul_f32(a: Array, b: Array) -> Array:
 
 def product_atol(dtype: str) -> float:
     """Absolute tolerance for sums of many products that are about 1: a unit in the last place, and f32's noise."""
-    return max(float(ml_dtypes.finfo(dtype_of(dtype).numpy).eps), 1e-4)
+    unit = ml_dtypes.finfo(dtype_of(dtype).numpy).eps  # type: ignore[no-untyped-call]
+    return max(float(unit), 1e-4)

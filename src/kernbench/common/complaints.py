@@ -54,8 +54,8 @@ def one_of(names: Iterable[object]) -> str:
 
 
 def close_to(name: object, known: Iterable[str]) -> str:
-    """``did you mean 'x'? `` when a known name is close, else nothing."""
-    close = difflib.get_close_matches(str(name), list(known), n=1)
+    """``did you mean 'x'? `` when a known name is close, else nothing; short names are all close to each other."""
+    close = difflib.get_close_matches(str(name), list(known), n=1) if len(str(name)) > 2 else []
     return f"did you mean {close[0]!r}? " if close else ""
 
 

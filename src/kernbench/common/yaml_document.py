@@ -160,7 +160,8 @@ def _spot(mark: Any) -> tuple[int, int]:
 def _problem_of(error: yaml.YAMLError, text: str, source: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         line, column = _spot(error.problem_mark)
-        context = f" ({error.context})" if error.context else ""
+        begun = f" from line {error.context_mark.line + 1}" if error.context_mark is not None else ""
+        context = f" ({error.context}{begun})" if error.context else ""
         message = f"not YAML: {error.problem}{context}" if isinstance(error, _SYNTAX) else str(error.problem)
         return Problem(source=source, line=line, column=column, path="", message=message)
     if isinstance(error, yaml.reader.ReaderError):

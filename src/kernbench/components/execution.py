@@ -24,7 +24,8 @@ from kernbench.messages.commands import (
     PrintCommand,
     StoreCommand,
 )
-from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.messages.control import LaunchOrder
+from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Printed
 from kernbench.sim_engine.machine import Machine
@@ -36,14 +37,14 @@ Wait = Generator[simpy.Event, object, None]
 
 
 class KernelExecution:
-    """Runs ``launch.kernel`` on PE ``coord``; the CPU drives it with ``resume`` and ``issue``."""
+    """Runs the kernel of ``order`` on PE ``coord``; the CPU drives it with ``resume`` and ``issue``."""
 
-    def __init__(self, machine: Machine, parts: PeParts, coord: PeCoord, launch: KernelLaunchMsg) -> None:
+    def __init__(self, machine: Machine, parts: PeParts, coord: PeCoord, order: LaunchOrder) -> None:
         self.machine = machine
         self.clock = machine.clock
         self.parts = parts
         self.coord = coord
-        self.launch = launch
+        self.launch = launch = order.launch
         self.waiting_at = "has not begun"
         self._board = Scoreboard()
         self._starts: dict[int, Callable[[], None]] = {}
@@ -53,18 +54,19 @@ class KernelExecution:
         self._region, self._region_bytes = self._allocator.largest_tcm_hole()
         self._allocator.alloc_tcm(self._region_bytes)
         scratch = ScratchAllocator(self._region.encode(), self._region_bytes)
-        self._kernel = KernelRun(launch.kernel.function, launch.args, dict(launch.kwargs), self._site(), scratch)
+        self._kernel = KernelRun(
+            launch.kernel.function, launch.args, dict(launch.kwargs), self._site(order.grid), scratch
+        )
 
-    def _site(self) -> KernelSite:
+    def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
-        targets = self.launch.targets
         return KernelSite(
             sip=sip,
             cube=cube,
             pe=pe,
-            num_pes=len({t[2] for t in targets}),
-            num_cubes=len({t[1] for t in targets}),
-            num_sips=len({t[0] for t in targets}),
+            num_pes=grid[0],
+            num_cubes=grid[1],
+            num_sips=grid[2],
             kernel=self.launch.kernel.name,
             file=kernel_source(self.launch.kernel.function).file,
             dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
@@ -92,16 +94,14 @@ class KernelExecution:
         if isinstance(command, LoadCommand | StoreCommand):
             try:
                 segments, targets = self._translate(command)
-            except Exception as fault:  # noqa: BLE001 - raised again in the kernel
+            except Exception as fault:
                 self.fail_next(fault)
                 return
         self._starts[command.serial] = partial(self._start, command, segments, targets)
         if self._board.issue(command):
             self._starts.pop(command.serial)()
 
-    def _translate(
-        self, command: LoadCommand | StoreCommand
-    ) -> tuple[tuple[tuple[int, int], ...], tuple[Target, ...]]:
+    def _translate(self, command: LoadCommand | StoreCommand) -> tuple[tuple[tuple[int, int], ...], tuple[Target, ...]]:
         array = command.dst if isinstance(command, LoadCommand) else command.src
         shape = command.valid if command.valid is not None else array.shape
         if 0 in shape:
@@ -125,15 +125,15 @@ class KernelExecution:
             case StoreCommand() if not targets:
                 self._completed(command, None)
             case LoadCommand():
-                begun = self._observer(op, command, "pe_dma", Moved(command, segments), reads=len(targets))
+                begun = self._observer(op, "pe_dma", Moved(command, segments), reads=len(targets))
                 self.parts.dma.start(op, True, targets, begun, done)
             case StoreCommand():
-                begun = self._observer(op, command, "pe_dma", Moved(command, segments), writes=len(targets))
+                begun = self._observer(op, "pe_dma", Moved(command, segments), writes=len(targets))
                 self.parts.dma.start(op, False, targets, begun, done)
             case DotCommand():
-                self.parts.scheduler.submit(op, command, self._observer(op, command, "pe_gemm", command), done)
+                self.parts.scheduler.submit(op, command, self._observer(op, "pe_gemm", command), done)
             case MathCommand():
-                self.parts.math.submit(command, self._observer(op, command, "pe_math", command), done)
+                self.parts.math.submit(command, self._observer(op, "pe_math", command), done)
             case PrintCommand():
                 self._print(command)
                 self._completed(command, None)
@@ -149,10 +149,10 @@ class KernelExecution:
             dst=command.dst,
             attributes=PLAIN,
         )
-        self._observer(op, fill, "pe_math", fill)(self.clock.time)
+        self._observer(op, "pe_math", fill)(self.clock.time)
 
     def _observer(
-        self, op: int, command: PeCommand, part: str, what: Moved | PeCommand, *, reads: int = 0, writes: int = 0
+        self, op: int, part: str, what: Moved | PeCommand, *, reads: int = 0, writes: int = 0
     ) -> Callable[[int], None]:
         """What an engine calls when it begins the command."""
         hook = self.machine.hooks.op_started

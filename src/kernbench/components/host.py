@@ -114,7 +114,9 @@ class Host(Component):
         self._send(msg, {addr.sip_id: (CubeTargets(cube=addr.cube_id, pes=()),)}, order, done, op)
 
     def _launch(self, msg: KernelLaunchMsg, done: Done) -> None:
-        self._send(msg, _by_sip(msg.targets), LaunchOrder(msg), done)
+        sips, cubes, pes = ({target[axis] for target in msg.targets} for axis in range(3))
+        order = LaunchOrder(msg, (len(pes), len(cubes), len(sips)))
+        self._send(msg, _by_sip(msg.targets), order, done)
 
     def _order_pes(
         self, msg: HostMsg, order: Order, sip: int, target_pe: str | tuple[PeCoord, ...], done: Done

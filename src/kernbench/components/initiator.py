@@ -58,7 +58,9 @@ class Initiator:
         """An answer came. UnsupportedError when nobody asked."""
         pending = self._pending.get(reply.op)
         if pending is None:
-            raise UnsupportedError(f"{self.component.node.id} got an answer to operation {reply.op}, which it never began")
+            raise UnsupportedError(
+                f"{self.component.node.id} got an answer to operation {reply.op}, which it never began"
+            )
         pending.left -= 1
         if not pending.left:
             del self._pending[reply.op]

@@ -81,7 +81,7 @@ class PeCpu(SerialCpu):
     def _start_next(self) -> None:
         order = self._orders.popleft()
         assert isinstance(order.order, LaunchOrder)
-        self._run = KernelExecution(self.machine, self._parts, self.coord, order.order.launch)
+        self._run = KernelExecution(self.machine, self._parts, self.coord, order.order)
         self.clock.process(self._execute(self._run, order))
 
     def _execute(self, run: KernelExecution, order: PeOrder) -> Wait:
@@ -96,8 +96,10 @@ class PeCpu(SerialCpu):
             while request is not None:
                 yield from self._serve(run, request, order)
                 request = run.resume()
-        except Exception as failure:  # noqa: BLE001 - whatever a user's kernel raises goes to whoever launched it
-            failure.add_note(f"on {cube_part(*self.coord[:2], f'pe{self.coord[2]}')}, kernel {run.launch.kernel.name!r}")
+        except Exception as failure:
+            failure.add_note(
+                f"on {cube_part(*self.coord[:2], f'pe{self.coord[2]}')}, kernel {run.launch.kernel.name!r}"
+            )
             error = failure
         run.close()
         yield from run.all_done()

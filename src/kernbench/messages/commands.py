@@ -63,7 +63,7 @@ class StoreCommand(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DotCommand(Command):
-    """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine; op transposes the last two axes when asked. 2-D only."""
+    """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes when asked."""
 
     a: TcmArray
     b: TcmArray

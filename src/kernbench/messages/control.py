@@ -25,9 +25,10 @@ class UnmapOrder:
 
 @dataclass(frozen=True, slots=True)
 class LaunchOrder:
-    """PEs run a kernel."""
+    """PEs run a kernel; ``grid``: how many different PEs of a cube, cubes of a SIP and SIPs take part."""
 
     launch: KernelLaunchMsg
+    grid: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes of one memory: ``rows`` runs of ``row_bytes``, the first at physical address ``pa``, ``stride`` bytes apart."""
+    """Bytes of one memory: ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart."""
 
     pa: int
     row_bytes: int

@@ -48,7 +48,7 @@ class MemoryReadMsg(HostMsg):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeDmaMsg(HostMsg):
-    """The DMA of PE ``pe`` reads (into its TCM) or writes (zeros) ``nbytes`` at physical address ``pa``: traffic, no kernel.
+    """Traffic without a kernel: the DMA of PE ``pe`` reads or writes ``nbytes`` at physical address ``pa``.
 
     Nothing of the control path is involved: the descriptor is at the DMA when the message is submitted.
     ``repeat`` descriptors are queued, at most ``outstanding`` of them under way at once.

@@ -151,10 +151,9 @@ class RuntimeContext(DTypeNames, Generic[P]):
         """
         launch = prepare_launch(name, kernel, args, kwargs)
         handle = self._requests.submit(launch.message)
+        self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
         work = Work((handle,), self._requests)
-        if async_op:
-            self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
-        else:
+        if not async_op:
             work.wait()
         return work
 
@@ -206,6 +205,6 @@ def _shape(size: tuple[Size, ...]) -> tuple[int, ...]:
     """The shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` means."""
     extents = size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size
     try:
-        return tuple(as_integer(extent) for extent in extents)  # type: ignore[arg-type, union-attr]
+        return tuple(as_integer(extent) for extent in extents)  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"{extents!r} is no shape; write (2, 3)") from None

@@ -67,6 +67,10 @@ class HostTensor(NDArrayOperatorsMixin):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self._array, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self._array, dtype=dtype)
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        plain = (each.numpy() if isinstance(each, HostTensor) else each for each in inputs)
+        return getattr(ufunc, method)(*plain, **kwargs)
+
     def __getitem__(self, index: Any) -> HostTensor:
         return HostTensor(np.asarray(self._array[index]))
 

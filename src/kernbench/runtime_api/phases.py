@@ -31,16 +31,17 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
         case KernelLaunchMsg():
             sips = {sip for sip, _, _ in msg.targets}
             return Purpose("launch", sips.pop() if len(sips) == 1 else None)
-        case MemoryWriteMsg():
-            phase = "h2d" if msg.pattern is None else "init"
-            return Purpose(phase, PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
-        case MemoryReadMsg():
-            return Purpose("d2h", PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
-        case MmuMapMsg():
-            return Purpose("map", msg.sip)
-        case MmuUnmapMsg():
-            return Purpose("unmap", msg.sip)
+        case MemoryWriteMsg() | MemoryReadMsg():
+            return Purpose(_transfer_phase(msg), PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
+        case MmuMapMsg() | MmuUnmapMsg():
+            return Purpose("map" if isinstance(msg, MmuMapMsg) else "unmap", msg.sip)
         case PeDmaMsg():
             return Purpose("dma", msg.pe[0], msg.nbytes * msg.repeat)
         case _:
             return Purpose("other", None)
+
+
+def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> str:
+    if isinstance(msg, MemoryReadMsg):
+        return "d2h"
+    return "h2d" if msg.pattern is None else "init"

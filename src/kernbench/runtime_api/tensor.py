@@ -96,10 +96,10 @@ class Tensor:
 
         Goes through the host and writes every copy. InputError for another shape.
         """
-        array = self._source(src)
-        if array.shape != self.shape:
-            raise InputError(f"{self.name}.copy_: the source has shape {array.shape}, the tensor {self.shape}")
-        self._memory.copy(self._layout, array)
+        source = src if isinstance(src, Tensor) else numeric(src, self.name)
+        if source.shape != self.shape:
+            raise InputError(f"{self.name}.copy_: the source has shape {source.shape}, the tensor {self.shape}")
+        self._memory.copy(self._layout, self._on_host(source))
         return self
 
     def fill_(self, value: float) -> Tensor:
@@ -146,9 +146,9 @@ class Tensor:
     def __setitem__(self, index: Any, value: object) -> None:
         """What NumPy would assign, in every copy; only the bytes that change hands are sent."""
         selection = select(index, self.shape)
-        source = converted(self._source(value), self.dtype)
+        source = self._on_host(value if isinstance(value, Tensor) else numeric(value, self.name))
         values = np.empty(selection.window.shape, self.dtype.numpy)
-        values[selection.rest] = source
+        values[selection.rest] = converted(source, self.dtype)
         chosen = np.zeros(selection.window.shape, np.bool_)
         chosen[selection.rest] = True
         self._memory.update(self._layout, selection.window, values, chosen)
@@ -176,6 +176,7 @@ class Tensor:
         held = self.peek().astype(np.float64)
         return f", mean={held.mean():.6g}, norm={np.linalg.norm(held.reshape(-1)):.6g}"
 
-    def _source(self, source: object) -> Array:
-        self._memory.settle(self._layout)
-        return source.numpy() if isinstance(source, Tensor) else numeric(source, self.name)
+    def _on_host(self, source: Tensor | Array) -> Array:
+        # A tensor that is freed is found out before the source is read.
+        self.settle()
+        return source.numpy() if isinstance(source, Tensor) else source

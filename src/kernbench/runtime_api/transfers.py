@@ -37,9 +37,9 @@ def copy_messages(layout: TensorLayout, source: Array | None) -> Iterator[Memory
 def update_messages(
     layout: TensorLayout, window: Window, values: Array | None, chosen: Array
 ) -> Iterator[MemoryWriteMsg]:
-    """Where ``chosen`` (of the shape of ``window``, as ``values``) holds, the tensor becomes ``values`` (None: no data).
+    """Where ``chosen`` holds, the tensor becomes ``values``; both have the shape of ``window``.
 
-    One message for each run of neighbouring bytes of each shard, copies included.
+    One message for each run of neighbouring bytes of each shard, copies included. ``values`` None: no data.
     """
     size = layout.dtype.itemsize
     for piece in pieces(layout.views, window):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from simpy import Environment
 
@@ -21,7 +21,7 @@ RANK_PROGRAM = 1
 
 
 class Occurrence(Protocol):
-    """What the clock can fire: SimPy's view of an event. ``callbacks`` is spent when it fires and set again to reuse it."""
+    """What the clock can fire, as SimPy sees an event: ``callbacks`` is spent when it fires and set again to reuse."""
 
     callbacks: Any
 
@@ -39,11 +39,11 @@ class Clock(Environment):
 
     def at(self, when: int, rank: int, occurrence: Occurrence) -> None:
         """Fire ``occurrence`` at ``when`` ps among those of its instant by ``rank``."""
-        heappush(self._queue, (when, rank, next(self._eid), occurrence))  # type: ignore[misc, arg-type]
+        heappush(self._queue, (when, rank, next(self._eid), occurrence))  # type: ignore[misc]
 
     def call_at(self, when: int, function: Callable[[Any], None], argument: object = None) -> None:
         """Call ``function(argument)`` at ``when`` ps, among the programs of that instant."""
-        heappush(self._queue, (when, RANK_PROGRAM, next(self._eid), Call(function, argument)))  # type: ignore[misc, arg-type]
+        heappush(self._queue, (when, RANK_PROGRAM, next(self._eid), Call(function, argument)))  # type: ignore[misc]
 
     def next_time(self) -> int:
         """Time in ps of the next event; NEVER when there is none."""
@@ -70,12 +70,19 @@ class Clock(Environment):
             for callback in callbacks:
                 callback(event)
             if not event._ok and not event.defused:  # noqa: SLF001 - SimPy's own failure protocol
-                raise event.value
+                raise_failure(event.value)
             if stop is not None and stop():
                 return True
         if until < NEVER and until > self.time:
-            self._now = self.time = until  # type: ignore[assignment]
+            self._now = self.time = until
         return False
+
+
+def raise_failure(value: object) -> NoReturn:
+    """Raise what a SimPy process failed with."""
+    if isinstance(value, BaseException):
+        raise value
+    raise TypeError(f"a process failed with {value!r}, which is no exception")
 
 
 class Call:

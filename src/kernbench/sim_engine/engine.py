@@ -69,8 +69,9 @@ class Completion:
 class RequestTrace:
     """Where a request spent its time.
 
-    ``pe_exec_ns``: run time of the kernel on each PE; ``late_pes`` got the order after the common start; ``network_ns``:
-    the rest, control path and fabric; ``transfers``: its transfers with per-hop times when the engine traces hops.
+    ``pe_exec_ns``: run time of the kernel on each PE; ``late_pes`` got the order after the common start;
+    ``network_ns``: the rest, control path and fabric;
+    ``transfers``: its transfers with per-hop times when the engine traces hops.
     """
 
     total_ns: float

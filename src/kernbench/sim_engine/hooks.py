@@ -1,4 +1,4 @@
-"""Typed hooks: where observers (op-log, trace, statistics, sanitizer) subscribe. A hook nobody listens to costs a test."""
+"""Typed hooks: where observers (op-log, trace, statistics) subscribe. A hook nobody listens to costs a test."""
 
 from __future__ import annotations
 

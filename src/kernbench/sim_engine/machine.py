@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TypeVar
 
 from kernbench.common.errors import UnsupportedError
@@ -70,7 +71,7 @@ class Machine:
         found = self._routes.get((src, dst))
         if found is None:
             nodes = self._planner.route(src, dst)
-            for a, b in zip(nodes, nodes[1:], strict=False):
+            for a, b in pairwise(nodes):
                 if (a, b) not in self.network.links:
                     self._wire(a, b)
             found = self._routes[src, dst] = self.network.route(nodes)

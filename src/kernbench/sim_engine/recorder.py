@@ -82,7 +82,9 @@ class Recorder:
     def _ended(self, event: OpEnded) -> None:
         opened = self._open.pop(event.op)
         if opened.record is None:
-            raise KernbenchError(f"operation {event.op} on {opened.started.component} ended before it read its operands")
+            raise KernbenchError(
+                f"operation {event.op} on {opened.started.component} ended before it read its operands"
+            )
         self._log.finish(opened.record, event.time_ps)
 
     def _stage(self, event: StageEnded) -> None:
@@ -173,7 +175,16 @@ class Recorder:
             address -= sum((n - 1) * s for n, s in zip(array.shape, command.strides, strict=True) if s < 0)
         several = moved.segments if len(moved.segments) > 1 else ()
         return Operand(
-            space, owner, address, array.nbytes, array.shape, array.dtype, command.strides, several, command.valid, other
+            space,
+            owner,
+            address,
+            array.nbytes,
+            array.shape,
+            array.dtype,
+            command.strides,
+            several,
+            command.valid,
+            other,
         )
 
     def _bytes_at(self, segments: tuple[tuple[int, int], ...]) -> Operand:
@@ -187,4 +198,3 @@ class Recorder:
             assert addr.pe_id is not None
             return "tcm", (addr.sip_id, addr.cube_id, addr.pe_id)
         return str(addr.component), (addr.sip_id, addr.cube_id)
-

@@ -88,9 +88,8 @@ class Issuer(Language):
         """The serial of the next command, and those of the commands under way that make what it reads."""
         serial = self._next_serial
         self._next_serial = serial + 1
-        producers = {x.buffer.producer for x in reads}
-        producers.discard(-1)
-        return serial, tuple(sorted(producers))
+        producers = [x.buffer.producer for x in reads if x.buffer.producer >= 0]
+        return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
 
     def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
         buffers = [x.buffer for x in reads]
@@ -102,6 +101,7 @@ class Issuer(Language):
 
     def _compute(
         self,
+        line: int,
         name: str,
         operands: tuple[Handle | Number, ...],
         shape: Shape,
@@ -109,7 +109,6 @@ class Issuer(Language):
         attributes: Attributes = PLAIN,
     ) -> Handle:
         """Issue the MATH operator ``name`` on checked operands."""
-        line = self._line()
         result = self._fresh(name, shape, dtype, line)
         reads = [x for x in operands if isinstance(x, Handle)]
         serial, after = self._ordered(reads)

@@ -59,7 +59,7 @@ class KernelRunner:
             return
         if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")
-        raise kernel_error("tl is used outside its kernel: only the kernel that was given it may call it")
+        raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
 
     def _run(self, switch: Callable[[], object]) -> KernelRequest | None:
         if self._greenlet.dead:

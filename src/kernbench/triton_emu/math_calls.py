@@ -19,9 +19,10 @@ class ElementwiseCalls(Issuer):
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
         """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
+        line = self._line()
         item, shape = self._common(name, operands)
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
-        return self._compute(name, inputs, shape, OPERATORS[name].result_dtype(*(item,) * len(operands)))
+        return self._compute(line, name, inputs, shape, OPERATORS[name].result_dtype(*(item,) * len(operands)))
 
     def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
         """The larger of two, element by element."""
@@ -44,7 +45,7 @@ class ElementwiseCalls(Issuer):
         item, shape = self._common("where", (a, b))
         shape = broadcast(self._own(condition).shape, shape)
         x, y = (value if isinstance(value, Handle) else number_as(value, item) for value in (a, b))
-        return self._compute("where", (condition, x, y), shape, item)
+        return self._compute(self._line(), "where", (condition, x, y), shape, item)
 
     def exp(self, x: Handle) -> Handle:
         """e to the power ``x``."""
@@ -134,34 +135,34 @@ class MathCalls(ElementwiseCalls):
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute("softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
+        return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
         """An array of zeros."""
-        return self._compute("zeros", (), as_shape(shape), element_type(dtype))
+        return self._compute(self._line(), "zeros", (), as_shape(shape), element_type(dtype))
 
     def full(self, shape: Ints, value: Number, dtype: object) -> Handle:
         """An array filled with ``value``."""
         extent, item = as_shape(shape), element_type(dtype)
-        return self._compute("full", (number_as(value, item),), extent, item)
+        return self._compute(self._line(), "full", (number_as(value, item),), extent, item)
 
     def cast(self, x: Handle, dtype: object) -> Handle:
         """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
         item = element_type(dtype)
-        return x if self._own(x).dtype is item else self._compute("cast", (x,), x.shape, item)
+        return x if self._own(x).dtype is item else self._compute(self._line(), "cast", (x,), x.shape, item)
 
     def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
         order = permutation(perm, self._own(x).shape)
         axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-        return self._compute("trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order))
+        return self._compute(self._line(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order))
 
     def broadcast(self, x: Handle, shape: Ints) -> Handle:
         """``x`` repeated to ``shape``, by NumPy's rule, as operators do by themselves; ``x`` if it has that shape."""
         extent = as_shape(shape)
         if broadcast(self._own(x).shape, extent) != extent:
             raise kernel_error(f"shape {x.shape} does not broadcast to {extent}")
-        return x if x.shape == extent else self._compute("broadcast", (x,), extent, x.dtype)
+        return x if x.shape == extent else self._compute(self._line(), "broadcast", (x,), extent, x.dtype)
 
     def _reduce(self, name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
         shape = self._own(x).shape
@@ -171,4 +172,4 @@ class MathCalls(ElementwiseCalls):
             rest = tuple(1 if i in gone else n for i, n in enumerate(shape))
         else:
             rest = tuple(n for i, n in enumerate(shape) if i not in gone)
-        return self._compute(name, (x,), rest, x.dtype, Attributes(axis=along))
+        return self._compute(self._line(), name, (x,), rest, x.dtype, Attributes(axis=along))

@@ -133,13 +133,14 @@ class Express:
         """Whether the FIFO behind ``link`` never overflows; sets the claim's true peak."""
         if link.credits:
             link.hold(0, now)
+        bound = claim.peak + link.used + sum(c.transfer.nbytes for c in link.claims)
+        if bound <= min(link.capacity, link.peak):
+            return True  # and it cannot be a new peak
+        if link.used:
+            return False  # packets on their way out would have to be followed byte by byte: let packets do that
         if link.claims:
             claim.earlier = tuple(link.claims)
             claim.peak = claim.peak_until(claim.over_at)
-        if link.used:
-            # Packets that are leaving: they only shrink, so counting all of them errs on the safe side of the bound
-            # but would spoil the peak; let packets decide when it could matter.
-            return claim.peak + link.used <= min(link.capacity, link.peak)
         return claim.peak <= link.capacity
 
     def _book(self, transfer: Transfer, profile: Profile, claims: list[Claim]) -> None:
@@ -159,7 +160,9 @@ class Express:
         transfer.callbacks = ARRIVED
         last = route.links[-1]
         transfer.head_ps = start + route.offsets[-1] + last.overhead_ps
-        self.clock.at(start + route.offsets[-1] + profile.ends[-1] + last.overhead_ps, RANK_DELIVER + last.index, transfer)
+        self.clock.at(
+            start + route.offsets[-1] + profile.ends[-1] + last.overhead_ps, RANK_DELIVER + last.index, transfer
+        )
         self.n_admitted += 1
 
     def revoke(self, inputs: Iterable[Input]) -> None:

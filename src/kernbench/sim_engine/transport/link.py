@@ -4,7 +4,8 @@ A packet of s bytes at the front of input FIFO L that wants link M:
 
 * requests M when its head has arrived and the packet before it has left L (``L.ready_at``);
 * is granted at ``start`` when M is idle, has space for s in the FIFO at its far end (unless it ends there: a
-  destination takes all), and the request is the oldest (ties: the lower input); each input has one request outstanding, so inputs take turns;
+  destination takes all), and the request is the oldest (ties: the lower input); each input has one request
+  outstanding, so inputs take turns;
 * then M is busy until ``start + s/bw``; the last byte leaves at ``tail = max(start + s/bw, arrival of the last byte)``;
   the space in L returns at ``tail``; the head is at the far end at ``start + overhead``, the last byte at
   ``tail + overhead``.
@@ -242,13 +243,12 @@ class Link(Input):
         """Take ``size`` bytes of the FIFO."""
         self._collect(now)
         self.used += size
-        if self.used > self.peak:
-            self.peak = self.used
+        self.peak = max(self.peak, self.used)
 
     def _collect(self, now: int) -> None:
-        credits = self.credits
-        while credits and credits[0][0] <= now:
-            self.used -= credits.popleft()[1]
+        returning = self.credits
+        while returning and returning[0][0] <= now:
+            self.used -= returning.popleft()[1]
 
     def _has_room(self, size: int, now: int) -> bool:
         if self.used + size <= self.capacity:
@@ -319,7 +319,7 @@ class Port(Input):
         self.refill(now)
 
     def curtail(self, transfer: Transfer, count: int) -> None:
-        """Only the first ``count`` packets of ``transfer`` are available after all. None beyond them has been granted."""
+        """Only the first ``count`` packets of ``transfer`` are available after all; none beyond has been granted."""
         transfer.curtail_supplies(count)
         if transfer.next_packet > count:
             packet = self.fifo.popleft()

@@ -176,8 +176,9 @@ class Network:
         if self.undelivered:
             stuck = [f"{a} -> {b}" for (a, b), link in self.links.items() if link.fifo or link.requests]
             raise TransportError(
-                f"{self.undelivered} transfers were not delivered; packets wait at: {', '.join(stuck) or 'their sources'}."
-                " A cycle of full FIFOs cannot drain: give one of the links an unbounded FIFO"
+                f"{self.undelivered} transfers were not delivered; "
+                f"packets wait at: {', '.join(stuck) or 'their sources'}. "
+                "A cycle of full FIFOs cannot drain: give one of the links an unbounded FIFO"
             )
 
 

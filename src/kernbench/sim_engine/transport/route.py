@@ -5,7 +5,8 @@ Packet k of a transfer of n equal packets (the last may be smaller), alone on li
     pace[j]    = max(supply pace, serialisation of a full packet on links 0 … j)
     start(k,j) = t0 + offset[j] + k · pace[j]                offset[j] = Σ overhead of links 0 … j-1
     tail(k,j)  = start(k,j) + pace[j]                        when the packet's last byte has left onto link j
-    tail(n,j)  = t0 + offset[j] + ends[j]                    the last packet: ends[j] = max(n·pace[j] + its time, ends[j-1])
+    tail(n,j)  = t0 + offset[j] + ends[j]                    for the last one:
+                                                             ends[j] = max(n·pace[j] + its time, ends[j-1])
 
 They follow by induction from the rules of a hop (``link.py``) as long as no packet waits for a credit, and they are
 exact in integer picoseconds.
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a source makes bytes available: a full packet every ``packet_ps``, the last one in ``last_ps``; 0, 0: at once."""
+    """How a source makes bytes available: full packets in ``packet_ps``, the last one in ``last_ps``; 0, 0: at once."""
 
     packet_ps: int
     last_ps: int

@@ -154,7 +154,7 @@ class Transfer:
         )
 
     def whole_supply_pace(self, start_ps: int) -> Pace | None:
-        """The pace at which all of it becomes available from ``start_ps`` on, or None when it is not one such stretch."""
+        """The pace at which all of it becomes available from ``start_ps`` on; None when that is not one stretch."""
         if self.supplies is None:
             return AT_ONCE
         only = self.supplies[0] if len(self.supplies) == 1 else None

@@ -1,0 +1,82 @@
+"""Descriptors become accesses that cover exactly the bytes asked for."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.components.access_plan import extent, plan, runs
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.sim_engine.address_map import AddressMap
+from kernbench.topology.builder import resolve_topology
+
+SPEC = resolve_topology("default").spec
+ADDRESSES = AddressMap(SPEC)
+SLICE = SPEC.cube.hbm.bytes_per_slice
+BASE = PhysAddr.hbm_addr(0, 0, 0, 0).encode()
+
+
+def bytes_of(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...]) -> set[int]:
+    """Offsets of every byte of an array."""
+    return {
+        sum(i * s for i, s in zip(index, strides, strict=True)) + b
+        for index in itertools.product(*map(range, shape))
+        for b in range(itemsize)
+    }
+
+
+@st.composite
+def strided(draw: st.DrawFn) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """A non-overlapping array: each axis steps over all of the axes inside it, with a gap or none."""
+    itemsize = draw(st.sampled_from([1, 2, 4]))
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    strides: list[int] = []
+    span = itemsize
+    for count in reversed(shape):
+        step = span + itemsize * draw(st.sampled_from([0, 0, 1, 7]))
+        strides.append(step)
+        span = step * (count - 1) + span
+    return shape, itemsize, tuple(reversed(strides))
+
+
+@given(strided(), st.integers(0, 200))
+@settings(max_examples=200, deadline=None)
+def test_accesses_cover_each_byte_once(array: tuple[tuple[int, ...], int, tuple[int, ...]], before_end: int) -> None:
+    shape, itemsize, strides = array
+    low, span = extent(shape, itemsize, strides)
+    assert low == 0
+    start = BASE + SLICE - min(before_end, span)  # may run over the end of slice 0 into slice 1
+    targets = plan(ADDRESSES, ((start, span),), shape, itemsize, strides)
+    covered = [
+        access.pa + row * access.stride + byte - start
+        for _, access in targets
+        for row in range(access.rows)
+        for byte in range(access.row_bytes)
+    ]
+    assert len(covered) == len(set(covered))
+    assert set(covered) == bytes_of(shape, itemsize, strides)
+    for node, access in targets:
+        assert node == f"sip0.cube0.hbm{0 if access.pa < BASE + SLICE else 1}"
+
+
+def test_contiguous_axes_are_one_run() -> None:
+    assert runs((4, 8, 16), 2, None) == (1024, ())
+    assert runs((4, 8, 16), 2, (256, 32, 2)) == (1024, ())
+    assert runs((4, 8, 16), 2, (512, 32, 2)) == (256, ((4, 512),))
+
+
+def test_a_row_major_tile_is_one_two_dimensional_access() -> None:
+    ((node, access),) = plan(ADDRESSES, ((BASE, 31 * 1024 + 128),), (32, 64), 2, (1024, 2))
+    assert node == "sip0.cube0.hbm0"
+    assert (access.rows, access.row_bytes, access.stride) == (32, 128, 1024)
+
+
+def test_shards_of_a_virtual_range_are_joined_in_order() -> None:
+    second = PhysAddr.pe_hbm_addr(0, 0, 3, 4, 0, SLICE).encode()
+    targets = plan(ADDRESSES, ((BASE, 100), (second, 60)), (80,), 2, None)
+    assert [(node, a.pa, a.nbytes) for node, a in targets] == [
+        ("sip0.cube0.hbm0", BASE, 100),
+        ("sip0.cube3.hbm4", second, 60),
+    ]

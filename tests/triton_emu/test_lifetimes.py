@@ -1,0 +1,161 @@
+"""Scratch: a handle's memory goes back when the handle is gone and the commands that use it are done."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from fake_pe import TCM_BASE, FakePe, Memory, site_of
+
+from kernbench.common.errors import AllocationError, KernelError
+from kernbench.messages.commands import AwaitSpace, Issue
+from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.triton_emu.kernel_run import KernelRun
+from kernbench.triton_emu.scratch import Lifetimes
+
+KIB = 1024
+
+
+def start(function: Any, nbytes: int = 4 * KIB) -> tuple[KernelRun, ScratchAllocator]:
+    scratch = ScratchAllocator(TCM_BASE, nbytes)
+    return KernelRun(function, (), {}, site_of(function), scratch), scratch
+
+
+def test_memory_goes_back_when_both_handle_and_commands_are_done() -> None:
+    def kernel(tl: Any) -> None:
+        x = tl.load(0, 16, "f32")
+        tl.store(64, x)
+        del x
+        tl.store(128, tl.zeros(4, "i8"))
+
+    run, scratch = start(kernel)
+    load = run.resume()
+    assert isinstance(load, Issue)
+    run.resume()  # the store
+    run.resume()  # the zeros: x is gone, its load and store are under way
+    assert len(scratch.live()) == 2
+    run.completed(0)
+    assert len(scratch.live()) == 2
+    run.completed(1)
+    assert [size for _, size in scratch.live()] == [4]
+    run.close()
+    assert scratch.live() == ()
+
+
+def test_memory_of_a_live_handle_stays_when_its_commands_are_done() -> None:
+    def kernel(tl: Any) -> None:
+        x = tl.load(0, 16, "f32")
+        tl.barrier()
+        del x
+        tl.barrier()
+
+    run, scratch = start(kernel)
+    run.resume()
+    run.completed(0)
+    run.resume()
+    assert len(scratch.live()) == 1
+    run.resume()
+    assert scratch.live() == ()
+
+
+def test_an_operand_used_twice_by_one_command() -> None:
+    def kernel(tl: Any) -> None:
+        x = tl.load(0, 4, "f32")
+        x = x * x
+        tl.store(0, x)
+
+    memory = Memory(64)
+    memory.view(0, (4,), site_of(kernel).dot_dtypes[0])[...] = 3
+    FakePe(memory).run(kernel)
+    assert (memory.view(0, (4,), site_of(kernel).dot_dtypes[0]) == 9).all()
+
+
+def test_a_full_scratch_waits_for_what_will_be_given_back() -> None:
+    def kernel(tl: Any) -> None:
+        for i in range(20):
+            tl.store(i * KIB, tl.load(i * KIB, KIB, "i8") + 1)
+
+    pe = FakePe(Memory(20 * KIB), scratch_bytes=4 * KIB, order=7)
+    pe.run(kernel)
+    waits = [r for r in pe.requests if isinstance(r, AwaitSpace)]
+    assert waits
+    assert all(r.nbytes == KIB and r.line for r in waits)
+    assert (pe.memory.raw == 1).all()
+
+
+def test_a_scratch_that_stays_full_says_who_holds_it() -> None:
+    def kernel(tl: Any) -> None:
+        held = [tl.load(0, (16, 16), "f32") for _ in range(3)]
+        held.append(tl.zeros((16, 32), "f16"))
+
+    with pytest.raises(AllocationError) as caught:
+        FakePe(Memory(4096), scratch_bytes=3 * KIB + 512).run(kernel)
+    first = kernel.__code__.co_firstlineno
+    text = str(caught.value)
+    assert f"{__file__}:{first + 2}: scratch is full: asked for 1024 bytes" in text
+    assert "512 bytes are free" in text
+    assert re.search(rf"3072 bytes  3 x load \(16, 16\) f32 at line {first + 1}$", text, re.M)
+    assert caught.traceback[-1].lineno == first + 1
+
+
+def test_scratch_in_pieces_is_told_from_scratch_that_is_used_up() -> None:
+    def kernel(tl: Any) -> None:
+        held = [tl.zeros(KIB, "i8") for _ in range(4)]
+        del held[2], held[0]
+        tl.zeros(2 * KIB, "i8")
+
+    with pytest.raises(AllocationError, match="2048 bytes are free but in pieces"):
+        FakePe(Memory(64), scratch_bytes=4 * KIB).run(kernel)
+
+
+def test_a_kernel_may_catch_and_go_on() -> None:
+    def kernel(tl: Any) -> None:
+        with pytest.raises(AllocationError):
+            tl.zeros(8 * KIB, "i8")
+        with pytest.raises(KernelError):
+            tl.zeros(0, "i8")
+        tl.store(0, tl.full(4, 7, "i8"))
+
+    memory = Memory(64)
+    pe = FakePe(memory, scratch_bytes=4 * KIB)
+    pe.run(kernel)
+    assert [c.serial for c in pe.commands] == [0, 1]
+    assert bytes(memory.raw[:4]) == b"\7\7\7\7"
+
+
+def test_what_comes_late_after_the_end_is_harmless() -> None:
+    kept: list[Any] = []
+
+    def kernel(tl: Any) -> None:
+        kept.append(tl.zeros(4, "i8"))
+
+    run, scratch = start(kernel)
+    run.resume()
+    assert run.resume() is None
+    run.close()
+    run.completed(0)
+    kept.clear()
+    assert scratch.live() == ()
+
+
+def test_lifetimes_alone() -> None:
+    class Home:
+        def __init__(self) -> None:
+            self.freed: list[int] = []
+
+        def free(self, addr: int, /) -> None:
+            self.freed.append(addr)
+
+    home, lifetimes = Home(), Lifetimes()
+    a, b = lifetimes.hold(1, home), lifetimes.hold(2, home)
+    lifetimes.began(0, (a,))
+    lifetimes.began(1, (a, b))
+    a.drop()
+    a.drop()
+    assert (lifetimes.releasing, home.freed) == (1, [])
+    lifetimes.completed(0)
+    lifetimes.completed(1)
+    assert (lifetimes.releasing, home.freed) == (0, [1])
+    b.drop()
+    assert home.freed == [1, 2]
