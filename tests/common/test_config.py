@@ -25,7 +25,7 @@ class Outer(cf.ConfigModel):
     count: int = Field(ge=1)
     express: bool = True
     size: Annotated[int, BeforeValidator(parse_size)] = 0
-    links: dict[str, Inner] = {}
+    links: dict[str, Inner] = Field(default={})
     items: tuple[int, ...] = ()
     inner: Inner | None = None
     either: int | str = 0

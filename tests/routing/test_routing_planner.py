@@ -182,7 +182,7 @@ def test_a_route_is_planned_once(planner: RoutePlanner) -> None:
 
 
 def test_an_unknown_node_is_named(planner: RoutePlanner) -> None:
-    with pytest.raises(UnknownNameError, match="sip0.cube99.sram"):
+    with pytest.raises(UnknownNameError, match=r"sip0\.cube99\.sram"):
         planner.route("host", "sip0.cube99.sram")
 
 

@@ -10,9 +10,10 @@ from kernbench.common.config import apply_overrides, parse_document
 from kernbench.common.errors import ConfigError
 from kernbench.di.part import Part, PartAttrs
 from kernbench.di.registry import Registry
+from kernbench.policy.address.layout import AddressFormat
 from kernbench.topology.attrs import HbmCtrlAttrs
 from kernbench.topology.builder import compile_topology, resolve_topology
-from kernbench.topology.rules import broken
+from kernbench.topology.rules import FORMATS, broken
 
 
 def problems(text: str, registry: Registry, *overrides: str) -> list[str]:
@@ -189,6 +190,12 @@ def test_the_wide_format_lifts_the_limits(default_text: str, registry: Registry)
         "field sip_id of the wide"
         in problems(default_text, registry, "address.format=wide", "system.sips.count=1025")[0]
     )
+
+
+def test_the_limits_are_those_of_the_addresses() -> None:
+    for name, limits in FORMATS.items():
+        address = AddressFormat(name)
+        assert (address.sip_limit, address.cube_limit) == (1 << limits.sip_bits, 1 << limits.cube_bits)
 
 
 def test_mod_hashing_takes_any_number_of_channels(default_text: str, registry: Registry) -> None:

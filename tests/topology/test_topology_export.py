@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_cables_run_between_the_sips(compiled: Compile, sips: str, edge: str) ->
     paths = [*(cable.path for cable in scale_up_cables(graph)), *host_cables(graph)]
     assert len(paths) > graph.spec.num_sips
     for path in paths:
-        for a, b in zip(path, path[1:], strict=False):
+        for a, b in pairwise(path):
             assert a[0] == pytest.approx(b[0]) or a[1] == pytest.approx(b[1])
             assert not any(_crosses(rect, a, b) for rect in cubes)
 

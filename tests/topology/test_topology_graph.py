@@ -18,6 +18,7 @@ import yaml
 from kernbench.common.config import parse_document
 from kernbench.common.errors import UnknownNameError
 from kernbench.common.ids import pe_part
+from kernbench.di.kinds import PE_KINDS
 from kernbench.di.registry import Registry
 from kernbench.topology.builder import Topology, compile_topology, resolve_topology, topology_file
 from kernbench.topology.fabric import fabric_links, sip_neighbours, sip_ports
@@ -52,7 +53,7 @@ def test_the_default_machine_has_the_parts_of_the_specification(graph: Graph) ->
         "hbm_ctrl": 256,
         "m_cpu": 32,
         "sram": 32,
-        **{f"pe_{part}": 256 for part in ["cpu", "scheduler", "dma", "fetch_store", "gemm", "math", "tcm", "mmu", "ipcq"]},
+        **dict.fromkeys(PE_KINDS, 256),
     }
     assert (spec.cube.slice_bw_gbs, spec.cube.pc_bw_gbs) == (204.8, 32.0)
     assert spec.hbm_bytes_per_sip == 16 * 8 * 6 * 2**30
@@ -252,6 +253,7 @@ from hashlib import sha256
 from conftest import SHARED
 from kernbench.di.kinds import KINDS
 from kernbench.di.part import Part
+from kernbench.di.kinds import PE_KINDS
 from kernbench.di.registry import Registry
 from kernbench.topology.builder import resolve_topology
 registry = Registry()

@@ -74,9 +74,15 @@ class Memory:
 
 
 class FakePe:
-    """One PE. ``order``: a seed for the order in which commands complete; None: program order, each at once."""
+    """One PE. ``order``: a seed for the order in which commands complete; None: program order, each at once.
 
-    def __init__(self, memory: Memory, scratch_bytes: int = 1 << 20, order: int | None = None) -> None:
+    A ``lazy`` one completes nothing until the kernel waits.
+    """
+
+    def __init__(
+        self, memory: Memory, scratch_bytes: int = 1 << 20, order: int | None = None, lazy: bool = False
+    ) -> None:
+        self.lazy = lazy
         self.memory = memory
         self.tcm = Memory(scratch_bytes, TCM_BASE)
         self.scratch = ScratchAllocator(TCM_BASE, scratch_bytes)
@@ -105,7 +111,7 @@ class FakePe:
         if isinstance(request, Issue):
             self._check_after(request.command)
             self._under_way.append(request.command)
-            while self._under_way and (self._order is None or self._order.random() < 0.4):
+            while self._under_way and not self.lazy and (self._order is None or self._order.random() < 0.4):
                 self._complete_one(run)
         elif isinstance(request, AwaitSpace):
             assert self._under_way, "waits for space that nothing will give back"

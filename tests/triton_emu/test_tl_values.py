@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_pe import FakePe, Memory, random_array
+from fake_pe import FakePe, Memory, random_array, site_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -213,8 +214,6 @@ def test_results_of_broadcasting_are_numpys(data: st.DataObject) -> None:
 
 
 def test_commands_wait_for_what_is_under_way_only() -> None:
-    afters: list[tuple[int, ...]] = []
-
     def kernel(tl: Any) -> None:
         a = tl.load(0, (4, 4), "f32")
         b = tl.load(64, (4, 4), "f32")
@@ -222,23 +221,9 @@ def test_commands_wait_for_what_is_under_way_only() -> None:
         tl.barrier()
         tl.store(128, c + a)
 
-    pe = FakePe(Memory(256), order=None)
-    pe._serve = hold_until_barrier(pe)  # type: ignore[method-assign]  # noqa: SLF001
+    pe = FakePe(Memory(256), lazy=True)
     pe.run(kernel)
-    afters = [c.after for c in pe.commands]
-    assert afters == [(), (), (), (0, 1, 2), (), (4,)]
-
-
-def hold_until_barrier(pe: FakePe) -> Callable[..., None]:
-    def serve(run: Any, request: Any) -> None:
-        pe.requests.append(request)
-        if type(request).__name__ == "Issue":
-            pe._under_way.append(request.command)  # noqa: SLF001
-        else:
-            while pe._under_way:  # noqa: SLF001
-                pe._complete_one(run)  # noqa: SLF001
-
-    return serve
+    assert [c.after for c in pe.commands] == [(), (), (), (0, 1, 2), (), (4,)]
 
 
 def test_print_takes_anything() -> None:
@@ -251,6 +236,21 @@ def test_print_takes_anything() -> None:
     zeros, line = pe.commands
     assert isinstance(zeros, MathCommand)
     assert line.parts == ("x =", zeros.dst, "3")  # type: ignore[union-attr]
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    names: dict[str, Any] = {}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    memory = Memory(4096)
+    x = random_array(np.random.default_rng(1), (7, 5), F16)
+    memory.put(0, x)
+    for pe in range(3):
+        site = site_of(names["scaled_rows"], (pe, 0, 0), (3, 1, 1))
+        FakePe(memory).run(names["scaled_rows"], 0, 1024, 7, 5, 0.5, site=site)
+    wanted = np.exp(x.astype(np.float32) / 2)
+    wanted /= wanted.sum(-1, keepdims=True)
+    np.testing.assert_allclose(memory.view(1024, (7, 5), F16), wanted, rtol=1e-3)
 
 
 def test_casts_that_change_nothing_are_free() -> None:

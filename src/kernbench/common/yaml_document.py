@@ -19,7 +19,7 @@ from kernbench.common.errors import Problem
 Path = tuple[str | int, ...]
 
 # Aliases may repeat parts of a file; beyond this many entries it is a mistake or an attack, not a configuration.
-MAX_ENTRIES = 200_000
+MAX_ENTRIES = 50_000
 _LOADER: type[yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # type: ignore[assignment]
 _EXPONENT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+")
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"

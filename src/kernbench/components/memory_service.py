@@ -61,6 +61,19 @@ class MemoryServer:
         """True when nothing is being served."""
         return self.free_at <= self._clock.time and not self._queue
 
+    def work_since(self, since: int, busy: int) -> int:
+        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now; what is left of it.
+
+        For work that became known late: the data of a write have been coming in since ``since``.
+        """
+        if not self.idle:
+            return busy
+        start = max(since, self.free_at)
+        done = min(busy, max(0, self._clock.time - start))
+        self.free_at = start + done
+        self.busy_ps += done
+        return busy - done
+
     def submit(self, job: Job) -> None:
         """Serve ``job`` as soon as its turn comes."""
         if self.idle:

@@ -80,11 +80,7 @@ class Responder:
     def _write(self, message: WriteData, transfer: Transfer) -> None:
         now = self.clock.time
         server, access = self.writes, message.access
-        busy = self.write_ps(access)
-        if server.idle:
-            done_before = max(0, now - max(transfer.head_ps, server.free_at))
-            server.busy_ps += min(busy, done_before)
-            busy = max(0, busy - done_before)
+        busy = server.work_since(transfer.head_ps, self.write_ps(access))
         if busy == 0:
             self.clock.call_at(now + self.access_ps, self._commit, message)
             return

@@ -1,7 +1,7 @@
 """Matrix products of row-major matrices, in blocks that fit in scratch. Sizes need not divide.
 
 ``dtype`` is the type of the factors. The product has ``out_dtype``, else what ``tl.dot`` gives (``dtype``; i32 for i8).
-Sums over several blocks of K are kept in ``acc_dtype``, else in the product's type (integers: in dot's).
+Sums of floats over several blocks of K are kept in ``acc_dtype``, else in the product's type; of integers, in dot's.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def multiply(
                 a = tl.load(a_ptr + (i * k + p) * item, (rows, depth), dtype, strides=(k * item, item))
                 for at, b_ptr in enumerate(b_ptrs):
                     b = tl.load(b_ptr + (p * n + j) * item, (depth, columns), dtype, strides=(n * item, item))
-                    sums = acc_dtype or (out_dtype if a.dtype.is_float else None)
+                    sums = (acc_dtype or out_dtype) if a.dtype.is_float else None
                     totals[at] = tl.dot(a, b, totals[at], out_dtype=sums)
             for c_ptr, total in zip(c_ptrs, totals, strict=True):
                 # Integer products keep the wider type of their sums; float ones go back to that of the factors.

@@ -96,7 +96,9 @@ def compare(
     got, wanted = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         error = np.where(got == wanted, 0.0, np.abs(got - wanted))
-        wrong = ~(error <= tolerance.atol + tolerance.rtol * np.abs(wanted)) | (np.isinf(wanted) & (got != wanted))
+        near = error <= tolerance.atol + tolerance.rtol * np.abs(wanted)
+    # Whatever the tolerances, only infinity itself is close to infinity.
+    wrong = (got != wanted) & ~(near & np.isfinite(wanted))
     both_nan = np.isnan(got) & np.isnan(wanted)
     if equal_nan:
         wrong, error = wrong & ~both_nan, np.where(both_nan, 0.0, error)

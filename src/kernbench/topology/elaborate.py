@@ -71,10 +71,11 @@ def _sip(draft: _Draft, sip: int) -> None:
     chiplet = draft.geometry.chiplet(outline)
     _io_chiplet(draft, sip, chiplet)
     _scale_up_ports(draft, sip, chiplet)
+    _io_ucie(draft, sip, outline, chiplet)
     for cube in range(draft.spec.cubes_per_sip):
         _cube(draft, sip, cube, draft.geometry.cube_rect(outline, cube))
     _cube_mesh(draft, sip)
-    _io_to_cubes(draft, sip, outline, chiplet)
+    _io_to_cubes(draft, sip)
 
 
 def _io_chiplet(draft: _Draft, sip: int, chiplet: ChipletGeometry) -> None:
@@ -96,13 +97,18 @@ def _scale_up_ports(draft: _Draft, sip: int, chiplet: ChipletGeometry) -> None:
         draft.join(sip_part(sip, "io_noc"), name, link, "io_internal")
 
 
-def _io_to_cubes(draft: _Draft, sip: int, outline: Rect, chiplet: ChipletGeometry) -> None:
-    parts, links, edge = draft.spec.sip.components, draft.spec.sip.links, draft.spec.sip.io_chiplet.edge
+def _io_ucie(draft: _Draft, sip: int, outline: Rect, chiplet: ChipletGeometry) -> None:
+    part, link = draft.spec.sip.components.ucie, draft.spec.sip.links.io_internal
     for index, cube in enumerate(draft.spec.sip.edge_cubes):
         pos = chiplet.facing(draft.geometry.cube_rect(outline, cube))
-        name = draft.add(io_ucie_id(sip, index), parts.ucie, pos, sip=sip, index=index)
-        draft.join(sip_part(sip, "io_noc"), name, links.io_internal, "io_internal")
-        draft.join(name, ucie_id(sip, cube, edge), links.io_to_cube, "io_to_cube")
+        name = draft.add(io_ucie_id(sip, index), part, pos, sip=sip, index=index)
+        draft.join(sip_part(sip, "io_noc"), name, link, "io_internal")
+
+
+def _io_to_cubes(draft: _Draft, sip: int) -> None:
+    link, edge = draft.spec.sip.links.io_to_cube, draft.spec.sip.io_chiplet.edge
+    for index, cube in enumerate(draft.spec.sip.edge_cubes):
+        draft.join(io_ucie_id(sip, index), ucie_id(sip, cube, edge), link, "io_to_cube")
 
 
 def _cube_mesh(draft: _Draft, sip: int) -> None:

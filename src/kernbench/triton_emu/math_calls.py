@@ -155,7 +155,9 @@ class MathCalls(ElementwiseCalls):
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
         order = permutation(perm, self._own(x).shape)
         axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-        return self._compute(self._line(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order))
+        return self._compute(
+            self._line(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order)
+        )
 
     def broadcast(self, x: Handle, shape: Ints) -> Handle:
         """``x`` repeated to ``shape``, by NumPy's rule, as operators do by themselves; ``x`` if it has that shape."""

@@ -157,6 +157,7 @@ class Express:
         port.ready_at = port_claim.over_at
         transfer.profile = profile
         transfer.was_express = True
+        transfer.admission = self.n_admitted
         transfer.callbacks = ARRIVED
         last = route.links[-1]
         transfer.head_ps = start + route.offsets[-1] + last.overhead_ps
@@ -183,7 +184,10 @@ class Express:
         self.n_revoked += len(victims)
 
     def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
-        """The express transfers connected to ``inputs`` in the order they were sent, and all places they claim."""
+        """The express transfers connected to ``inputs`` in the order they were admitted, and all places they claim.
+
+        Transfers are numbered when they are made, which need not be the order in which they come and queue.
+        """
         victims: dict[int, Transfer] = {}
         touched: dict[int, Input] = {}
         todo = list(inputs)
@@ -197,10 +201,10 @@ class Express:
             touched[place.index] = place
             for claim in place.claims:
                 transfer = claim.transfer
-                if transfer.serial not in victims:
-                    victims[transfer.serial] = transfer
+                if transfer.admission not in victims:
+                    victims[transfer.admission] = transfer
                     todo += [transfer.port, *transfer.route.links]
-        return [victims[s] for s in sorted(victims)], [touched[i] for i in sorted(touched)]
+        return [victims[n] for n in sorted(victims)], [touched[i] for i in sorted(touched)]
 
     def _unclaim(self, place: Input, now: int) -> None:
         """Set a link or port back to what it is without its express transfers."""

@@ -67,10 +67,12 @@ class Transfer:
     """S bytes from a port along a route.
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
-    While it is express (``profile`` is set) it has no packets, and it is its own delivery event.
+    While it is express (``profile`` is set) it has no packets, and it is its own delivery event; ``admission`` numbers
+    express transfers in the order they were admitted, which is the order they use a link in.
     """
 
     __slots__ = (
+        "admission",
         "arg",
         "callbacks",
         "delivered_ps",
@@ -122,6 +124,7 @@ class Transfer:
         self.injected_ps = self.delivered_ps = self.head_ps = NEVER
         self.start_ps = 0
         self.profile: Profile | None = None
+        self.admission = -1
         self.port_ready_before = 0
         self.was_express = False
         self.hop_times: HopTimes | None = None
