@@ -269,6 +269,7 @@ def test_on_any_machine_the_local_slice_needs_no_router(compiled: Compile, machi
         assert kinds(graph, route) == {"pe_dma", "xbar", "hbm_ctrl"}
 
 
+@settings(deadline=None)
 @given(st.tuples(st.integers(0, 9), st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 9)))
 def test_xy_is_shortest(src: tuple[int, int], dst: tuple[int, int]) -> None:
     cells = list(xy_cells(src, dst))

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -283,16 +282,23 @@ def test_order_does_not_depend_on_the_hash_seed() -> None:
 
 
 def test_compiling_is_linear_in_nodes(compiled: Compile) -> None:
-    """Counts, not seconds, would be better; but a quadratic pass shows as a factor of eight here."""
+    """Python calls a node, which no load of the machine that runs the test can change."""
 
-    def seconds_a_node(*overrides: str) -> float:
-        start = time.perf_counter()
-        nodes = len(compiled(*overrides).topology_obj.nodes)
-        return (time.perf_counter() - start) / nodes
+    def calls_a_node(*overrides: str) -> float:
+        calls = 0
 
-    small = min(seconds_a_node("system.sips.count=2") for _ in range(3))
-    large = min(seconds_a_node("system.sips.count=16") for _ in range(2))
-    assert large < 4 * small
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            nodes = len(compiled(*overrides).topology_obj.nodes)
+        finally:
+            sys.setprofile(None)
+        return calls / nodes
+
+    assert calls_a_node("system.sips.count=16") < calls_a_node("system.sips.count=2")
 
 
 def test_fabric_links_come_in_a_fixed_order(compiled: Compile) -> None:

@@ -51,9 +51,14 @@ class TransportSpec(ConfigModel):
     long_link_fifo_bytes: Size | None = None
     express: bool = True
 
+    @property
+    def least_fifo(self) -> int:
+        """A FIFO holds some packets whatever the file says: with fewer a link waits for credits of its own making."""
+        return PACKETS_PER_FIFO * self.packet_bytes
+
     def fifo_of(self, link: LinkSpec) -> int:
         """Bytes of FIFO of a link inside a cube."""
-        return link.fifo_bytes or self.fifo_bytes or PACKETS_PER_FIFO * self.packet_bytes
+        return max(link.fifo_bytes or self.fifo_bytes or 0, self.least_fifo)
 
     def long_fifo_of(self, link: LinkSpec, overhead_ns: float) -> int:
         """Bytes of FIFO of a link outside the cubes: twice what is under way in ``overhead_ns``, and some packets.
@@ -61,8 +66,8 @@ class TransportSpec(ConfigModel):
         Below the bandwidth-delay product a link is throttled by its credits. ``overhead_ns`` is all of a hop: the
         node entered, the wire and the link's own.
         """
-        in_flight = math.ceil(2 * overhead_ns * link.bw_gbs) + PACKETS_PER_FIFO * self.packet_bytes
-        return link.fifo_bytes or self.long_link_fifo_bytes or in_flight
+        in_flight = math.ceil(2 * overhead_ns * link.bw_gbs) + self.least_fifo
+        return max(link.fifo_bytes or self.long_link_fifo_bytes or in_flight, self.least_fifo)
 
 
 class SipsSpec(ConfigModel):

@@ -10,7 +10,6 @@ turned back into packets exactly where they are now, and the newcomer goes by pa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kernbench.sim_engine.clock import RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.sim_engine.hooks import Hook, LinkBusy
@@ -19,22 +18,32 @@ from kernbench.sim_engine.transport.route import Profile, Route
 from kernbench.sim_engine.transport.transfer import Packet, Transfer
 
 
-@dataclass(slots=True)
 class Claim:
     """An express transfer's use of one link (``hop`` of its route), or of its port (``hop`` -1).
 
-    ``free_before`` and ``ready_before`` are the link's state without it; ``over_at`` is when its use ends; ``earlier``
-    are the claims whose bytes may still be in the FIFO when it comes.
+    ``free_before`` and ``ready_before`` are the link's state without it; ``over_at`` is when its use ends; ``peak`` the
+    most bytes it finds in the FIFO; ``earlier`` are the claims whose bytes may still be there when it comes.
     """
 
-    transfer: Transfer
-    profile: Profile
-    hop: int
-    free_before: int
-    ready_before: int
-    over_at: int
-    peak: int
-    earlier: tuple[Claim, ...]
+    __slots__ = ("earlier", "free_before", "hop", "over_at", "peak", "ready_before", "transfer")
+
+    def __init__(
+        self, transfer: Transfer, hop: int, free_before: int, ready_before: int, over_at: int, peak: int
+    ) -> None:
+        self.transfer = transfer
+        self.hop = hop
+        self.free_before = free_before
+        self.ready_before = ready_before
+        self.over_at = over_at
+        self.peak = peak
+        self.earlier: tuple[Claim, ...] = ()
+
+    @property
+    def profile(self) -> Profile:
+        """The course of the transfer."""
+        profile = self.transfer.profile
+        assert profile is not None
+        return profile
 
     def unstarted_bytes(self, now: int) -> int:
         """Bytes that have not been granted the link by ``now``."""
@@ -98,72 +107,76 @@ class Express:
         if pace is None:
             return False
         profile = transfer.route.profile(transfer.nbytes, pace)
+        transfer.profile = profile
         transfer.start_ps = start
-        claims = self._claims(transfer, profile, now)
-        if claims is None:
+        if not self._meets_nobody(transfer, profile, now):
             return False
-        self._book(transfer, profile, claims)
+        self._book(transfer, profile)
         return True
 
-    def _claims(self, transfer: Transfer, profile: Profile, now: int) -> list[Claim] | None:
-        """What ``transfer`` would claim, or None when it could meet somebody."""
-        claims: list[Claim] = []
-        links, offsets, ends = transfer.route.links, transfer.route.offsets, profile.ends
-        start, last = transfer.start_ps, len(links) - 1
-        for hop, link in enumerate(links):
+    def _meets_nobody(self, transfer: Transfer, profile: Profile, now: int) -> bool:
+        """Whether ``transfer`` follows all express transfers on its way and finds no packets there."""
+        route, start, peaks = transfer.route, transfer.start_ps, profile.peaks
+        last = len(peaks)
+        for hop, (link, offset) in enumerate(zip(route.links, route.offsets, strict=True)):
             if link.users:
-                return None
-            if link.claims:
+                return False
+            if link.claims and link.claims_over_at <= now:
                 link.settle(now)
-            if start + offsets[hop] < link.free_at:
-                return None
-            if hop == last:
-                over, peak = start + offsets[hop] + ends[hop], 0
-            else:
-                if start + offsets[hop + 1] < link.ready_at:
-                    return None
-                over, peak = start + offsets[hop + 1] + ends[hop + 1], profile.peaks[hop]
-            claim = Claim(transfer, profile, hop, link.free_at, link.ready_at, over, peak, ())
-            if hop != last and not self._fits(claim, link, now):
-                return None
-            claims.append(claim)
-        return claims
+            if start + offset < link.free_at:
+                return False
+            if hop < last:
+                if start + offset + link.hop_ps < link.ready_at:
+                    return False
+                if peaks[hop] + link.used + link.claimed_bytes > link.sure_bytes and not self._fits(
+                    link, transfer, profile, hop, now
+                ):
+                    return False
+        return True
 
-    def _fits(self, claim: Claim, link: Link, now: int) -> bool:
-        """Whether the FIFO behind ``link`` never overflows; sets the claim's true peak."""
-        if link.credits:
-            link.hold(0, now)
-        bound = claim.peak + link.used + sum(c.transfer.nbytes for c in link.claims)
-        if bound <= min(link.capacity, link.peak):
-            return True  # and it cannot be a new peak
+    def _fits(self, link: Link, transfer: Transfer, profile: Profile, hop: int, now: int) -> bool:
+        """Whether the FIFO behind ``link`` never overflows. Asked when it could, or when there is a new peak."""
+        link.hold(0, now)
+        link.settle(now)
+        peak = profile.peaks[hop]
+        if peak + link.used + link.claimed_bytes <= link.sure_bytes:
+            return True
         if link.used:
             return False  # packets on their way out would have to be followed byte by byte: let packets do that
         if link.claims:
-            claim.earlier = tuple(link.claims)
-            claim.peak = claim.peak_until(claim.over_at)
-        return claim.peak <= link.capacity
+            peak = self._claim(link, transfer, profile, hop).peak
+        return peak <= link.capacity
 
-    def _book(self, transfer: Transfer, profile: Profile, claims: list[Claim]) -> None:
+    def _claim(self, link: Link, transfer: Transfer, profile: Profile, hop: int) -> Claim:
+        """The claim of ``transfer`` on a link that it leaves by another one."""
+        over_at = transfer.start_ps + transfer.route.offsets[hop + 1] + profile.ends[hop + 1]
+        claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at, profile.peaks[hop])
+        if link.claims and claim.peak + link.claimed_bytes > link.sure_bytes:
+            claim.earlier = tuple(link.claims)
+            claim.peak = claim.peak_until(over_at)
+        return claim
+
+    def _book(self, transfer: Transfer, profile: Profile) -> None:
         route, start, port = transfer.route, transfer.start_ps, transfer.port
-        for claim, link, offset, end in zip(claims, route.links, route.offsets, profile.ends, strict=True):
-            link.free_at = start + offset + end
-            if claim.hop < len(claims) - 1:
-                link.ready_at = claim.over_at
-            link.claims.append(claim)
-            link.granted_bytes += transfer.nbytes
-            link.busy_ps += serialisation(link, transfer.nbytes, transfer.last_bytes)
-        port_claim = Claim(transfer, profile, -1, 0, port.ready_at, start + profile.ends[0], 0, ())
-        port.claims.append(port_claim)
-        port.ready_at = port_claim.over_at
-        transfer.profile = profile
-        transfer.was_express = True
+        links, offsets, ends = route.links, route.offsets, profile.ends
+        last = len(links) - 1
+        nbytes = transfer.nbytes
+        for hop in range(last):
+            link = links[hop]
+            claim = self._claim(link, transfer, profile, hop)
+            link.ready_at = claim.over_at
+            link.claim(claim, start + offsets[hop] + ends[hop], nbytes, profile.busy[hop])
+        final = links[last]
+        end = start + offsets[last] + ends[last]
+        final.claim(Claim(transfer, last, final.free_at, final.ready_at, end, 0), end, nbytes, profile.busy[last])
+        port_end = start + ends[0]
+        port.claims.append(Claim(transfer, -1, 0, port.ready_at, port_end, 0))
+        port.ready_at = port_end
+        transfer.express = True
         transfer.admission = self.n_admitted
         transfer.callbacks = ARRIVED
-        last = route.links[-1]
-        transfer.head_ps = start + route.offsets[-1] + last.overhead_ps
-        self.clock.at(
-            start + route.offsets[-1] + profile.ends[-1] + last.overhead_ps, RANK_DELIVER + last.index, transfer
-        )
+        transfer.head_ps = start + offsets[last] + final.overhead_ps
+        self.clock.at(end + final.overhead_ps, RANK_DELIVER + final.index, transfer)
         self.n_admitted += 1
 
     def revoke(self, inputs: Iterable[Input]) -> None:
@@ -216,12 +229,13 @@ class Express:
                 place.peak = max(place.peak, claim.peak_until(now))
                 place.granted_bytes -= claim.unstarted_bytes(now)
                 place.busy_ps -= claim.unstarted_ps(now)
+            place.claimed_bytes = 0
         place.claims.clear()
 
     def _materialise(self, transfer: Transfer, now: int) -> None:
         """Make the packets of ``transfer`` that have not arrived, each where it is at ``now``."""
         course = Course(transfer)
-        transfer.profile = None
+        transfer.express = False
         transfer.callbacks = ()
         if course.start(0, len(course.links) - 1) > now:
             transfer.head_ps = 1 << 62
@@ -345,13 +359,12 @@ def zero_load_ps(route: Route, nbytes: int) -> int:
 def _arrived(transfer: Transfer) -> None:
     clock = transfer.route.links[-1].clock
     transfer.delivered_ps = clock.time
-    course = Course(transfer)
-    if transfer.hop_times is not None:
-        course.note_hops(clock.time)
     hook = transfer.route.links[-1].busy_hook
+    if transfer.hop_times is not None:
+        Course(transfer).note_hops(clock.time)
     if hook.listeners:
-        course.report(hook, clock.time)
-    transfer.profile = None
+        Course(transfer).report(hook, clock.time)
+    transfer.express = False
     if transfer.done is not None:
         transfer.done(transfer)
 

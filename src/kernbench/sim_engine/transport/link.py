@@ -60,6 +60,8 @@ class Link(Input):
         "bw_gbs",
         "callbacks",
         "capacity",
+        "claimed_bytes",
+        "claims_over_at",
         "clock",
         "credits",
         "dst",
@@ -112,6 +114,8 @@ class Link(Input):
         self.granted_bytes = 0
         self.busy_ps = 0
         self.peak = 0
+        self.claimed_bytes = 0  # of express transfers that use it
+        self.claims_over_at = 0  # when the last of them is over
 
     @property
     def nbytes(self) -> int:
@@ -135,17 +139,36 @@ class Link(Input):
         """Time that ``nbytes`` occupy the link, in ps."""
         return self.packet_ps if nbytes == self.packet_bytes else transfer_ps(nbytes, self.bw_gbs)
 
+    @property
+    def sure_bytes(self) -> int:
+        """As many bytes in the FIFO fit and are no new peak."""
+        return self.peak if self.peak < self.capacity else self.capacity
+
+    def claim(self, claim: Claim, free_at: int, nbytes: int, busy_ps: int) -> None:
+        """Reserve the link for an express transfer of ``nbytes`` that has left it at ``free_at``."""
+        self.claims.append(claim)
+        self.claimed_bytes += nbytes
+        self.claims_over_at = max(self.claims_over_at, claim.over_at)
+        self.free_at = free_at
+        self.granted_bytes += nbytes
+        self.busy_ps += busy_ps
+
     def settle(self, now: int) -> None:
         """Forget the express transfers whose use of this link is over.
 
         One that ends here may be over before one that still waits in the FIFO, so all are looked at.
         """
-        over = [c for c in self.claims if c.over_at <= now]
-        if not over:
-            return
-        self.claims = [c for c in self.claims if c.over_at > now] if len(over) < len(self.claims) else []
+        if self.claims_over_at <= now:
+            over = self.claims
+            self.claims = []
+        else:
+            over = [c for c in self.claims if c.over_at <= now]
+            if over:
+                self.claims = [c for c in self.claims if c.over_at > now]
         for claim in over:
-            claim.earlier = ()  # nobody asks any more; do not keep a chain of the past alive
+            if claim.earlier:
+                claim.earlier = ()  # nobody asks any more; do not keep a chain of the past alive
+            self.claimed_bytes -= claim.transfer.nbytes
             self.peak = max(self.peak, claim.peak)
 
     def request(self, source: Input, when: int) -> None:

@@ -155,7 +155,7 @@ class Network:
 
     def curtail(self, transfer: Transfer, count: int) -> None:
         """Only the first ``count`` packets of ``transfer`` come as promised; the rest will be supplied anew."""
-        if transfer.profile is not None:
+        if transfer.express:
             self.express.revoke((transfer.port,))
         transfer.port.curtail(transfer, count)
 

@@ -14,7 +14,7 @@ exact in integer picoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ AT_ONCE = Pace(0, 0)
 class Profile:
     """The undisturbed course of a transfer of one size and supply pace over one route. Times in ps after its start.
 
-    ``peaks[j]`` is the most bytes it holds at once in the FIFO behind link j.
+    ``peaks[j]`` is the most bytes it holds at once in the FIFO behind link j, ``busy[j]`` how long it serialises there.
     """
 
     nbytes: int
@@ -45,6 +45,7 @@ class Profile:
     pace: tuple[int, ...]
     ends: tuple[int, ...]
     peaks: tuple[int, ...]
+    busy: tuple[int, ...]
 
 
 class Route:
@@ -91,9 +92,9 @@ class Route:
             end = max(end, n_full * step + link.serialise_ps(last_bytes))
             steps.append(step)
             ends.append(end)
-        profile = Profile(nbytes, self.packet_bytes, n_full, tuple(steps), tuple(ends), ())
-        peaks = tuple(self._own_peak(profile, hop) for hop in range(len(self.links) - 1))
-        return Profile(nbytes, self.packet_bytes, n_full, tuple(steps), tuple(ends), peaks)
+        busy = tuple(n_full * link.packet_ps + link.serialise_ps(last_bytes) for link in self.links)
+        profile = Profile(nbytes, self.packet_bytes, n_full, tuple(steps), tuple(ends), (), busy)
+        return replace(profile, peaks=tuple(self._own_peak(profile, hop) for hop in range(len(self.links) - 1)))
 
     def _own_peak(self, profile: Profile, hop: int) -> int:
         """Most bytes in the FIFO behind link ``hop``: occupancy grows with every grant, so at the last two of them."""

@@ -67,8 +67,8 @@ class Transfer:
     """S bytes from a port along a route.
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
-    While it is express (``profile`` is set) it has no packets, and it is its own delivery event; ``admission`` numbers
-    express transfers in the order they were admitted, which is the order they use a link in.
+    While it is ``express`` it has no packets, follows its ``profile`` and is its own delivery event; ``admission``
+    numbers express transfers in the order they were admitted, which is the order they use a link in.
     """
 
     __slots__ = (
@@ -77,6 +77,7 @@ class Transfer:
         "callbacks",
         "delivered_ps",
         "done",
+        "express",
         "head_ps",
         "hop_times",
         "injected_ps",
@@ -85,7 +86,6 @@ class Transfer:
         "nbytes",
         "next_packet",
         "port",
-        "port_ready_before",
         "profile",
         "route",
         "serial",
@@ -93,7 +93,6 @@ class Transfer:
         "supplied",
         "supplies",
         "supply_index",
-        "was_express",
     )
     _ok = True
 
@@ -125,8 +124,7 @@ class Transfer:
         self.start_ps = 0
         self.profile: Profile | None = None
         self.admission = -1
-        self.port_ready_before = 0
-        self.was_express = False
+        self.express = False
         self.hop_times: HopTimes | None = None
 
     @property

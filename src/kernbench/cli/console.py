@@ -1,0 +1,126 @@
+"""Where output goes and what it looks like: tables to stdout, progress to stderr, JSON as one document."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import rich_click as click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+# Wide enough for every table, where no terminal says how wide it is.
+PAGE_WIDTH = 120
+
+
+def stdout() -> Console:
+    """The console of results. Rich leaves colours out when it is no terminal and when NO_COLOR is set."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PAGE_WIDTH
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def stderr() -> Console:
+    """The console of progress."""
+    return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def text(header: str) -> Column:
+    """A column of words."""
+    return Column(header, justify="left", overflow="fold")
+
+
+def number(header: str) -> Column:
+    """A column of figures."""
+    return Column(header, justify="right", overflow="fold")
+
+
+def table(title: str, *columns: Column) -> Table:
+    """A table with its title on the left above it."""
+    return Table(
+        *columns,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold cyan",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+    )
+
+
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and values side by side."""
+    made = Table(
+        Column(style="cyan", no_wrap=True),
+        Column(overflow="fold"),
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        show_header=False,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    for name, value in rows:
+        made.add_row(name, value)
+    return made
+
+
+def show(console: Console, *tables: Table | None) -> None:
+    """Print tables with a line between them; those without rows are left out."""
+    for each in tables:
+        if each is not None and each.row_count:
+            console.print(each)
+            console.print()
+
+
+def print_json(document: Json) -> None:
+    """Print a document; numbers that JSON does not have become texts."""
+    click.echo(json.dumps(finite(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def finite(value: Json) -> Json:
+    """``value`` with infinities and NaN as texts."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Steps:
+    """Progress of work in steps with names: a bar on a terminal, a line for each step elsewhere."""
+
+    def __init__(self, total: int, bar: Progress | None) -> None:
+        self._total = total
+        self._bar = bar
+        self._task = bar.add_task("", total=total) if bar is not None else None
+        self._n_begun = 0
+
+    def begin(self, name: str) -> None:
+        """The next step is under way."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=name, completed=self._n_begun)
+        else:
+            click.echo(f"[{self._n_begun + 1}/{self._total}] {name}", err=True)
+        self._n_begun += 1
+
+
+@contextmanager
+def steps(total: int) -> Iterator[Steps]:
+    """Show the progress of ``total`` steps on stderr; a bar goes away when they are done."""
+    console = stderr()
+    if not console.is_terminal:
+        yield Steps(total, None)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield Steps(total, bar)

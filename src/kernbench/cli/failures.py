@@ -1,0 +1,98 @@
+"""What a user reads when something goes wrong: a line or a few, no traceback unless asked for."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import rich_click as click
+
+import kernbench
+from kernbench.common.errors import ConfigError, KernbenchError
+
+INTERRUPTED = 130
+INVALID = 2
+FAILED = 1
+_PACKAGE = Path(kernbench.__file__).parent
+# Kernels and benches that ship with the package are programs like a user's own.
+_PROGRAMS = (_PACKAGE / "kernels", _PACKAGE / "benches")
+
+
+@dataclass(slots=True)
+class Session:
+    """What one call of the command line knows: whether a traceback is wanted."""
+
+    debug: bool = False
+
+
+def report_usage(error: click.ClickException) -> int:
+    """A command line that does not parse."""
+    _say(f"error: {error.format_message()}")
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        _say(f"help: {error.ctx.command_path} --help")
+    return INVALID if isinstance(error, click.UsageError) else error.exit_code
+
+
+def report_error(error: KernbenchError, session: Session) -> int:
+    """An error that kernbench raised on purpose; a configuration shows every problem on its line."""
+    lines = error.problems if isinstance(error, ConfigError) else (error,)
+    for line in lines:
+        _say(f"error: {line}")
+    _say_more(error, session)
+    return error.exit_code
+
+
+def report_program_error(error: Exception, session: Session) -> int:
+    """An error of a bench or a kernel: what it is, and the line of the user's file that it came from."""
+    if isinstance(error, KernbenchError):
+        where = program_line(error)
+        if where and where not in str(error):
+            error.add_note(f"at {where}")
+        return report_error(error, session)
+    _say(f"error: {type(error).__name__}: {error}" if str(error) else f"error: {type(error).__name__}")
+    where = program_line(error)
+    if where:
+        _say(f"  at {where}")
+    _say_more(error, session)
+    return FAILED
+
+
+def explain_unexpected(error: Exception, session: Session) -> int:
+    """An error that nobody foresaw: a fault of kernbench or of its installation."""
+    _say(f"error: {type(error).__name__}: {error}")
+    if not session.debug:
+        _say("this is not meant to happen; --debug shows where it comes from")
+    _say_more(error, session)
+    return FAILED
+
+
+def program_line(error: BaseException) -> str:
+    """``file:line`` of the innermost line of a bench or a kernel that led to an error; empty when there is none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_program(Path(frame.filename))]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _is_program(file: Path) -> bool:
+    if any(folder in file.parents for folder in _PROGRAMS):
+        return True
+    library = _PACKAGE in file.parents or "site-packages" in file.parts or str(file).startswith("<")
+    return not library and not str(file).startswith(f"{sys.base_prefix}/")
+
+
+def _say_more(error: BaseException, session: Session) -> None:
+    for note in _notes(error):
+        _say(f"  {note}")
+    if session.debug:
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _notes(error: BaseException) -> Iterator[str]:
+    """The notes that were added to an error on its way up."""
+    yield from vars(error).get("__notes__", ())
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

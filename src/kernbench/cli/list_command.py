@@ -1,0 +1,63 @@
+"""``kernbench list``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import rich_click as click
+
+import kernbench.benches
+from kernbench.cli.console import Json, print_json, show, stdout, table, text
+from kernbench.cli.options import debug_option, json_option
+from kernbench.di.registry import REGISTRY, known_kinds
+from kernbench.probe.cases import CASES
+from kernbench.runtime_api.bench_registry import known_benches
+
+__all__ = ["command"]
+# Importing the package is what makes its benches known.
+BENCHES = kernbench.benches.__name__
+
+
+@click.command(name="list")
+@json_option
+@debug_option
+def command(as_json: bool) -> int:
+    """Benches, parts and probe cases, one line each."""
+    sections = {
+        "benches": [(each.name, each.description) for each in known_benches()],
+        "components": list(_components()),
+        "probe_cases": [(case.name, case.description) for case in CASES],
+    }
+    if as_json:
+        print_json({title: [_entry(*row) for row in rows] for title, rows in sections.items()})
+    else:
+        _print(sections)
+    return 0
+
+
+def _entry(name: str, *rest: str) -> Json:
+    if len(rest) == 1:
+        return {"name": name, "description": rest[0]}
+    return {"kind": name, "impl": rest[0], "description": rest[1]}
+
+
+def _components() -> Iterator[tuple[str, str, str]]:
+    """Kind, implementation and its line, by kind in the order of the machine."""
+    classes = [(impl, REGISTRY.lookup(impl)) for impl in REGISTRY.known_impls()]
+    for kind in known_kinds():
+        for impl, cls in classes:
+            if kind in REGISTRY.kinds_of(cls):
+                yield kind, impl, (inspect.getdoc(cls) or "").partition("\n")[0]
+
+
+def _print(sections: dict[str, list[tuple[str, str]] | list[tuple[str, str, str]]]) -> None:
+    benches = table("Benches  (kernbench run --bench NAME)", text("bench"), text("what it is"))
+    parts = table(
+        "Parts of a machine  (topology.yaml: kind, impl)", text("kind"), text("implementation"), text("what it is")
+    )
+    cases = table("Probe cases  (kernbench probe --case NAME)", text("case"), text("what it is"))
+    for made, rows in zip((benches, parts, cases), sections.values(), strict=True):
+        for row in rows:
+            made.add_row(*row)
+    show(stdout(), benches, parts, cases)

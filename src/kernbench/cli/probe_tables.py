@@ -1,0 +1,178 @@
+"""Probe reports as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from kernbench.cli.console import facts, number, show, table, text
+from kernbench.common.units import format_size, ps_to_ns
+from kernbench.probe.report import NotHere, ProbeReport
+from kernbench.topology.builder import Topology
+
+
+def print_reports(console: Console, machine: Topology, nbytes: int, reports: Sequence[ProbeReport | NotHere]) -> None:
+    """A row for each case; then the details of those that have them, and the cases that the machine cannot have."""
+    found = [each for each in reports if isinstance(each, ProbeReport)]
+    missing = [each for each in reports if isinstance(each, NotHere)]
+    show(console, _summary(nbytes, found), _breakdown(nbytes, found), _crowds(found))
+    for report in found:
+        if report.trace:
+            _print_details(console, report)
+    absent = ((each.case, f"{each.why} ({each.description})") for each in missing)
+    show(console, facts("Not on this machine", absent))
+    console.print(f"machine: {machine.source}", style="dim", soft_wrap=True)
+
+
+def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
+    made = table(
+        f"Bandwidth in GB/s: one transaction of {format_size(nbytes)}, and a stream of them",
+        text("case"),
+        text("what it is"),
+        number("latency ns"),
+        number("bottleneck"),
+        number("one"),
+        number(""),
+        number("stream"),
+        number(""),
+    )
+    for report in reports:
+        single, stream = report.single, report.sustained
+        # With several initiators the bottleneck is what they have together, and so is the bandwidth.
+        together = single.effective_gbs * stream.flows
+        made.add_row(
+            report.case,
+            report.description,
+            f"{single.latency_ns:.3f}",
+            f"{stream.bottleneck_gbs:.1f}",
+            f"{together:.1f}",
+            f"{single.utilisation:.1%}",
+            f"{stream.effective_gbs:.1f}",
+            f"{stream.utilisation:.1%}",
+        )
+    return made
+
+
+def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
+    made = table(
+        f"Where the latency of {format_size(nbytes)} goes, in ns",
+        text("case"),
+        text("from"),
+        text("to"),
+        *(number(name) for name in ("overhead", "wire", "memory", "drain", "queue", "= latency", "closed form")),
+    )
+    for report in reports:
+        single = report.single
+        ends = (report.memory, report.initiator) if report.operation == "read" else (report.initiator, report.memory)
+        parts = (f"{ns:.3f}" for _, ns in single.breakdown.parts_ns)
+        made.add_row(report.case, *ends, *parts, f"{single.latency_ns:.3f}", f"{single.closed_form_ns:.3f}")
+    return made
+
+
+def _crowds(reports: Sequence[ProbeReport]) -> Table:
+    made = table(
+        "Several PEs at once: latency of one transaction in ns, and shares of the streams in GB/s",
+        text("case"),
+        *(number(name) for name in ("PEs", "min", "mean", "max", "all streams", "least", "most", "fairness")),
+    )
+    for report in reports:
+        crowd = report.crowd
+        if crowd is not None:
+            made.add_row(
+                report.case,
+                str(len(crowd.initiators)),
+                *(f"{ns:.3f}" for ns in (crowd.min_ns, crowd.mean_ns, crowd.max_ns)),
+                f"{report.sustained.effective_gbs:.1f}",
+                *(f"{gbs:.1f}" for gbs in (min(crowd.rates_gbs), max(crowd.rates_gbs))),
+                f"{crowd.fairness:.4f}",
+            )
+    return made
+
+
+def _print_details(console: Console, report: ProbeReport) -> None:
+    show(console, _sweep(report), _hops(report), _shares(report), _links(report))
+
+
+def _sweep(report: ProbeReport) -> Table:
+    made = table(
+        f"{report.case}: one transaction by size",
+        number("size"),
+        *(number(name) for name in ("latency ns", "closed form", "queue ns", "GB/s", "of bottleneck")),
+        text(""),
+    )
+    for step in report.sweep:
+        made.add_row(
+            format_size(step.nbytes),
+            f"{step.latency_ns:,.3f}",
+            f"{step.closed_form_ns:,.3f}",
+            f"{ps_to_ns(step.breakdown.queue_ps):,.3f}",
+            f"{step.effective_gbs:.1f}",
+            f"{step.utilisation:.1%}",
+            bar(step.utilisation),
+        )
+    return made
+
+
+def bar(share: float, width: int = 24) -> str:
+    """A share as a bar of blocks, to an eighth of one."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
+
+
+def _hops(report: ProbeReport) -> Table:
+    made = table(
+        f"{report.case}: hop by hop, alone on the machine, in ns since the request",
+        text("leg"),
+        text("node"),
+        *(number(name) for name in ("link GB/s", "+ ns", "first byte", "last byte")),
+        text(""),
+    )
+    before, leg = 0, ""
+    for row in report.trace:
+        head = row.tail_ps if row.leg == "memory" else row.head_ps
+        made.add_row(
+            row.leg if row.leg != leg else "",
+            row.node,
+            "" if row.link_gbs is None else f"{row.link_gbs:g}",
+            f"{ps_to_ns(head - before):.3f}",
+            f"{ps_to_ns(head):.3f}",
+            "" if row.link_gbs is None else f"{ps_to_ns(row.tail_ps):.3f}",
+            row.what,
+            style="green" if row.leg == "memory" else None,
+        )
+        before, leg = head, row.leg
+    return made
+
+
+def _shares(report: ProbeReport) -> Table:
+    made = table(f"{report.case}: each PE", text("PE"), number("latency ns"), number("stream GB/s"))
+    crowd = report.crowd
+    if crowd is not None:
+        rows = zip(crowd.initiators, crowd.latencies_ps, crowd.rates_gbs, strict=True)
+        for initiator, latency, rate in rows:
+            made.add_row(initiator, f"{ps_to_ns(latency):.3f}", f"{rate:.2f}")
+    return made
+
+
+def _links(report: ProbeReport) -> Table:
+    stream = report.sustained
+    made = table(
+        f"{report.case}: busiest links of the stream "
+        f"({stream.transactions} × {format_size(stream.nbytes)}, {stream.outstanding} outstanding)",
+        text("from"),
+        text("to"),
+        *(number(name) for name in ("GB/s", "carried", "busy")),
+        text(""),
+    )
+    for link in stream.busiest:
+        made.add_row(
+            link.src,
+            link.dst,
+            f"{link.bw_gbs:g}",
+            format_size(link.nbytes),
+            f"{link.utilisation:.1%}",
+            bar(link.utilisation),
+        )
+    return made

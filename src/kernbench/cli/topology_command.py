@@ -1,0 +1,142 @@
+"""``kernbench topology``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import rich_click as click
+from rich.console import Console
+
+from kernbench.cli.console import facts, number, show, stdout, table, text
+from kernbench.cli.options import debug_option, json_option, set_option, topology_option
+from kernbench.common.errors import InputError
+from kernbench.common.units import format_size
+from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.export import LinkRow, link_rows, machine_rows, part_rows, to_dot, to_json
+
+FORMATS = ("table", "json", "dot", "svg", "png")
+PICTURES = "kernbench.topology.drawing.figure"
+
+
+@click.command(name="topology")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print.")
+@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to a file instead of stdout.")
+@topology_option
+@set_option
+@json_option
+@debug_option
+def command(form: str, out: str | None, topology: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+    """The machine that a topology file describes: counts, parts, links, or a drawing to scale."""
+    form = "json" if as_json else form
+    if form == "png" and out is None and sys.stdout.isatty():
+        raise InputError("a PNG is no text for a terminal; write it to a file with --out machine.png, or redirect it")
+    machine = resolve_topology(topology, overrides)
+    if form == "table" and out is None:
+        print_tables(stdout(), machine)
+        return 0
+    content = RENDERERS[form](machine)
+    if out is None:
+        click.echo(content, nl=not content.endswith(b"\n") and form != "png")
+    else:
+        write_file(Path(out), content)
+        click.echo(f"wrote {out} ({format_size(len(content))})", err=True)
+    return 0
+
+
+def print_tables(console: Console, machine: Topology) -> None:
+    """The machine in a few words, its parts and its links."""
+    graph = machine.topology_obj
+    parts = table("Parts", text("place"), text("kind"), text("implementation"), number("parts"), text("attributes"))
+    for part in part_rows(graph):
+        given = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
+        parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", given)
+    links = table(
+        "Links  (directed; a hop is the node entered, the wire and the link's own overhead)",
+        text("class"),
+        number("links"),
+        number("GB/s"),
+        number("length mm"),
+        number("hop ns"),
+        number("FIFO"),
+    )
+    for link in link_rows(graph):
+        links.add_row(*_link_cells(link))
+    show(console, facts("Machine", machine_rows(machine)), parts, links)
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _link_cells(link: LinkRow) -> tuple[str, ...]:
+    fifo = "unbounded"
+    if link.fifo_bytes is not None:
+        fifo = " – ".join(dict.fromkeys(format_size(size) for size in link.fifo_bytes))
+    return (
+        link.link_class,
+        f"{link.links:,}",
+        f"{link.bw_gbs:g}",
+        _range(link.length_mm),
+        _range(link.hop_ns),
+        fifo,
+    )
+
+
+def _range(ends: tuple[float, float]) -> str:
+    return " – ".join(dict.fromkeys(f"{end:.4g}" for end in ends))
+
+
+def _as_table(machine: Topology) -> bytes:
+    console = stdout()
+    with console.capture() as captured:
+        print_tables(console, machine)
+    return captured.get().encode()
+
+
+def _picture(name: str) -> Callable[[Topology], bytes]:
+    """A renderer of the drawing; matplotlib is loaded when it is called."""
+
+    def render(machine: Topology) -> bytes:
+        drawn = vars(importlib.import_module(PICTURES))[name](machine)
+        return drawn if isinstance(drawn, bytes) else str(drawn).encode()
+
+    return render
+
+
+RENDERERS: dict[str, Callable[[Topology], bytes]] = {
+    "table": _as_table,
+    "json": lambda machine: to_json(machine).encode(),
+    "dot": lambda machine: to_dot(machine).encode(),
+    "svg": _picture("to_svg"),
+    "png": _picture("to_png"),
+}
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write all of a file or nothing. InputError when it cannot be written."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    scratch = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        scratch.chmod(0o666 & ~_umask())
+        scratch.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

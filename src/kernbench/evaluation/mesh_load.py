@@ -1,0 +1,151 @@
+"""Latency and throughput of a mesh under load: warm up, measure for a while, and go on until what was measured is there.
+
+Latency is from the creation of a message to the delivery of its last flit, the queue at the source included; the
+messages created in the measured window count. Accepted throughput counts flits delivered in that window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+from statistics import fmean, stdev
+
+from kernbench.evaluation.mesh_network import CYCLE_PS, MeshSpec, build_mesh, xy_route
+from kernbench.evaluation.mesh_traffic import Flow, Traffic, flow_traffic, messages, pattern_traffic
+from kernbench.sim_engine.transport import Network, Transfer
+
+SATURATED_AT = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to simulate: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
+
+    After ``drain_cycles`` what is still under way counts with its age.
+    """
+
+    warmup_cycles: int = 2000
+    cycles: int = 4000
+    messages: int = 20_000
+    drain_cycles: int = 100_000
+    seeds: tuple[int, ...] = (1, 2, 3)
+
+    def window_cycles(self, spec: MeshSpec, traffic: Traffic) -> int:
+        """Length of the measured window."""
+        per_cycle = float(traffic.rates.sum()) / spec.packet_flits
+        return max(self.cycles, ceil(self.messages / per_cycle))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPoint:
+    """``accepted`` in flits per node and cycle; ``error_cycles``: standard error of the mean latency, over the seeds."""
+
+    offered: float
+    latency_cycles: float
+    accepted: float
+    error_cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run. ``accepted[s]``: flits per cycle delivered of what node s sent; ``events``: of the simulation."""
+
+    latency_cycles: float
+    accepted: tuple[float, ...]
+    events: int
+
+
+class Window:
+    """Collects what happens to the messages of a window of time, [``start``, ``end``) in cycles."""
+
+    def __init__(self, nodes: int, start: int, end: int) -> None:
+        self.start_ps, self.end_ps = start * CYCLE_PS, end * CYCLE_PS
+        self.flits = [0] * nodes
+        self.under_way: dict[int, Transfer] = {}
+        self.latencies_ps: list[int] = []
+
+    def sent(self, transfer: Transfer) -> None:
+        """``transfer`` has just been created."""
+        if self.start_ps <= transfer.injected_ps < self.end_ps:
+            self.under_way[transfer.serial] = transfer
+
+    def delivered(self, transfer: Transfer) -> None:
+        """``transfer`` has arrived."""
+        source = transfer.arg
+        assert isinstance(source, int)
+        if self.start_ps <= transfer.delivered_ps < self.end_ps:
+            self.flits[source] += transfer.nbytes
+        if self.under_way.pop(transfer.serial, None) is not None:
+            self.latencies_ps.append(transfer.delivered_ps - transfer.injected_ps)
+
+    def latency_cycles(self, now_ps: int) -> float:
+        """Mean latency; what has not arrived counts with its age."""
+        ages = [now_ps - t.injected_ps for t in self.under_way.values()]
+        return fmean(self.latencies_ps + ages) / CYCLE_PS
+
+
+def simulate(spec: MeshSpec, traffic: Traffic, plan: Plan, seed: int, *, drain: bool = True) -> Measured:
+    """Run ``traffic`` with one seed. Without ``drain`` it ends with the window, and latency is that of what arrived.
+
+    Sources go on sending until all that was measured has arrived, as it would find the network under steady load.
+    """
+    net = build_mesh(spec)
+    end = plan.warmup_cycles + plan.window_cycles(spec, traffic)
+    window = Window(spec.nodes, plan.warmup_cycles, end)
+    last = end + (plan.drain_cycles if drain else 0)
+    for cycle, source, target in messages(spec, traffic, seed):
+        if cycle >= end and (cycle >= last or not window.under_way):
+            break
+        _advance(net, cycle)
+        transfer = net.make(
+            net.port(f"s{source}"),
+            net.route(xy_route(spec.k, source, target)),
+            spec.packet_flits,
+            window.delivered,
+            source,
+        )
+        net.inject(transfer)
+        window.sent(transfer)
+    cycles = end - plan.warmup_cycles
+    accepted = tuple(flits / cycles for flits in window.flits)
+    return Measured(window.latency_cycles(net.clock.time), accepted, net.clock.n_events)
+
+
+def _advance(net: Network, cycle: int) -> None:
+    if net.clock.time < cycle * CYCLE_PS:
+        net.clock.advance(cycle * CYCLE_PS)
+
+
+def load_point(spec: MeshSpec, pattern: str, offered: float, plan: Plan) -> LoadPoint:
+    """Mean latency and accepted throughput at one offered load (flits per node and cycle), over the seeds of ``plan``."""
+    traffic = pattern_traffic(spec, pattern, offered)
+    runs = [simulate(spec, traffic, plan, seed) for seed in plan.seeds]
+    latencies = [run.latency_cycles for run in runs]
+    error = stdev(latencies) / sqrt(len(runs)) if len(runs) > 1 else 0.0
+    return LoadPoint(offered, fmean(latencies), fmean(fmean(run.accepted) for run in runs), error)
+
+
+def accepted_at_full_load(spec: MeshSpec, pattern: str, plan: Plan) -> float:
+    """Flits per node and cycle that arrive when every node offers one flit every cycle."""
+    traffic = pattern_traffic(spec, pattern, 1.0)
+    return fmean(fmean(simulate(spec, traffic, plan, seed, drain=False).accepted) for seed in plan.seeds)
+
+
+def saturation_load(spec: MeshSpec, pattern: str, plan: Plan, resolution: float) -> tuple[float, float]:
+    """The offered loads, at most ``resolution`` apart, between which mean latency passes 3 times that at zero load."""
+    limit = SATURATED_AT * pattern_traffic(spec, pattern, 1.0).zero_load_cycles(spec)
+    low, high = 0.0, 1.0
+    while high - low > resolution:
+        middle = (low + high) / 2
+        if load_point(spec, pattern, middle, plan).latency_cycles > limit:
+            high = middle
+        else:
+            low = middle
+    return low, high
+
+
+def flow_shares(spec: MeshSpec, flows: tuple[Flow, ...], plan: Plan) -> tuple[float, ...]:
+    """Flits per cycle that arrive of each of ``flows``, which have the mesh for themselves."""
+    traffic = flow_traffic(spec, flows)
+    runs = [simulate(spec, traffic, plan, seed, drain=False) for seed in plan.seeds]
+    return tuple(fmean(run.accepted[flow.src] for run in runs) for flow in flows)

@@ -1,0 +1,200 @@
+"""Running probe cases: every measurement on an engine of its own, so that none depends on another."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kernbench.common.errors import InputError
+from kernbench.common.units import format_size, ns_to_ps
+from kernbench.probe.cases import Absent, ProbeCase
+from kernbench.probe.closed_form import closed_form, fair_rates_gbs
+from kernbench.probe.flow import Flow, StreamPlan, dma_stream, transaction
+from kernbench.probe.hops import trace_rows
+from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
+from kernbench.probe.site import Site
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
+from kernbench.sim_engine.statistics import link_traffic
+from kernbench.topology.builder import Topology
+
+DEFAULT_BYTES = 4096
+SWEEP_BYTES = tuple(4096 << step for step in range(9))
+# Large enough that descriptors and headers do not count, small enough that many are under way.
+STREAM_BYTES = 4096
+# A stream lasts this many latencies, so that filling and emptying the pipeline is a small part of it.
+STREAM_LATENCIES = 40
+BUSIEST_LINKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From the first request of a flow to its last completion."""
+
+    start_ps: int
+    end_ps: int
+
+    @property
+    def ps(self) -> int:
+        """How long."""
+        return self.end_ps - self.start_ps
+
+
+def probe_cases(
+    topology: Topology, cases: Iterable[ProbeCase], nbytes: int = DEFAULT_BYTES, *, details: bool = False
+) -> Iterator[ProbeReport | NotHere]:
+    """Probe cases one after another; see ``probe_case``."""
+    site = Site(topology.topology_obj)
+    for case in cases:
+        yield probe_case(topology, case, nbytes, details=details, site=site)
+
+
+def probe_case(
+    topology: Topology,
+    case: ProbeCase,
+    nbytes: int = DEFAULT_BYTES,
+    *,
+    details: bool = False,
+    site: Site | None = None,
+) -> ProbeReport | NotHere:
+    """Measure a case with transactions of ``nbytes``; with ``details`` also the sweep over sizes and the hops.
+
+    InputError for a size that its memory has no room for.
+    """
+    flows = case.place(site or Site(topology.topology_obj))
+    if isinstance(flows, Absent):
+        return NotHere(case=case.name, description=case.description, why=flows.why)
+    room = min(flow.room_bytes for flow in flows)
+    if not 1 <= nbytes <= room:
+        raise InputError(f"size {nbytes} bytes: {case.name} takes 1 byte to {format_size(room)}")
+    spans = run_once(GraphEngine(topology, enable_data=False), flows, nbytes)
+    slowest = max(range(len(flows)), key=lambda at: spans[at].ps)
+    single = _transaction(topology, flows, slowest, nbytes, spans[slowest].ps)
+    sustained, streams = _sustained(topology, flows)
+    return ProbeReport(
+        case=case.name,
+        description=case.description,
+        operation="read" if flows[0].reading else "write",
+        initiator=flows[slowest].initiator,
+        memory=flows[slowest].memory,
+        single=single,
+        sustained=sustained,
+        crowd=_crowd(flows, spans, streams, sustained) if len(flows) > 1 else None,
+        sweep=_sweep(topology, flows, room) if details else (),
+        trace=_trace(topology, flows[slowest], nbytes) if details else (),
+    )
+
+
+def run_once(engine: GraphEngine, flows: Sequence[Flow], nbytes: int) -> tuple[Span, ...]:
+    """One transaction of every flow, all at once."""
+    handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
+    for handle in handles:
+        engine.wait(handle)
+    return tuple(_span(handle) for handle in handles)
+
+
+def run_streams(engine: GraphEngine, flows: Sequence[Flow], plan: StreamPlan) -> tuple[Span, ...]:
+    """A stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
+    queued = {at: engine.submit(dma_stream(flow, flow.pe, plan)) for at, flow in enumerate(flows) if flow.pe}
+    spans = {at: _host_stream(engine, flow, plan) for at, flow in enumerate(flows) if flow.pe is None}
+    for at, handle in queued.items():
+        engine.wait(handle)
+        spans[at] = _span(handle)
+    return tuple(spans[at] for at in range(len(flows)))
+
+
+def _host_stream(engine: GraphEngine, flow: Flow, plan: StreamPlan) -> Span:
+    """Transactions of the host: a new one when the oldest has ended."""
+    start_ps = ns_to_ps(engine.now)
+    under_way: deque[RequestHandle] = deque()
+    for number in range(plan.transactions):
+        if len(under_way) == plan.outstanding:
+            engine.wait(under_way.popleft())
+        under_way.append(engine.submit(transaction(flow, plan.nbytes, number)))
+    for handle in under_way:
+        engine.wait(handle)
+    return Span(start_ps, max(handle.ended_ps for handle in under_way))
+
+
+def _span(handle: RequestHandle) -> Span:
+    return Span(handle.submitted_ps, handle.ended_ps)
+
+
+def _transaction(topology: Topology, flows: Sequence[Flow], at: int, nbytes: int, latency_ps: int) -> Transaction:
+    machine = GraphEngine(topology, enable_data=False).machine
+    alone = closed_form(machine, flows[at], nbytes)
+    return Transaction(
+        nbytes=nbytes,
+        latency_ps=latency_ps,
+        closed_form_ps=alone.total_ps,
+        breakdown=alone.with_measured(latency_ps),
+        bottleneck_gbs=fair_rates_gbs(machine, flows)[at],
+    )
+
+
+def _sweep(topology: Topology, flows: Sequence[Flow], room: int) -> tuple[Transaction, ...]:
+    return tuple(_sweep_step(topology, flows, nbytes) for nbytes in SWEEP_BYTES if nbytes <= room)
+
+
+def _sweep_step(topology: Topology, flows: Sequence[Flow], nbytes: int) -> Transaction:
+    spans = run_once(GraphEngine(topology, enable_data=False), flows, nbytes)
+    slowest = max(range(len(flows)), key=lambda at: spans[at].ps)
+    return _transaction(topology, flows, slowest, nbytes, spans[slowest].ps)
+
+
+def _trace(topology: Topology, flow: Flow, nbytes: int) -> tuple[TraceRow, ...]:
+    """The hops of one transaction alone."""
+    engine = GraphEngine(topology, enable_data=False, trace_hops=True)
+    handle = engine.submit(transaction(flow, nbytes))
+    engine.wait(handle)
+    return trace_rows(engine, flow, handle)
+
+
+def stream_plan(engine: GraphEngine, flows: Sequence[Flow], nbytes: int) -> StreamPlan:
+    """Enough transactions under way to cover the round trip of each at its rate, and enough of them to last.
+
+    The round trip is that of transactions sent at once, which is what the flows meet in each other's company.
+    """
+    latency_ns = max(span.ps for span in run_once(engine, flows, nbytes)) / 1000
+    rate = max(fair_rates_gbs(engine.machine, flows))
+    return StreamPlan(
+        nbytes=nbytes,
+        transactions=math.ceil(STREAM_LATENCIES * latency_ns * rate / nbytes),
+        outstanding=math.ceil(latency_ns * rate / nbytes) + 2,
+    )
+
+
+def _sustained(topology: Topology, flows: Sequence[Flow]) -> tuple[Sustained, tuple[Span, ...]]:
+    nbytes = min(STREAM_BYTES, *(flow.room_bytes for flow in flows))
+    plan = stream_plan(GraphEngine(topology, enable_data=False), flows, nbytes)
+    engine = GraphEngine(topology, enable_data=False)
+    spans = run_streams(engine, flows, plan)
+    duration = max(span.end_ps for span in spans) - min(span.start_ps for span in spans)
+    found = Sustained(
+        nbytes=plan.nbytes,
+        transactions=plan.transactions,
+        outstanding=plan.outstanding,
+        flows=len(flows),
+        duration_ps=duration,
+        bottleneck_gbs=sum(fair_rates_gbs(engine.machine, flows)),
+        busiest=_busiest(engine),
+    )
+    return found, spans
+
+
+def _busiest(engine: GraphEngine) -> tuple[LinkLoad, ...]:
+    loads = [
+        LinkLoad(src=link.src, dst=link.dst, nbytes=link.nbytes, bw_gbs=link.bw_gbs, utilisation=link.utilisation)
+        for link in link_traffic(engine.machine)
+    ]
+    return tuple(sorted(loads, key=lambda load: -load.utilisation)[:BUSIEST_LINKS])
+
+
+def _crowd(flows: Sequence[Flow], once: Sequence[Span], streams: Sequence[Span], sustained: Sustained) -> Crowd:
+    streamed = sustained.nbytes * sustained.transactions
+    return Crowd(
+        initiators=tuple(flow.initiator for flow in flows),
+        latencies_ps=tuple(span.ps for span in once),
+        rates_gbs=tuple(streamed * 1000 / span.ps for span in streams),
+    )

@@ -1,0 +1,157 @@
+"""What probing a case found. Times in integer ps inside, so that sums are exact; ns for readers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kernbench.common.units import ps_to_ns
+from kernbench.probe.closed_form import Breakdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One transaction of ``nbytes``: measured, its parts, and the closed form for it alone.
+
+    ``bottleneck_gbs``: the narrowest link of the data's way, or what the memory sustains if that is less.
+    """
+
+    nbytes: int
+    latency_ps: int
+    closed_form_ps: int
+    breakdown: Breakdown
+    bottleneck_gbs: float
+
+    @property
+    def latency_ns(self) -> float:
+        """From the request to its completion."""
+        return ps_to_ns(self.latency_ps)
+
+    @property
+    def closed_form_ns(self) -> float:
+        """What it takes alone."""
+        return ps_to_ns(self.closed_form_ps)
+
+    @property
+    def effective_gbs(self) -> float:
+        """Bytes over latency."""
+        return self.nbytes / self.latency_ns
+
+    @property
+    def utilisation(self) -> float:
+        """Effective bandwidth over that of the bottleneck."""
+        return self.effective_gbs / self.bottleneck_gbs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """When a transaction came to ``node``: its first byte and its last one, counted from the request.
+
+    ``link_gbs`` is the link it came by, None at the start of a leg and at the memory's own step.
+    """
+
+    leg: Literal["request", "memory", "response"]
+    node: str
+    what: str
+    link_gbs: float | None
+    head_ps: int
+    tail_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLoad:
+    """A link in a stream: bytes it carried, and its serialising time over the time of the stream."""
+
+    src: str
+    dst: str
+    nbytes: int
+    bw_gbs: float
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """Streams of all flows at once: ``transactions`` of ``nbytes`` for each, ``outstanding`` under way.
+
+    ``bottleneck_gbs``: what the flows could have together; ``busiest``: the links that were busiest.
+    """
+
+    nbytes: int
+    transactions: int
+    outstanding: int
+    flows: int
+    duration_ps: int
+    bottleneck_gbs: float
+    busiest: tuple[LinkLoad, ...]
+
+    @property
+    def effective_gbs(self) -> float:
+        """All bytes over the time from the first request to the last completion."""
+        return self.nbytes * self.transactions * self.flows / ps_to_ns(self.duration_ps)
+
+    @property
+    def utilisation(self) -> float:
+        """Effective bandwidth over that of the bottleneck."""
+        return self.effective_gbs / self.bottleneck_gbs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """Several initiators at once: the latency of one transaction each, and what each got of the streams.
+
+    ``latencies_ps`` and ``rates_gbs`` are by initiator, in the order of ``initiators``.
+    """
+
+    initiators: tuple[str, ...]
+    latencies_ps: tuple[int, ...]
+    rates_gbs: tuple[float, ...]
+
+    @property
+    def min_ns(self) -> float:
+        """The shortest latency."""
+        return ps_to_ns(min(self.latencies_ps))
+
+    @property
+    def mean_ns(self) -> float:
+        """The mean latency."""
+        return ps_to_ns(sum(self.latencies_ps)) / len(self.latencies_ps)
+
+    @property
+    def max_ns(self) -> float:
+        """The longest latency."""
+        return ps_to_ns(max(self.latencies_ps))
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index of the rates: 1 when all are equal, 1/n when one has everything."""
+        squares = sum(rate * rate for rate in self.rates_gbs)
+        return sum(self.rates_gbs) ** 2 / (len(self.rates_gbs) * squares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeReport:
+    """A case on a machine.
+
+    ``single``: one transaction of the size asked for; with several initiators, the slowest of those sent at once.
+    ``sweep`` and ``trace`` are empty unless details were asked for; ``crowd`` is None with one initiator.
+    """
+
+    case: str
+    description: str
+    operation: Literal["read", "write"]
+    initiator: str
+    memory: str
+    single: Transaction
+    sustained: Sustained
+    crowd: Crowd | None
+    sweep: tuple[Transaction, ...]
+    trace: tuple[TraceRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotHere:
+    """A case that the machine cannot have, and why."""
+
+    case: str
+    description: str
+    why: str

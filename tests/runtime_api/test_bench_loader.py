@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from kernbench.common.errors import BenchError, UnknownNameError
+from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.bench_registry import BenchRegistry
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="mine.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+def test_a_name_is_looked_up():
+    registry = BenchRegistry()
+    made = registry.bench("a-b", "x")(print)
+    assert load_bench("a_b", registry) is made
+    with pytest.raises(UnknownNameError):
+        load_bench("nothing", registry)
+
+
+def test_a_plain_function_of_a_file(write):
+    path = write('''
+        """A file."""
+        def run(torch):
+            """What it does.
+
+            In detail.
+            """
+            return torch
+        def other(torch):
+            return "other"
+    ''')
+    found = load_bench(str(path))
+    assert (found.name, found.description, found.file) == ("mine", "What it does.", str(path))
+    assert found(5) == 5
+    assert load_bench(f"{path}:other")(5) == "other"
+    assert load_bench(f"{path}:other").description == "other of mine.py"
+
+
+def test_a_decorated_function_has_its_parameters_and_can_be_loaded_again(write):
+    path = write("""
+        from __future__ import annotations
+        from dataclasses import dataclass
+        from kernbench.common.config import ConfigModel
+        from kernbench.runtime_api.bench_registry import bench
+        import neighbour
+
+        @dataclass(slots=True)
+        class Point:
+            x: int
+
+        class Params(ConfigModel):
+            m: int = neighbour.SIZE
+
+        @bench("my-own-bench", "mine", params=Params)
+        def run(torch):
+            return Point(3).x
+    """)
+    write("SIZE = 7", "neighbour.py")
+    for _ in range(2):
+        found = load_bench(str(path))
+        assert (found.name, found.make_params().model_dump(), found(None)) == ("my-own-bench", {"m": 7}, 3)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(BenchError, match=r"gone\.py: no such file \(looked from"):
+        load_bench(str(tmp_path / "gone.py"))
+
+
+def test_a_function_that_is_not_there(write):
+    path = write("from math import sqrt\ndef runs(torch): ...\n")
+    with pytest.raises(BenchError, match=r"mine\.py has no 'run'; did you mean 'runs'\? there are: runs$"):
+        load_bench(str(path))
+    with pytest.raises(BenchError, match="it defines no function"):
+        load_bench(str(write("x = 1", "empty.py")))
+
+
+def test_what_is_no_program(write):
+    path = write("run = 3\ndef two(torch, size): ...\n")
+    with pytest.raises(BenchError, match="'run' is a int, not a function"):
+        load_bench(str(path))
+    with pytest.raises(BenchError, match=r"'two' cannot be called with one argument, torch: missing.*'size'"):
+        load_bench(f"{path}:two")
+
+
+def test_a_file_that_is_not_python(write):
+    path = write("def run(torch):\n    x = = 1\n")
+    with pytest.raises(BenchError, match=r"mine\.py:2: not Python: invalid syntax"):
+        load_bench(str(path))
+
+
+def test_a_file_that_fails_when_imported(write):
+    path = write("def helper():\n    return 1 / 0\n\nhelper()\n")
+    with pytest.raises(BenchError, match=r"mine\.py:2: importing it failed: ZeroDivisionError") as caught:
+        load_bench(str(path))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_malformed_bench_in_a_file_is_its_own_error(write):
+    path = write("""
+        from kernbench.runtime_api.bench_registry import bench
+        @bench("Bad Name", "x")
+        def run(torch): ...
+    """)
+    with pytest.raises(BenchError, match="write kebab-case"):
+        load_bench(str(path))
