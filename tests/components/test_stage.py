@@ -31,12 +31,12 @@ def simulate(times: list[list[int]], slots: int) -> tuple[list[list[int]], int]:
     ends: list[list[int]] = [[] for _ in times]
 
     def note(token: Token, start: int, end: int) -> None:
-        ends[token.index[0]].append(end)
+        ends[token.work].append(end)
 
     for unit in units:
         unit.ended = note
     for i, row in enumerate(times):
-        units[0].put(Token(None, (i,), units[::-1], row[::-1], lambda token: None))
+        units[0].put(Token(i, list(reversed(units)), row[::-1], lambda token: None))
     clock.advance()
     return ends, clock.n_events
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -128,7 +129,7 @@ def post(net: Network, send: Send) -> Transfer:
     return transfer
 
 
-def _fed(net: Network, transfer: Transfer):  # noqa: ANN202 - a closure for call_at
+def _fed(net: Network, transfer: Transfer) -> Callable[[Feed], None]:
     def apply(feed: Feed) -> None:
         if feed.supply is None:
             net.curtail(transfer, feed.keep)
@@ -195,9 +196,7 @@ def _random_sends(
     for _ in range(rng.randint(1, 40)):
         gap_ns = rng.choice([0.0, 0.0, rng.random() * scale_ns, float(round(rng.random() * scale_ns))])
         at += round(gap_ns * 1000)
-        nbytes = rng.choice(
-            [1, 3, packet_bytes, packet_bytes + 1, packet_bytes * 3, rng.randint(1, packet_bytes * 40)]
-        )
+        nbytes = rng.choice([1, 3, packet_bytes, packet_bytes + 1, packet_bytes * 3, rng.randint(1, packet_bytes * 40)])
         nodes = _random_walk(rng, followers)
         feeds = random_feeds(rng, nbytes, packet_bytes, at, scale_ns) if rng.random() < fed else ()
         sends.append(Send(nodes, nbytes, at, rng.choice(["", "b"]), feeds))

@@ -190,9 +190,9 @@ def test_fifos_are_sized_by_transport(compiled: Compile) -> None:
     assert graph.edge("sip0.cube0.ucie_E", "sip0.cube1.ucie_W").fifo_bytes is None
     # 200 mm and a PCIe endpoint of 20 ns: 22 ns there and back at 64 GB/s, and four packets.
     assert graph.edge("switch", "sip0.pcie_ep").fifo_bytes == 2 * 22 * 64 + 4 * 512
-    fixed = compiled("transport.long_link_fifo_bytes=65536", "cube.links.pe_to_xbar.fifo_bytes=2048").topology_obj
+    fixed = compiled("transport.long_link_fifo_bytes=65536", "cube.links.pe_to_xbar.fifo_bytes=8192").topology_obj
     assert fixed.edge("switch", "sip0.pcie_ep").fifo_bytes == 65536
-    assert fixed.edge("sip0.cube0.pe0.pe_dma", "sip0.cube0.xbar_NW").fifo_bytes == 2048
+    assert fixed.edge("sip0.cube0.pe0.pe_dma", "sip0.cube0.xbar_NW").fifo_bytes == 8192
 
 
 def test_a_hop_costs_the_node_entered_and_the_wire(graph: Graph) -> None:

@@ -82,6 +82,12 @@ def show(console: Console, *tables: Table | None) -> None:
             console.print()
 
 
+def bar(share: float, width: int = 24) -> str:
+    """A share as a bar of blocks, to an eighth of one."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
+
+
 def print_json(document: Json) -> None:
     """Print a document; numbers that JSON does not have become texts."""
     click.echo(json.dumps(finite(document), indent=2, ensure_ascii=False, allow_nan=False))

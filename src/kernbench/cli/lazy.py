@@ -26,7 +26,7 @@ class LazyGroup(click.RichGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A stand-in with the name and the line of help; None for a name that is no command."""
         found = self._commands_at.get(cmd_name)
-        return None if found is None else click.RichCommand(cmd_name, help=found[1])
+        return None if found is None else click.RichCommand(name=cmd_name, help=found[1])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import rich_click as click
 
@@ -17,6 +18,7 @@ from kernbench.runtime_api.bench_registry import known_benches
 __all__ = ["command"]
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__
+Row: TypeAlias = tuple[str, ...]
 
 
 @click.command(name="list")
@@ -24,34 +26,39 @@ BENCHES = kernbench.benches.__name__
 @debug_option
 def command(as_json: bool) -> int:
     """Benches, parts and probe cases, one line each."""
-    sections = {
+    sections: dict[str, list[Row]] = {
         "benches": [(each.name, each.description) for each in known_benches()],
         "components": list(_components()),
         "probe_cases": [(case.name, case.description) for case in CASES],
     }
     if as_json:
-        print_json({title: [_entry(*row) for row in rows] for title, rows in sections.items()})
+        print_json({title: [_entry(row) for row in rows] for title, rows in sections.items()})
     else:
         _print(sections)
     return 0
 
 
-def _entry(name: str, *rest: str) -> Json:
-    if len(rest) == 1:
-        return {"name": name, "description": rest[0]}
-    return {"kind": name, "impl": rest[0], "description": rest[1]}
+def _entry(row: Row) -> Json:
+    names = ("name", "description") if len(row) == 2 else ("kind", "impl", "description")
+    return dict(zip(names, row, strict=True))
 
 
-def _components() -> Iterator[tuple[str, str, str]]:
+def _components() -> Iterator[Row]:
     """Kind, implementation and its line, by kind in the order of the machine."""
     classes = [(impl, REGISTRY.lookup(impl)) for impl in REGISTRY.known_impls()]
     for kind in known_kinds():
         for impl, cls in classes:
             if kind in REGISTRY.kinds_of(cls):
-                yield kind, impl, (inspect.getdoc(cls) or "").partition("\n")[0]
+                yield kind, impl, _first_sentence(cls)
 
 
-def _print(sections: dict[str, list[tuple[str, str]] | list[tuple[str, str, str]]]) -> None:
+def _first_sentence(cls: type) -> str:
+    """What a class says of itself, without the marks of code."""
+    line = (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "")
+    return line.partition(". ")[0].removesuffix(".")
+
+
+def _print(sections: dict[str, list[Row]]) -> None:
     benches = table("Benches  (kernbench run --bench NAME)", text("bench"), text("what it is"))
     parts = table(
         "Parts of a machine  (topology.yaml: kind, impl)", text("kind"), text("implementation"), text("what it is")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import facts, number, show, table, text
+from kernbench.cli.console import bar, facts, number, show, table, text
 from kernbench.common.units import format_size, ps_to_ns
 from kernbench.probe.report import NotHere, ProbeReport
 from kernbench.topology.builder import Topology
@@ -29,14 +29,8 @@ def print_reports(console: Console, machine: Topology, nbytes: int, reports: Seq
 def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     made = table(
         f"Bandwidth in GB/s: one transaction of {format_size(nbytes)}, and a stream of them",
-        text("case"),
-        text("what it is"),
-        number("latency ns"),
-        number("bottleneck"),
-        number("one"),
-        number(""),
-        number("stream"),
-        number(""),
+        *(text(name) for name in ("case", "data from", "to")),
+        *(number(name) for name in ("latency ns", "bottleneck", "one", "", "stream", "")),
     )
     for report in reports:
         single, stream = report.single, report.sustained
@@ -44,7 +38,7 @@ def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
         together = single.effective_gbs * stream.flows
         made.add_row(
             report.case,
-            report.description,
+            *_ends(report),
             f"{single.latency_ns:.3f}",
             f"{stream.bottleneck_gbs:.1f}",
             f"{together:.1f}",
@@ -55,19 +49,22 @@ def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     return made
 
 
+def _ends(report: ProbeReport) -> tuple[str, str]:
+    """Where the data comes from and where it goes; of several flows, those of the slowest."""
+    ends = report.memory, report.initiator
+    return ends if report.operation == "read" else (ends[1], ends[0])
+
+
 def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     made = table(
         f"Where the latency of {format_size(nbytes)} goes, in ns",
         text("case"),
-        text("from"),
-        text("to"),
         *(number(name) for name in ("overhead", "wire", "memory", "drain", "queue", "= latency", "closed form")),
     )
     for report in reports:
         single = report.single
-        ends = (report.memory, report.initiator) if report.operation == "read" else (report.initiator, report.memory)
         parts = (f"{ns:.3f}" for _, ns in single.breakdown.parts_ns)
-        made.add_row(report.case, *ends, *parts, f"{single.latency_ns:.3f}", f"{single.closed_form_ns:.3f}")
+        made.add_row(report.case, *parts, f"{single.latency_ns:.3f}", f"{single.closed_form_ns:.3f}")
     return made
 
 
@@ -113,12 +110,6 @@ def _sweep(report: ProbeReport) -> Table:
             bar(step.utilisation),
         )
     return made
-
-
-def bar(share: float, width: int = 24) -> str:
-    """A share as a bar of blocks, to an eighth of one."""
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
 
 
 def _hops(report: ProbeReport) -> Table:

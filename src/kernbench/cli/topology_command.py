@@ -52,7 +52,9 @@ def print_tables(console: Console, machine: Topology) -> None:
     """The machine in a few words, its parts and its links."""
     graph = machine.topology_obj
     parts = table("Parts", text("place"), text("kind"), text("implementation"), number("parts"), text("attributes"))
-    for part in part_rows(graph):
+    rows = part_rows(graph)
+    places = list(dict.fromkeys(row.place for row in rows))
+    for part in sorted(rows, key=lambda row: places.index(row.place)):
         given = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
         parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", given)
     links = table(

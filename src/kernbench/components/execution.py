@@ -16,10 +16,14 @@ from kernbench.components.pe_parts import PeParts
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.messages.commands import (
     AwaitSpace,
+    Composite,
     DotCommand,
+    GemmComposite,
     KernelRequest,
     LoadCommand,
     MathCommand,
+    MathComposite,
+    MemoryRef,
     PeCommand,
     PrintCommand,
     StoreCommand,
@@ -27,7 +31,8 @@ from kernbench.messages.commands import (
 from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Printed
+from kernbench.sim_engine.address_map import Segment
+from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Printed, Streamed
 from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
@@ -89,19 +94,36 @@ class KernelExecution:
 
     def issue(self, command: PeCommand) -> None:
         """Enter a command; an address that nothing maps is the program's failure at this line."""
-        targets: tuple[Target, ...] = ()
-        segments: tuple[tuple[int, int], ...] = ()
-        if isinstance(command, LoadCommand | StoreCommand):
-            try:
-                segments, targets = self._translate(command)
-            except Exception as fault:
-                self.fail_next(fault)
-                return
-        self._starts[command.serial] = partial(self._start, command, segments, targets)
+        try:
+            start = self._prepared(command)
+        except Exception as fault:
+            self.fail_next(fault)  # it is the kernel's, at the line of its call
+            return
+        self._starts[command.serial] = start
         if self._board.issue(command):
             self._starts.pop(command.serial)()
 
-    def _translate(self, command: LoadCommand | StoreCommand) -> tuple[tuple[tuple[int, int], ...], tuple[Target, ...]]:
+    def _prepared(self, command: PeCommand) -> Callable[[], None]:
+        """What starts the command once its operands are there. Addresses are translated now."""
+        if isinstance(command, LoadCommand | StoreCommand):
+            return partial(self._start_dma, command, *self._translate(command))
+        if isinstance(command, GemmComposite | MathComposite):
+            return partial(self._start_composite, command, self._streams(command))
+        return partial(self._start, command)
+
+    def _streams(self, command: Composite) -> tuple[tuple[Segment, ...], ...]:
+        """The physical ranges of everything a composite streams."""
+        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
+        operands = (*given, *(step.operand for step in command.epilogue), command.out)
+        found: list[tuple[Segment, ...]] = []
+        for ref in operands:
+            if isinstance(ref, MemoryRef):
+                low, span = extent(ref.shape, ref.dtype.itemsize, ref.strides)
+                table = self.parts.mmu.table
+                found.append(tuple((pa.encode(), n) for pa, n in table.segments(ref.va + low, span)))
+        return tuple(found)
+
+    def _translate(self, command: LoadCommand | StoreCommand) -> tuple[tuple[Segment, ...], tuple[Target, ...]]:
         array = command.dst if isinstance(command, LoadCommand) else command.src
         shape = command.valid if command.valid is not None else array.shape
         if 0 in shape:
@@ -115,21 +137,36 @@ class KernelExecution:
         segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
         return segments, plan(self.machine.addresses, segments, shape, itemsize, strides)
 
-    def _start(self, command: PeCommand, segments: tuple[tuple[int, int], ...], targets: tuple[Target, ...]) -> None:
+    def _start_dma(
+        self, command: LoadCommand | StoreCommand, segments: tuple[Segment, ...], targets: tuple[Target, ...]
+    ) -> None:
+        if not targets:
+            self._start_empty(command)
+            return
+        op = self.machine.next_op()
+        reading = isinstance(command, LoadCommand)
+        reads, writes = (len(targets), 0) if reading else (0, len(targets))
+        begun = self._observer(op, "pe_dma", Moved(command, segments), reads=reads, writes=writes)
+        self.parts.dma.start(op, reading, targets, begun, partial(self._completed, command, op))
+
+    def _start_empty(self, command: LoadCommand | StoreCommand) -> None:
+        """A descriptor without a valid element moves nothing."""
+        if isinstance(command, StoreCommand):
+            self._completed(command, None)
+            return
+        op = self.machine.next_op()
+        self._fill(op, command)
+        self._completed(command, op)
+
+    def _start_composite(self, command: Composite, segments: tuple[tuple[Segment, ...], ...]) -> None:
+        op = self.machine.next_op()
+        begun = self._observer(op, "pe_scheduler", Streamed(command, segments))
+        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
+
+    def _start(self, command: PeCommand) -> None:
         op = self.machine.next_op()
         done = partial(self._completed, command, op)
         match command:
-            case LoadCommand() if not targets:
-                self._fill(op, command)
-                done()
-            case StoreCommand() if not targets:
-                self._completed(command, None)
-            case LoadCommand():
-                begun = self._observer(op, "pe_dma", Moved(command, segments), reads=len(targets))
-                self.parts.dma.start(op, True, targets, begun, done)
-            case StoreCommand():
-                begun = self._observer(op, "pe_dma", Moved(command, segments), writes=len(targets))
-                self.parts.dma.start(op, False, targets, begun, done)
             case DotCommand():
                 self.parts.scheduler.submit(op, command, self._observer(op, "pe_gemm", command), done)
             case MathCommand():
@@ -152,7 +189,7 @@ class KernelExecution:
         self._observer(op, "pe_math", fill)(self.clock.time)
 
     def _observer(
-        self, op: int, part: str, what: Moved | PeCommand, *, reads: int = 0, writes: int = 0
+        self, op: int, part: str, what: Moved | Streamed | PeCommand, *, reads: int = 0, writes: int = 0
     ) -> Callable[[int], None]:
         """What an engine calls when it begins the command."""
         hook = self.machine.hooks.op_started

@@ -1,4 +1,4 @@
-"""The tile scheduler of a PE: it turns a dot into tiles and lets them into the pipeline."""
+"""The tile scheduler of a PE: it turns dots and composites into tiles and lets them into the pipeline."""
 
 from __future__ import annotations
 
@@ -6,41 +6,25 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
+from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
-from kernbench.components.stage import StageUnit, Token
+from kernbench.components.pe_math import PeMath
+from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
+from kernbench.components.tile_dma import TileDma, TileWork
 from kernbench.di.registry import register
-from kernbench.messages.commands import DotCommand
+from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
 from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.hooks import StageEnded
+from kernbench.sim_engine.hooks import StageEnded, StageName
 from kernbench.sim_engine.machine import Machine
 from kernbench.topology.attrs import PeSchedulerAttrs
 from kernbench.topology.graph import Node
+from kernbench.triton_emu.tile_plans import Tile, dot_tiles, gemm_tiles, math_tiles
 
-
-@dataclass(frozen=True, slots=True)
-class GemmTile:
-    """A tile of a GEMM: its place in M, N and K (K runs fastest), and what it holds of each axis."""
-
-    index: tuple[int, int, int]
-    m: int
-    n: int
-    k: int
-    last_k: bool
-
-
-def gemm_tiles(m: int, n: int, k: int, tile: tuple[int, int, int]) -> Iterator[GemmTile]:
-    """The tiles of an m × k by k × n product, row by row, for tile sizes (m, n, k); edge tiles hold less."""
-    tm, tn, tk = tile
-    last = -(-k // tk) - 1
-    for i in range(-(-m // tm)):
-        for j in range(-(-n // tn)):
-            for s in range(last + 1):
-                yield GemmTile(
-                    (i, j, s), min(tm, m - i * tm), min(tn, n - j * tn), min(tk, k - s * tk), last_k=s == last
-                )
+TiledCommand = DotCommand | GemmComposite | MathComposite
 
 
 @dataclass(slots=True)
@@ -48,9 +32,9 @@ class Plan:
     """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell."""
 
     op: int
-    command: DotCommand
-    tiles: Iterator[GemmTile]
-    begun: Callable[[int], None]
+    command: TiledCommand
+    tiles: Iterator[Tile]
+    begun: Callable[[int], None] | None
     done: Callable[[], None]
     inside: int = 0
     exhausted: bool = False
@@ -58,34 +42,47 @@ class Plan:
 
 @register("builtin.pe_scheduler", kind="pe_scheduler")
 class PeScheduler(Component):
-    """Injects a tile every ``issue_ns`` while fewer than ``tiles_in_flight`` are under way; retires them at the end."""
+    """Injects a tile every ``issue_ns`` while fewer than ``tiles_in_flight`` are under way; retires them at the end.
+
+    Streamed tiles land in buffers of their own, one for each tile in flight: the slots of the fetch stage.
+    """
 
     Attrs = PeSchedulerAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         attrs = self.attrs_as(PeSchedulerAttrs)
-        self._issue_ps = ns_to_ps(attrs.issue_ns)
-        self._in_flight = attrs.tiles_in_flight
-        gemm = machine.spec.pe.gemm
-        self._tile = (gemm.tile_m, gemm.tile_n, gemm.tile_k)
         assert node.sip is not None
         assert node.cube is not None
         assert node.pe is not None
         here = (node.sip, node.cube, node.pe)
+        self._sizes = machine.spec.pe.gemm.tile_sizes
+        self._issue_ps = ns_to_ps(attrs.issue_ns)
+        self._in_flight = attrs.tiles_in_flight
         self._gemm = machine.part(pe_part(*here, "pe_gemm"), PeGemm)
+        self._math = machine.part(pe_part(*here, "pe_math"), PeMath)
         self._fetch_store = machine.part(pe_part(*here, "pe_fetch_store"), PeFetchStore)
-        self._issue = StageUnit(self.clock, "issue", self._in_flight)
+        dma = TileDma(machine, here, machine.part(pe_part(*here, "pe_dma"), PeDma))
+        self._issue = StageUnit(self.clock, "issue", attrs.tiles_in_flight)
+        self._dma_in = OverlappingStage("dma_in", attrs.tiles_in_flight, dma.read)
+        self._dma_out = OverlappingStage("dma_out", attrs.tiles_in_flight, dma.write)
         self._plans: deque[Plan] = deque()
         if machine.hooks.stage_ended.listeners:
             self._observe()
 
-    def submit(self, op: int, command: DotCommand, begun: Callable[[int], None], done: Callable[[], None]) -> None:
-        """Run ``command``: ``begun(now)`` when its first tile is injected, ``done()`` when its last one is stored."""
-        m, n = command.dst.shape
-        k = command.a.shape[0 if command.trans_a else 1]
-        self._plans.append(Plan(op, command, gemm_tiles(m, n, k, self._tile), begun, done))
+    def submit(self, op: int, command: TiledCommand, begun: Callable[[int], None], done: Callable[[], None]) -> None:
+        """Run ``command``: ``begun(now)`` when its first tile is issued, ``done()`` when its last one has retired."""
+        self._plans.append(Plan(op, command, self._tiles(command), begun, done))
         self._inject()
+
+    def _tiles(self, command: TiledCommand) -> Iterator[Tile]:
+        match command:
+            case DotCommand():
+                return dot_tiles(command, self._sizes)
+            case GemmComposite():
+                return gemm_tiles(command, self._sizes)
+            case MathComposite():
+                return math_tiles(command, self._sizes)
 
     def _inject(self) -> None:
         """Let tiles in while there is room."""
@@ -96,26 +93,37 @@ class PeScheduler(Component):
                 plan.exhausted = True
                 self._plans.popleft()
                 continue
-            if not plan.inside and tile.index == (0, 0, 0):
-                plan.begun(self.clock.time)
             plan.inside += 1
             self._in_flight -= 1
-            self._issue.put(self._token(plan, tile))
+            token = self._token(plan, tile)
+            token.begun, plan.begun = plan.begun, None
+            self._issue.put(token)
 
-    def _token(self, plan: Plan, tile: GemmTile) -> Token:
-        command = plan.command
-        element = command.a.dtype
-        operands = (tile.m * tile.k + tile.k * tile.n) * element.itemsize
-        stages = [self._gemm.unit, self._fetch_store.fetch, self._issue]
-        times = [self._gemm.tile_ps(element), self._fetch_store.fetch_ps(operands), self._issue_ps]
-        if tile.last_k:
-            stages.insert(0, self._fetch_store.store)
-            times.insert(0, self._fetch_store.store_ps(tile.m * tile.n * command.dst.dtype.itemsize))
-        return Token(plan, tile.index, stages, times, self._retired)
+    def _token(self, plan: Plan, tile: Tile) -> Token:
+        """The way of a tile, and its time in each timed stage; both are read from the end."""
+        route: list[Stage] = [self._issue]
+        times = [self._issue_ps]
+        if tile.reads:
+            route.append(self._dma_in)
+        route.append(self._fetch_store.fetch)
+        times.append(self._fetch_store.fetch_ps(tile.fetch_bytes))
+        if tile.gemm:
+            route.append(self._gemm.unit)
+            times.append(self._gemm.tile_ps(_element(plan.command)))
+        if tile.math_bytes:
+            route.append(self._math.unit)
+            times.append(sum(self._math.operation_ps(nbytes) for nbytes in tile.math_bytes))
+        if tile.store_bytes:
+            route.append(self._fetch_store.store)
+            times.append(self._fetch_store.store_ps(tile.store_bytes))
+        if tile.write is not None:
+            route.append(self._dma_out)
+        route.reverse()
+        times.reverse()
+        return Token(TileWork(plan.op, tile, plan), route, times, self._retired)
 
     def _retired(self, token: Token) -> None:
-        plan = token.work
-        assert isinstance(plan, Plan)
+        plan = token.work.plan
         plan.inside -= 1
         self._in_flight += 1
         self._inject()
@@ -123,24 +131,31 @@ class PeScheduler(Component):
             plan.done()
 
     def _observe(self) -> None:
-        """Report every stage a tile has passed."""
-        for unit, component in (
-            (self._fetch_store.fetch, self._fetch_store),
-            (self._gemm.unit, self._gemm),
-            (self._fetch_store.store, self._fetch_store),
-        ):
-            unit.ended = _StageReporter(self.machine, component.node.id, unit.name)
+        """Report every timed stage a tile has passed."""
+        units: tuple[tuple[StageUnit, Component, StageName], ...] = (
+            (self._fetch_store.fetch, self._fetch_store, "fetch"),
+            (self._gemm.unit, self._gemm, "gemm"),
+            (self._math.unit, self._math, "math"),
+            (self._fetch_store.store, self._fetch_store, "store"),
+        )
+        for unit, component, name in units:
+            unit.ended = _StageReporter(self.machine, component.node.id, name)
+
+
+def _element(command: TiledCommand) -> DType:
+    assert not isinstance(command, MathComposite)
+    return command.a.dtype
 
 
 class _StageReporter:
     """Emits what a stage has finished."""
 
-    def __init__(self, machine: Machine, component: str, stage: str) -> None:
+    def __init__(self, machine: Machine, component: str, stage: StageName) -> None:
         self._hook = machine.hooks.stage_ended
         self._component = component
-        self._stage = stage
+        self._stage: StageName = stage
 
     def __call__(self, token: Token, start: int, end: int) -> None:
-        plan = token.work
-        assert isinstance(plan, Plan)
-        self._hook.emit(StageEnded(plan.op, self._component, self._stage, token.index, start, end))  # type: ignore[arg-type]
+        work = token.work
+        if isinstance(work, TileWork):  # a single MATH command has a record of its own
+            self._hook.emit(StageEnded(work.op, self._component, self._stage, work.tile.index, start, end))

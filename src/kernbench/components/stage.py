@@ -1,104 +1,159 @@
 """Stages of the PE pipeline: units with bounded input queues, coupled by counters instead of stores.
 
-A unit starts a token when the unit is idle, a token is waiting, and the token's next stage has a slot; on finishing it
-gives back its own slot and hands the token on. One event per stage and token.
+A stage starts a token when it can take one, a token is waiting, and the token's next stage has a slot; when the token
+is done here, the stage gives back its own slot and hands the token on. One event per stage and token.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kernbench.sim_engine.clock import RANK_PROGRAM, Clock
 
 
 class Token:
-    """A tile on its way. ``route`` are the stages it still has to pass, the next one last; ``index`` is its tile."""
+    """A tile (or a single command) on its way through ``route``, the stages it still has to pass, the next one last.
 
-    __slots__ = ("index", "retired", "route", "times", "work")
+    ``times`` are ps in each timed stage, the next one last. ``begun(now)`` is called when its first timed stage starts,
+    ``retired(token)`` when the last stage has ended. ``work`` is whatever the owner wants to find again.
+    """
+
+    __slots__ = ("begun", "ready", "retired", "route", "times", "work")
 
     def __init__(
         self,
-        work: object,
-        index: tuple[int, ...],
-        route: list[StageUnit],
+        work: Any,
+        route: list[Stage],
         times: list[int],
         retired: Callable[[Token], None],
+        begun: Callable[[int], None] | None = None,
     ) -> None:
         self.work = work
-        self.index = index
         self.route = route
-        self.times = times  # ps in each stage, the next one last
+        self.times = times
         self.retired = retired
+        self.begun = begun
+        self.ready = False
 
 
-class StageUnit:
-    """One unit. ``slots`` bound what waits for it or is in it; ``busy_ps`` is how long it has worked.
+class Stage:
+    """A place in the pipeline with ``free`` slots for tokens that wait for it or are in it."""
 
-    ``ended(token, start, end)`` is called for each token it has finished, if anybody listens.
-    """
+    __slots__ = ("blocked", "free", "name", "waiting")
 
-    __slots__ = ("_clock", "_current", "_queue", "_start", "blocked", "busy_ps", "callbacks", "ended", "free", "name")
-    _ok = True
-
-    def __init__(self, clock: Clock, name: str, slots: int) -> None:
-        self._clock = clock
+    def __init__(self, name: str, slots: int) -> None:
         self.name = name
         self.free = slots
-        self.busy_ps = 0
-        self.ended: Callable[[Token, int, int], None] | None = None
-        self.callbacks: Any = None
-        self._queue: deque[Token] = deque()
-        self.blocked: deque[StageUnit] = deque()  # units that wait for a slot here
-        self._current: Token | None = None
-        self._start = 0
+        self.waiting: deque[Token] = deque()
+        self.blocked: deque[Stage] = deque()  # stages that wait for a slot here
+
+    def enter(self, token: Token) -> None:
+        """A token comes from outside the pipeline: it takes a slot, if need be beyond the bound."""
+        self.free -= 1
+        self.put(token)
 
     def put(self, token: Token) -> None:
         """A token comes in; its slot has been taken before."""
-        self._queue.append(token)
+        self.waiting.append(token)
         self.try_start()
 
     def try_start(self) -> None:
-        """Begin the first waiting token if the unit is idle and the stage behind has a slot."""
-        if self._current is not None or not self._queue:
-            return
-        token = self._queue[0]
-        if len(token.route) > 1:
-            following = token.route[-2]
-            if not following.free:
-                if self not in following.blocked:
-                    following.blocked.append(self)
-                return
-            following.free -= 1
-        self._queue.popleft()
-        self._current = token
-        self._start = self._clock.time
-        self.callbacks = FINISH
-        self._clock.at(self._start + token.times.pop(), RANK_PROGRAM, self)
+        """Begin what can begin."""
+        raise NotImplementedError
 
-    def release(self) -> None:
-        """A slot of this unit has become free: whoever waits for one may go on."""
-        self.free += 1
-        if self.blocked:
-            self.blocked.popleft().try_start()
+    def claim_next(self, token: Token) -> bool:
+        """Take a slot of the stage behind; False, and a call of ``try_start`` later, when there is none."""
+        if len(token.route) < 2:
+            return True
+        following = token.route[-2]
+        if following.free <= 0:
+            if self not in following.blocked:
+                following.blocked.append(self)
+            return False
+        following.free -= 1
+        return True
 
-    def finish(self) -> None:
-        """The current token is done here."""
-        token = self._current
-        assert token is not None
-        self._current = None
-        now = self._clock.time
-        self.busy_ps += now - self._start
-        if self.ended is not None:
-            self.ended(token, self._start, now)
+    def pass_on(self, token: Token) -> None:
+        """``token`` is done here."""
         token.route.pop()
         if token.route:
             token.route[-1].put(token)
         else:
             token.retired(token)
-        self.release()
+        self.free += 1
+        if self.blocked and self.free > 0:
+            self.blocked.popleft().try_start()
         self.try_start()
 
 
-FINISH = (StageUnit.finish,)
+class StageUnit(Stage):
+    """A stage that works on one token at a time; ``ended(token, start, end)``, if set, is called for each."""
+
+    __slots__ = ("_clock", "_current", "_start", "callbacks", "ended")
+    _ok = True
+
+    def __init__(self, clock: Clock, name: str, slots: int) -> None:
+        super().__init__(name, slots)
+        self._clock = clock
+        self.ended: Callable[[Token, int, int], None] | None = None
+        self.callbacks: Any = None
+        self._current: Token | None = None
+        self._start = 0
+
+    def try_start(self) -> None:
+        """Begin the first waiting token if the unit is idle and the stage behind has a slot."""
+        if self._current is not None or not self.waiting or not self.claim_next(self.waiting[0]):
+            return
+        token = self._current = self.waiting.popleft()
+        self._start = self._clock.time
+        if token.begun is not None:
+            token.begun(self._start)
+            token.begun = None
+        self.callbacks = FINISH
+        self._clock.at(self._start + token.times.pop(), RANK_PROGRAM, self)
+
+    def finish(self) -> None:
+        """The current token is done."""
+        token = self._current
+        assert token is not None
+        self._current = None
+        if self.ended is not None:
+            self.ended(token, self._start, self._clock.time)
+        self.pass_on(token)
+
+
+class OverlappingStage(Stage):
+    """A stage whose tokens overlap, such as transfers: they start in order, as slots allow, and leave in order.
+
+    ``start(token, done)`` sets a token going and calls ``done`` when it is over.
+    """
+
+    __slots__ = ("_inside", "_start")
+
+    def __init__(self, name: str, slots: int, start: Callable[[Token, Callable[[], None]], None]) -> None:
+        super().__init__(name, slots)
+        self._start = start
+        self._inside: deque[Token] = deque()
+
+    def try_start(self) -> None:
+        """Begin waiting tokens while the stage behind has slots."""
+        while self.waiting and self.claim_next(self.waiting[0]):
+            token = self.waiting.popleft()
+            token.ready = False
+            self._inside.append(token)
+            self._start(token, partial(self._over, token))
+
+    def _over(self, token: Token) -> None:
+        token.ready = True
+        while self._inside and self._inside[0].ready:
+            self.pass_on(self._inside.popleft())
+
+
+def _finish(unit: StageUnit) -> None:
+    unit.finish()
+
+
+FINISH = (_finish,)

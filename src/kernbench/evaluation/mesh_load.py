@@ -1,4 +1,4 @@
-"""Latency and throughput of a mesh under load: warm up, measure for a while, and go on until what was measured is there.
+"""Latency and throughput of a mesh under load: warm up, measure, and go on until what was measured has arrived.
 
 Latency is from the creation of a message to the delivery of its last flit, the queue at the source included; the
 messages created in the measured window count. Accepted throughput counts flits delivered in that window.
@@ -27,7 +27,7 @@ class Plan:
     warmup_cycles: int = 2000
     cycles: int = 4000
     messages: int = 20_000
-    drain_cycles: int = 100_000
+    drain_cycles: int = 20_000
     seeds: tuple[int, ...] = (1, 2, 3)
 
     def window_cycles(self, spec: MeshSpec, traffic: Traffic) -> int:
@@ -38,7 +38,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """``accepted`` in flits per node and cycle; ``error_cycles``: standard error of the mean latency, over the seeds."""
+    """``accepted`` in flits per node and cycle; ``error_cycles``: standard error of the mean latency over seeds."""
 
     offered: float
     latency_cycles: float
@@ -117,7 +117,7 @@ def _advance(net: Network, cycle: int) -> None:
 
 
 def load_point(spec: MeshSpec, pattern: str, offered: float, plan: Plan) -> LoadPoint:
-    """Mean latency and accepted throughput at one offered load (flits per node and cycle), over the seeds of ``plan``."""
+    """Mean latency and accepted throughput at one offered load (flits per node and cycle), over all seeds."""
     traffic = pattern_traffic(spec, pattern, offered)
     runs = [simulate(spec, traffic, plan, seed) for seed in plan.seeds]
     latencies = [run.latency_cycles for run in runs]

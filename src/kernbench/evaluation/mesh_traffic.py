@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,13 +86,13 @@ class Traffic:
         load: dict[tuple[int, int], float] = {}
         for s, d in zip(*np.nonzero(self.destinations), strict=True):
             way = xy_routers(spec.k, int(s), int(d))
-            for link in zip(way, way[1:], strict=False):
+            for link in pairwise(way):
                 load[link] = load.get(link, 0.0) + float(self.rates[s] * self.destinations[s, d])
         return max(load.values(), default=0.0)
 
 
 def pattern_traffic(spec: MeshSpec, pattern: str, offered: float) -> Traffic:
-    """Every node offers ``offered`` flits per cycle by ``pattern``; UnknownNameError for one that is not in PATTERNS."""
+    """Every node offers ``offered`` flits per cycle by ``pattern``; UnknownNameError when there is no such."""
     if pattern not in PATTERNS:
         raise UnknownNameError("traffic pattern", pattern, tuple(PATTERNS))
     return Traffic(np.full(spec.nodes, offered), PATTERNS[pattern](spec.k))

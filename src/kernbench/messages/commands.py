@@ -25,6 +25,16 @@ class TcmArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryRef:
+    """An array that stays in memory at virtual address ``va``; ``strides`` in bytes, row-major without."""
+
+    va: int
+    shape: tuple[int, ...]
+    dtype: DType
+    strides: tuple[int, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Command:
     """Common to all commands: ``serial`` counts them in program order, ``line`` is where the kernel made the call.
@@ -90,7 +100,45 @@ class PrintCommand(Command):
     parts: tuple[TcmArray | str, ...]
 
 
-PeCommand: TypeAlias = LoadCommand | StoreCommand | DotCommand | MathCommand | PrintCommand
+StreamOperand: TypeAlias = TcmArray | MemoryRef
+"""What a composite works on: staged in TCM, or streamed from memory tile by tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueStep:
+    """A step on each output tile.
+
+    ``bias`` (a vector along N), ``add`` (a matrix like the output), ``scale`` (a number), ``relu``, ``gelu``, ``silu``.
+    """
+
+    name: str
+    operand: StreamOperand | float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GemmComposite(Command):
+    """A whole tiled GEMM: ``out = epilogue(a @ b)``, 2-D, tile by tile; the output is streamed to memory."""
+
+    a: StreamOperand
+    b: StreamOperand
+    out: MemoryRef
+    epilogue: tuple[EpilogueStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MathComposite(Command):
+    """``out = epilogue(operator(*inputs))`` elementwise, tile by tile; arrays have the shape of ``out``, 2-D."""
+
+    operator: str
+    inputs: tuple[StreamOperand | float, ...]
+    out: MemoryRef
+    epilogue: tuple[EpilogueStep, ...] = ()
+
+
+Composite: TypeAlias = GemmComposite | MathComposite
+PeCommand: TypeAlias = (
+    LoadCommand | StoreCommand | DotCommand | MathCommand | PrintCommand | GemmComposite | MathComposite
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,9 @@ class RuntimeContext(DTypeNames, Generic[P]):
         """A host tensor that shares the memory of ``array``; it gets to the machine with ``copy_``."""
         return HostTensor(numeric(array, "from_numpy"))
 
-    def launch(self, name: str, kernel: Kernel | str, *args: object, async_op: bool = False, **kwargs: object) -> Work:
+    def launch(
+        self, name: str, kernel: Kernel | str, /, *args: object, async_op: bool = False, **kwargs: object
+    ) -> Work:
         """Run a kernel on every PE that owns a shard of a tensor argument, and block until all are done.
 
         With ``async_op`` return at once: wait with the Work. ``kernel`` is a function or the name of one that ships

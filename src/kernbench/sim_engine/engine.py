@@ -24,6 +24,7 @@ from kernbench.sim_engine.hooks import Sent
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.record_content import ContentMaker
 from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.builder import Topology
@@ -94,7 +95,8 @@ class GraphEngine:
         self.enable_data = enable_data
         self.machine = Machine(topology.topology_obj)
         self.op_log = OpLog()
-        self._recorder = Recorder(self.op_log, self.machine.hooks, self.machine.addresses, enable_data)
+        contents = ContentMaker(self.machine.addresses, topology.spec.pe.gemm.tile_sizes)
+        self._recorder = Recorder(self.op_log, self.machine.hooks, contents, enable_data=enable_data)
         self._store = MemoryStore()
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
         self._handles: dict[int, RequestHandle] = {}

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from kernbench.messages.commands import LoadCommand, PeCommand, StoreCommand, TcmArray
+from kernbench.messages.commands import GemmComposite, LoadCommand, MathComposite, PeCommand, StoreCommand, TcmArray
 from kernbench.messages.requests import HostMsg, PeCoord
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.transport.transfer import Transfer
 
 E = TypeVar("E")
+StageName = Literal["fetch", "gemm", "math", "store"]
 
 
 class Hook(Generic[E]):
@@ -58,6 +59,24 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """A composite; ``segments`` are the physical ranges of what it streams: inputs, epilogue operands, output."""
+
+    what: GemmComposite | MathComposite
+    segments: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileMoved:
+    """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
+
+    parent: int
+    operand: str
+    tile: tuple[int, ...]
+    reading: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OpStarted:
     """Operation ``op`` occupies ``component`` from ``start_ps`` on.
 
@@ -67,7 +86,7 @@ class OpStarted:
 
     op: int
     component: str
-    what: Moved | PeCommand
+    what: Moved | Streamed | TileMoved | PeCommand
     start_ps: int
     reads: int
     writes: int
@@ -98,7 +117,7 @@ class StageEnded:
 
     op: int
     component: str
-    stage: Literal["fetch", "gemm", "store"]
+    stage: StageName
     tile: tuple[int, ...]
     start_ps: int
     end_ps: int

@@ -51,9 +51,11 @@ class Epilogue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpParams(Attributes):
-    """What a command takes beside operands: the operator's attributes, a GEMM's epilogue, the bytes a fill repeats."""
+    """What a command takes beside operands: the operator's attributes, a GEMM's epilogue, a composite's tiles
+    (m, k, n), the bytes a fill repeats."""
 
     epilogue: tuple[Epilogue, ...] = ()
+    tile_sizes: tuple[int, int, int] | None = None
     pattern: bytes | None = None
 
 
@@ -66,9 +68,10 @@ class OpRecord:
     ``t_read_ps`` and its result is in memory at ``t_commit_ps``; -1 while unknown.
 
     ``name``: the operator of a ``math``, the plan of a ``gemm``. ``inputs``: operands and numbers, in the operator's
-    order. A record without operands carries timing only and is not replayed: stage records, which have ``tile``
-    indices, and every record of a run without data. ``data``: a host write's array, or what a ``memory_read`` read
-    once it is replayed. ``line``: of the kernel's source, 0 outside kernels; ``launch_id`` is -1 there.
+    order. A record without operands carries timing only and is not replayed: those of stages, which have ``tile``
+    indices and the ``parent`` they are a part of, and every record of a run without data. ``data``: a host write's
+    array, or what a ``memory_read`` read once it is replayed. ``line``: of the kernel's source, 0 outside kernels;
+    ``launch_id`` is -1 there.
     """
 
     seq: int
@@ -86,6 +89,7 @@ class OpRecord:
     launch_id: int = -1
     line: int = 0
     tile: tuple[int, ...] | None = None
+    parent: int = -1
     data: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -146,6 +150,7 @@ class OpLog:
         launch_id: int = -1,
         line: int = 0,
         tile: tuple[int, ...] | None = None,
+        parent: int = -1,
         data: np.ndarray[Any, Any] | None = None,
     ) -> OpRecord:
         """A new open record, to be called when the command reads its operands (at ``t_read_ps``).
@@ -167,6 +172,7 @@ class OpLog:
             launch_id=launch_id,
             line=line,
             tile=tile,
+            parent=parent,
             data=data,
         )
         self._records.append(record)

@@ -49,6 +49,11 @@ class GemmSpec(ConfigModel):
     macs_per_ns: dict[DTypeName, Rate] = Field(min_length=1)
 
     @property
+    def tile_sizes(self) -> tuple[int, int, int]:
+        """The tile along (m, k, n)."""
+        return self.tile_m, self.tile_k, self.tile_n
+
+    @property
     def acc(self) -> DType:
         """The accumulator's type."""
         return dtype(self.dtype_acc)

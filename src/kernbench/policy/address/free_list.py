@@ -33,13 +33,15 @@ class FreeList:
         self.extent = Extent(base, nbytes)
         self._alignment = alignment
         self._granule = granule
-        self._holes = [self.extent] if nbytes else []
+        # The holes in address order, as two columns of plain numbers: a kernel allocates and frees for every command.
+        self._starts = [base] if nbytes else []
+        self._ends = [base + nbytes] if nbytes else []
         self._asked: dict[int, int] = {}
 
     @property
     def holes(self) -> tuple[Extent, ...]:
         """The free stretches, in address order; no two touch."""
-        return tuple(self._holes)
+        return tuple(Extent(start, end - start) for start, end in zip(self._starts, self._ends, strict=True))
 
     @property
     def live(self) -> tuple[Extent, ...]:
@@ -49,12 +51,12 @@ class FreeList:
     @property
     def free_bytes(self) -> int:
         """Bytes in all holes together."""
-        return sum(hole.nbytes for hole in self._holes)
+        return sum(self._ends) - sum(self._starts)
 
     @property
     def largest_hole(self) -> Extent:
         """The largest free stretch, the lowest of several; empty when everything is taken."""
-        return max(self._holes, key=lambda hole: hole.nbytes, default=Extent(self.extent.start, 0))
+        return max(self.holes, key=lambda hole: hole.nbytes, default=Extent(self.extent.start, 0))
 
     def alloc(self, nbytes: int, *, from_end: bool = False) -> int:
         """Start of ``nbytes`` free bytes in the first hole that fits, or at the end of the last one.
@@ -64,14 +66,12 @@ class FreeList:
         if nbytes <= 0:
             raise AllocationError(f"{self.label}: cannot allocate {nbytes} bytes; the least is 1")
         taken = self._rounded(nbytes)
-        order = range(len(self._holes) - 1, -1, -1) if from_end else range(len(self._holes))
-        for at in order:
-            start = self._start_in(self._holes[at], taken, from_end)
-            if start is not None:
-                self._take(at, Extent(start, taken))
-                self._asked[start] = nbytes
-                return start
-        raise AllocationError(f"{self.label}: asked for {nbytes} bytes; {self.summary()}")
+        at, start = self._last_fit(taken) if from_end else self._first_fit(taken)
+        if at < 0:
+            raise AllocationError(f"{self.label}: asked for {nbytes} bytes; {self.summary()}")
+        self._take(at, start, start + taken)
+        self._asked[start] = nbytes
+        return start
 
     def free(self, start: int, nbytes: int) -> None:
         """Take back an allocation; AllocationError unless exactly it is live (a double or a foreign free)."""
@@ -81,7 +81,7 @@ class FreeList:
         if asked != nbytes:
             raise AllocationError(f"{self.label}: {start:#x} was allocated with {asked} bytes, not {nbytes}")
         del self._asked[start]
-        self._give_back(Extent(start, self._rounded(nbytes)))
+        self._give_back(start, start + self._rounded(nbytes))
 
     def summary(self) -> str:
         """What is free, for error messages."""
@@ -91,26 +91,49 @@ class FreeList:
     def _rounded(self, nbytes: int) -> int:
         return -(-nbytes // self._granule) * self._granule
 
-    def _start_in(self, hole: Extent, nbytes: int, from_end: bool) -> int | None:
-        alignment = self._alignment
-        if from_end:
-            start = (hole.end - nbytes) // alignment * alignment
-            return start if start >= hole.start else None
-        start = -(-hole.start // alignment) * alignment
-        return start if start + nbytes <= hole.end else None
+    def _first_fit(self, nbytes: int) -> tuple[int, int]:
+        """Which hole, and the start in it; (-1, 0) for none."""
+        alignment, ends = self._alignment, self._ends
+        for at, hole in enumerate(self._starts):
+            start = -(-hole // alignment) * alignment
+            if start + nbytes <= ends[at]:
+                return at, start
+        return -1, 0
 
-    def _take(self, at: int, taken: Extent) -> None:
-        hole = self._holes[at]
-        rest = (Extent(hole.start, taken.start - hole.start), Extent(taken.end, hole.end - taken.end))
-        self._holes[at : at + 1] = [part for part in rest if part.nbytes]
+    def _last_fit(self, nbytes: int) -> tuple[int, int]:
+        alignment, starts = self._alignment, self._starts
+        for at in range(len(starts) - 1, -1, -1):
+            start = (self._ends[at] - nbytes) // alignment * alignment
+            if start >= starts[at]:
+                return at, start
+        return -1, 0
 
-    def _give_back(self, freed: Extent) -> None:
-        at = bisect_right(self._holes, freed)
-        first, last = at, at
-        if at and self._holes[at - 1].end == freed.start:
-            first = at - 1
-        if at < len(self._holes) and self._holes[at].start == freed.end:
-            last = at + 1
-        merged = [*self._holes[first:at], freed, *self._holes[at:last]]
-        start, end = merged[0].start, merged[-1].end
-        self._holes[first:last] = [Extent(start, end - start)]
+    def _take(self, at: int, start: int, end: int) -> None:
+        """``start`` to ``end`` leave hole ``at``: nothing of it, one part or two are left."""
+        starts, ends = self._starts, self._ends
+        before, after = start > starts[at], end < ends[at]
+        if before and after:
+            ends.insert(at, start)
+            starts.insert(at + 1, end)
+        elif after:
+            starts[at] = end
+        elif before:
+            ends[at] = start
+        else:
+            del starts[at], ends[at]
+
+    def _give_back(self, start: int, end: int) -> None:
+        """``start`` to ``end`` become free: one hole with those that they touch."""
+        starts, ends = self._starts, self._ends
+        at = bisect_right(starts, start)
+        touches_before = at > 0 and ends[at - 1] == start
+        touches_after = at < len(starts) and starts[at] == end
+        if touches_before and touches_after:
+            del ends[at - 1], starts[at]
+        elif touches_before:
+            ends[at - 1] = end
+        elif touches_after:
+            starts[at] = start
+        else:
+            starts.insert(at, start)
+            ends.insert(at, end)

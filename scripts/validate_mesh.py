@@ -1,0 +1,46 @@
+"""Compare the transport with the cycle-accurate reference mesh: draws docs/figures/mesh_latency.png, prints the tables.
+
+Takes some minutes on two cores.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from kernbench.evaluation.mesh_load import Plan, accepted_at_full_load
+from kernbench.evaluation.mesh_network import MeshSpec
+from kernbench.evaluation.mesh_reference import compare_curve, compare_flows, load_reference
+from kernbench.evaluation.mesh_report import comparison_tables, draw_latency, gate_table
+
+ROOT = Path(__file__).parents[1]
+PLAN = Plan(warmup_cycles=3000, cycles=10_000, messages=15_000)
+RESOLUTION = 0.002
+FIFO_FLITS = (8, 16, 32, 64, 128, None)
+
+
+def main() -> None:
+    """Run everything."""
+    reference = load_reference(ROOT / "tests/data/mesh.json")
+    with ProcessPoolExecutor() as pool:
+        units = [(c, u) for c in reference.curves for u in ((None,) if c.packet_flits == 1 else (None, 1))]
+        jobs = [pool.submit(compare_curve, c, PLAN, RESOLUTION, u) for c, u in units]
+        flows = pool.map(partial(compare_flows, plan=PLAN), reference.contention)
+        depths = [pool.submit(accepted_at_full_load, MeshSpec(fifo_flits=f), "uniform", PLAN) for f in FIFO_FLITS]
+        whole = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit is None]
+        single = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit == 1]
+        draw_latency(whole, ROOT / "docs/figures/mesh_latency.png")
+        print(comparison_tables(whole))
+        print("\n## Arbitration by the flit\n")
+        print(comparison_tables(single))
+        print("\n## Flows that share a link\n")
+        print(gate_table(chain.from_iterable(flows)))
+        print("\n## FIFO depth, uniform, 1-flit packets, accepted at 1.0\n")
+        for fifo, accepted in zip(FIFO_FLITS, depths, strict=True):
+            print(f"| {fifo or 'unbounded'} | {accepted.result():.3f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A run as a JSON document. Nothing in it depends on the computer or the hour."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from kernbench.cli.console import Json
+from kernbench.cli.run_report import LaunchSplit, RunReport
+from kernbench.cli.run_tables import RunHead
+from kernbench.runtime_api.bench_result import BenchSummary
+from kernbench.runtime_api.comparison import Comparison
+from kernbench.topology.builder import Topology
+
+
+def run_document(machine: Topology, head: RunHead, report: RunReport) -> Json:
+    """Everything about a run."""
+    return {
+        "bench": head.bench,
+        "params": head.params.model_dump(mode="json"),
+        "topology": machine.source,
+        "digest": machine.digest,
+        "device": head.device,
+        "status": head.status,
+        "error": None if head.error is None else f"{type(head.error).__name__}: {head.error}",
+        "sim_ns": head.summary.sim_ns,
+        "phases": _phases(head.summary),
+        "kernels": _kernels(head.summary),
+        "launches": [_launch(launch) for launch in report.launches],
+        "engines": [asdict(usage) for usage in report.engines],
+        "traffic": asdict(report.traffic),
+        "events": report.events,
+        "transfers": report.transfers,
+        "records": report.records,
+        "verification": {
+            "verdict": head.verdict,
+            "skipped": head.skipped,
+            "comparisons": [_comparison(each) for each in head.comparisons],
+        },
+        "leaked": [str(leak) for leak in head.cleanup.leaked],
+    }
+
+
+def _phases(summary: BenchSummary) -> Json:
+    return [asdict(phase) for phase in summary.phases]
+
+
+def _kernels(summary: BenchSummary) -> Json:
+    return [asdict(kernel) for kernel in summary.kernels]
+
+
+def _launch(launch: LaunchSplit) -> Json:
+    return {
+        "name": launch.name,
+        "launches": launch.launches,
+        "pe_count": launch.pe_count,
+        "late_pes": launch.late_pes,
+        "total_ns": launch.total_ns,
+        "before_ns": launch.before_ns,
+        "kernel_ns": launch.kernel_ns,
+        "after_ns": launch.after_ns,
+        "slowest_pe": list(launch.slowest),
+        "slowest_ns": launch.slowest_ns,
+        "shares": [{"what": share.what, "ns": share.ns} for share in launch.shares],
+    }
+
+
+def _comparison(each: Comparison) -> Json:
+    first = each.first_wrong
+    wrong: Json = None
+    if first is not None:
+        wrong = {"index": list(first.index), "got": first.got, "expected": first.expected, "place": first.place}
+    return {
+        "name": each.name,
+        "passed": each.passed,
+        "elements": each.elements,
+        "wrong": each.wrong,
+        "max_abs_error": each.max_abs_error,
+        "max_rel_error": each.max_rel_error,
+        "rtol": each.tolerance.rtol,
+        "atol": each.tolerance.atol,
+        "first_wrong": wrong,
+        "reason": each.reason,
+    }

@@ -1,0 +1,84 @@
+"""Streaming tiles between memory and TCM for the scheduler: the DMA as a stage of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kernbench.common.ids import pe_part
+from kernbench.components.access_plan import extent, plan
+from kernbench.components.pe_dma import PeDma
+from kernbench.components.pe_mmu import PeMmuPart
+from kernbench.components.stage import Token
+from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.hooks import OpEnded, OpStarted, TileMoved
+from kernbench.sim_engine.machine import Machine
+from kernbench.triton_emu.tile_plans import Tile, Window
+
+
+@dataclass(slots=True)
+class TileWork:
+    """What a token of the scheduler carries: the operation ``op``, the tile, and the scheduler's plan."""
+
+    op: int
+    tile: Tile
+    plan: Any
+
+
+class TileDma:
+    """Reads and writes the windows of tiles; addresses go through the PE's MMU."""
+
+    def __init__(self, machine: Machine, coord: PeCoord, dma: PeDma) -> None:
+        self._machine = machine
+        self._coord = coord
+        self._dma = dma
+        self._mmu = machine.part(pe_part(*coord, "pe_mmu"), PeMmuPart)
+
+    def read(self, token: Token, done: Callable[[], None]) -> None:
+        """Stream in what the tile reads; ``done`` when all of it is in TCM."""
+        work = token.work
+        missing = len(work.tile.reads)
+
+        def one() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                done()
+
+        for window in work.tile.reads:
+            self._move(work, window, True, one)
+
+    def write(self, token: Token, done: Callable[[], None]) -> None:
+        """Stream out the output tile; ``done`` when it is acknowledged."""
+        work = token.work
+        self._move(work, work.tile.write, False, done)
+
+    def _move(self, work: TileWork, window: Window, reading: bool, done: Callable[[], None]) -> None:
+        machine = self._machine
+        low, span = extent(window.shape, window.itemsize, window.strides)
+        found = self._mmu.table.segments(window.va + low, span)
+        segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
+        targets = plan(machine.addresses, segments, window.shape, window.itemsize, window.strides)
+        op = machine.next_op()
+        self._dma.start(
+            op,
+            reading,
+            targets,
+            partial(self._begun, op, work, window, reading, len(targets)),
+            partial(self._ended, op, done),
+        )
+
+    def _begun(self, op: int, work: TileWork, window: Window, reading: bool, accesses: int, start_ps: int) -> None:
+        hook = self._machine.hooks.op_started
+        if hook.listeners:
+            what = TileMoved(work.op, window.name, work.tile.index, reading)
+            reads, writes = (accesses, 0) if reading else (0, accesses)
+            hook.emit(OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, self._coord, "", -1))
+
+    def _ended(self, op: int, done: Callable[[], None]) -> None:
+        hook = self._machine.hooks.op_ended
+        if hook.listeners:
+            hook.emit(OpEnded(op, self._machine.clock.time))
+        done()

@@ -1,0 +1,190 @@
+"""The transport against a cycle-accurate mesh: its figures, ours for the same mesh, and the gates between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.evaluation.mesh_load import (
+    LoadPoint,
+    Plan,
+    accepted_at_full_load,
+    flow_shares,
+    load_point,
+    saturation_load,
+)
+from kernbench.evaluation.mesh_network import MeshSpec
+from kernbench.evaluation.mesh_traffic import Flow
+
+SHARE_TOLERANCE = 0.02
+LOW_LOAD, LOW_LOAD_TOLERANCE = 0.5, 0.05
+# The specification asks for 0.8; 0.85 takes in the next point of every curve.
+HIGH_LOAD, HIGH_LOAD_TOLERANCE = 0.85, 0.20
+SATURATION_TOLERANCE = {"transpose": 0.05, "uniform": 0.10}
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePoint:
+    """One measurement of the reference: flits per node and cycle, cycles."""
+
+    offered: float
+    latency_cycles: float
+    accepted: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCurve:
+    """Latency over load. ``saturation``: the loads between which latency passes 3 times that at zero load."""
+
+    k: int
+    packet_flits: int
+    traffic: str
+    zero_load_cycles: float
+    saturation: tuple[float, float]
+    accepted_at_full_load: float
+    points: tuple[ReferencePoint, ...]
+
+    @property
+    def saturation_load(self) -> float:
+        """The middle of the two."""
+        return sum(self.saturation) / 2
+
+    def spec(self, unit_flits: int | None = None) -> MeshSpec:
+        """The mesh it was measured on."""
+        return MeshSpec(self.k, self.packet_flits, unit_flits)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFlows:
+    """Flows that share a link, and what the reference let through of each, in flits per cycle."""
+
+    name: str
+    packet_flits: int
+    flows: tuple[Flow, ...]
+    accepted: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """All of the reference's figures. ``source``: what they were measured with."""
+
+    source: str
+    network: str
+    curves: tuple[ReferenceCurve, ...]
+    contention: tuple[ReferenceFlows, ...]
+
+
+def load_reference(path: Path) -> Reference:
+    """The reference in the JSON file ``path``."""
+    data = json.loads(path.read_text())
+    return Reference(
+        data["source"], data["network"], tuple(map(_curve, data["curves"])), tuple(map(_flows, data["contention"]))
+    )
+
+
+def _curve(data: dict[str, Any]) -> ReferenceCurve:
+    low, high = data["saturation_offered_at_3x_zero_load"]
+    points = tuple(ReferencePoint(p["offered"], p["latency_cycles"], p["accepted"]) for p in data["curve"])
+    return ReferenceCurve(
+        data["k"],
+        data["packet_flits"],
+        data["traffic"],
+        data["zero_load_cycles"],
+        (low, high),
+        data["accepted_at_offered_1"],
+        points,
+    )
+
+
+def _flows(data: dict[str, Any]) -> ReferenceFlows:
+    flows = tuple(Flow(f["src"], f["dst"], f["offered"]) for f in data["flows"])
+    return ReferenceFlows(data["name"], data["packet_flits"], flows, tuple(f["accepted"] for f in data["flows"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A figure of the reference and ours, which may differ by ``tolerance`` of the reference (None: not a gate)."""
+
+    what: str
+    reference: float
+    measured: float
+    tolerance: float | None
+    unit: str
+
+    @property
+    def difference(self) -> float:
+        """Relative to the reference."""
+        return self.measured / self.reference - 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is within the tolerance."""
+        return self.tolerance is None or abs(self.difference) <= self.tolerance
+
+
+def latency_tolerance(curve: ReferenceCurve, offered: float) -> float | None:
+    """What the latency at ``offered`` may differ by; None where the reference itself is noisy and steep."""
+    load = offered / curve.saturation_load
+    if load <= LOW_LOAD:
+        return LOW_LOAD_TOLERANCE
+    return HIGH_LOAD_TOLERANCE if load <= HIGH_LOAD else None
+
+
+@dataclass(frozen=True, slots=True)
+class CurveComparison:
+    """A curve of the reference and ours at the same loads; saturation figures are None where they were not measured."""
+
+    curve: ReferenceCurve
+    points: tuple[LoadPoint, ...]
+    saturation: tuple[float, float] | None
+    accepted_at_full_load: float | None
+
+    def latency_gates(self) -> Iterator[Gate]:
+        """Latency at each load that was measured."""
+        reference = {p.offered: p for p in self.curve.points}
+        for point in self.points:
+            tolerance = latency_tolerance(self.curve, point.offered)
+            expected = reference[point.offered].latency_cycles
+            yield Gate(f"latency at {point.offered:.3f}", expected, point.latency_cycles, tolerance, "cycles")
+
+    def saturation_gates(self) -> Iterator[Gate]:
+        """Saturation by latency, and what arrives at full load."""
+        tolerance = SATURATION_TOLERANCE[self.curve.traffic]
+        if self.saturation is not None:
+            measured = sum(self.saturation) / 2
+            yield Gate("load at 3 x zero load", self.curve.saturation_load, measured, tolerance, "flits")
+        if self.accepted_at_full_load is not None:
+            full = self.curve.accepted_at_full_load
+            yield Gate("accepted at 1.0", full, self.accepted_at_full_load, tolerance, "flits")
+
+
+def compare_latency(curve: ReferenceCurve, plan: Plan, highest_load: float = 1.0) -> CurveComparison:
+    """Latency at those loads of ``curve`` that are at most ``highest_load`` of its saturation."""
+    offered = [p.offered for p in curve.points if p.offered <= highest_load * curve.saturation_load]
+    points = tuple(load_point(curve.spec(), curve.traffic, o, plan) for o in offered)
+    return CurveComparison(curve, points, None, None)
+
+
+def compare_curve(
+    curve: ReferenceCurve, plan: Plan, resolution: float, unit_flits: int | None = None
+) -> CurveComparison:
+    """Everything about ``curve``; ``unit_flits`` as in MeshSpec."""
+    spec = curve.spec(unit_flits)
+    return CurveComparison(
+        curve,
+        tuple(load_point(spec, curve.traffic, p.offered, plan) for p in curve.points),
+        saturation_load(spec, curve.traffic, plan, resolution),
+        accepted_at_full_load(spec, curve.traffic, plan),
+    )
+
+
+def compare_flows(case: ReferenceFlows, plan: Plan) -> list[Gate]:
+    """The share of each flow."""
+    shares = flow_shares(MeshSpec(packet_flits=case.packet_flits), case.flows, plan)
+    return [
+        Gate(f"{case.name}, {case.packet_flits} flits, {f.src} to {f.dst}", expected, share, SHARE_TOLERANCE, "flits")
+        for f, expected, share in zip(case.flows, case.accepted, shares, strict=True)
+    ]

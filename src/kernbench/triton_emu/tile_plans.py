@@ -1,0 +1,184 @@
+"""Tile plans: how a dot or a composite falls into tiles, and what each tile needs. Pure generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kernbench.messages.commands import (
+    DotCommand,
+    EpilogueStep,
+    GemmComposite,
+    MathComposite,
+    MemoryRef,
+    StreamOperand,
+    TcmArray,
+)
+
+TileSizes: TypeAlias = tuple[int, int, int]
+"""(m, k, n)"""
+TileIndex: TypeAlias = tuple[int, int, int]
+"""(row, column, step along K)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A tile of a streamed operand: ``name`` of the operand, first virtual address, shape and byte strides."""
+
+    name: str
+    va: int
+    shape: tuple[int, ...]
+    itemsize: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile and its stages.
+
+    ``reads`` are streamed in; ``fetch_bytes`` go from TCM to the engine; ``gemm``: the matrix unit works on it;
+    ``math_bytes`` has an entry per MATH operation; ``store_bytes`` come back to TCM and ``write`` is streamed out, both
+    only for a tile that completes an output tile.
+    """
+
+    index: TileIndex
+    reads: tuple[Window, ...]
+    fetch_bytes: int
+    gemm: bool
+    math_bytes: tuple[int, ...]
+    store_bytes: int
+    write: Window | None
+
+
+def row_strides(operand: MemoryRef) -> tuple[int, ...]:
+    """The byte strides of an operand in memory."""
+    if operand.strides is not None:
+        return operand.strides
+    strides: list[int] = []
+    span = operand.dtype.itemsize
+    for count in reversed(operand.shape):
+        strides.append(span)
+        span *= count
+    return tuple(reversed(strides))
+
+
+def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[int, ...]) -> Window:
+    """The part of ``operand`` of ``shape`` whose first element is ``first``."""
+    strides = row_strides(operand)
+    va = operand.va + sum(i * s for i, s in zip(first, strides, strict=True))
+    return Window(name, va, shape, operand.dtype.itemsize, strides)
+
+
+def dot_tiles(command: DotCommand, sizes: TileSizes) -> Iterator[Tile]:
+    """The tiles of a dot on operands in TCM, K innermost; the result stays in TCM."""
+    m, n = command.dst.shape
+    k = command.a.shape[0 if command.trans_a else 1]
+    for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
+        fetch = (rows * steps + steps * columns) * command.a.dtype.itemsize
+        if last and command.acc is not None:
+            fetch += rows * columns * command.acc.dtype.itemsize
+        store = rows * columns * command.dst.dtype.itemsize if last else 0
+        yield Tile(index, (), fetch, True, (), store, None)
+
+
+def gemm_tiles(command: GemmComposite, sizes: TileSizes) -> Iterator[Tile]:
+    """The tiles of a composite GEMM, K innermost: operands in memory are streamed, those in TCM are fetched only."""
+    m, k = command.a.shape
+    n = command.b.shape[1]
+    tm, tk, tn = sizes
+    for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
+        row, column, step = index[0] * tm, index[1] * tn, index[2] * tk
+        reads = _streamed("a", command.a, (row, step), (rows, steps))
+        reads += _streamed("b", command.b, (step, column), (steps, columns))
+        fetch = (rows * steps + steps * columns) * command.a.dtype.itemsize
+        if not last:
+            yield Tile(index, reads, fetch, True, (), 0, None)
+            continue
+        place = (row, column), (rows, columns)
+        more, extra = _epilogue_operands(command.epilogue, *place)
+        out = command.out
+        yield Tile(
+            index,
+            reads + more,
+            fetch + extra,
+            True,
+            _epilogue_math(command.epilogue, out, rows * columns),
+            rows * columns * out.dtype.itemsize,
+            window("out", out, *place),
+        )
+
+
+def math_tiles(command: MathComposite, sizes: TileSizes) -> Iterator[Tile]:
+    """The tiles of an elementwise composite, row by row."""
+    tm, _, tn = sizes
+    m, n = command.out.shape
+    arrays = [x for x in command.inputs if isinstance(x, TcmArray | MemoryRef)]
+    for i in range(-(-m // tm)):
+        for j in range(-(-n // tn)):
+            place = (i * tm, j * tn), (min(tm, m - i * tm), min(tn, n - j * tn))
+            elements = place[1][0] * place[1][1]
+            reads: tuple[Window, ...] = ()
+            for number, operand in enumerate(command.inputs):
+                if not isinstance(operand, float | int):
+                    reads += _streamed(f"x{number}", operand, *place)
+            more, extra = _epilogue_operands(command.epilogue, *place)
+            widest = max([command.out.dtype.itemsize, *(x.dtype.itemsize for x in arrays)])
+            yield Tile(
+                (i, j, 0),
+                reads + more,
+                sum(elements * x.dtype.itemsize for x in arrays) + extra,
+                False,
+                (elements * widest, *_epilogue_math(command.epilogue, command.out, elements)),
+                elements * command.out.dtype.itemsize,
+                window("out", command.out, *place),
+            )
+
+
+def _gemm_grid(m: int, k: int, n: int, sizes: TileSizes) -> Iterator[tuple[TileIndex, tuple[int, int, int], bool]]:
+    """Index, extent (rows, steps along K, columns) and whether it is the last along K; edge tiles hold less."""
+    tm, tk, tn = sizes
+    last = -(-k // tk) - 1
+    for i in range(-(-m // tm)):
+        for j in range(-(-n // tn)):
+            for s in range(last + 1):
+                yield (i, j, s), (min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)), s == last
+
+
+def _streamed(
+    name: str, operand: StreamOperand, first: tuple[int, int], shape: tuple[int, int]
+) -> tuple[Window, ...]:
+    return (window(name, operand, first, shape),) if isinstance(operand, MemoryRef) else ()
+
+
+def _epilogue_operands(
+    steps: tuple[EpilogueStep, ...], first: tuple[int, int], shape: tuple[int, int]
+) -> tuple[tuple[Window, ...], int]:
+    """What the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
+    reads: list[Window] = []
+    fetched = 0
+    for number, step in enumerate(steps):
+        operand = step.operand
+        if not isinstance(operand, TcmArray | MemoryRef):
+            continue
+        vector = len(operand.shape) == 1
+        row_vector = not vector and operand.shape[0] == 1 and step.name == "bias"
+        rows = 1 if vector or row_vector else shape[0]
+        fetched += rows * shape[1] * operand.dtype.itemsize
+        if isinstance(operand, MemoryRef):
+            start = (first[1],) if vector else (0 if row_vector else first[0], first[1])
+            extent = (shape[1],) if vector else (rows, shape[1])
+            reads.append(window(f"epilogue{number}", operand, start, extent))
+    return tuple(reads), fetched
+
+
+def _epilogue_math(steps: tuple[EpilogueStep, ...], out: MemoryRef, elements: int) -> tuple[int, ...]:
+    """Bytes of the wider operand of every step."""
+    return tuple(
+        elements
+        * max(
+            out.dtype.itemsize,
+            step.operand.dtype.itemsize if isinstance(step.operand, TcmArray | MemoryRef) else 0,
+        )
+        for step in steps
+    )

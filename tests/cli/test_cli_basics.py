@@ -1,0 +1,168 @@
+"""Exit codes, messages, and what the command line costs before it does anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernbench.probe.measure
+from kernbench.cli import list_command
+
+Run = Callable[..., Any]
+HEAVY = ("numpy", "matplotlib", "pydantic", "pyarrow", "simpy", "yaml", "kernbench.topology", "kernbench.sim_engine")
+
+
+@pytest.mark.parametrize("arguments", [(), ("run",), ("list",), ("probe",), ("topology",)])
+def test_every_command_has_help(kernbench: Run, arguments: tuple[str, ...]) -> None:
+    ran = kernbench(*arguments, "--help")
+    assert ran.code == 0
+    assert "Usage: kernbench" in ran.out
+    assert not ran.err
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; from kernbench.cli.main import main; code = main(['--help']);"
+        f" print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    took = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        took.append(time.perf_counter() - begin)
+        assert done.stderr == "[]\n"
+    assert min(took) < 0.4
+
+
+def test_version(kernbench: Run) -> None:
+    ran = kernbench("--version")
+    assert ran.code == 0
+    assert "kernbench" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("frobnicate",), "No such command 'frobnicate'"),
+        (("run",), "Missing option '--bench'"),
+        (("run", "--bench", "nope"), "unknown bench 'nope'; there are: gemm-single-pe"),
+        (("run", "--bench", "nowhere.py"), "nowhere.py: no such file"),
+        (("run", "--bench", "gemm-single-pe", "--set", "bench.q=1"), "unknown key 'q'; allowed here: m, k, n, dtype"),
+        (("run", "--bench", "gemm-single-pe", "--set", "bench.m=big"), "bench.m: found 'big', must be a whole number"),
+        (("run", "--bench", "gemm-single-pe", "--set", "cube.hbm.slicez=8"), "did you mean 'slices'?"),
+        (("run", "--bench", "gemm-single-pe", "--set", "nonsense"), "no '='; write path=value"),
+        (("run", "--bench", "gemm-single-pe", "--device", "gpu"), "device 'gpu' is no device"),
+        (("run", "--bench", "gemm-single-pe", "--device", "sip:7"), "there are: all, sip:0, sip:1"),
+        (("run", "--bench", "gemm-single-pe", "--max-sim-ns", "-1"), "-1.0 is not in the range x>=0"),
+        (("probe", "--size", "0"), "--size: found 0, must be at least 1 byte"),
+        (("probe", "--size", "4QiB"), "'4QiB' is not a size; write bytes or a number with one of B, KiB"),
+        (("probe", "--size", "-4"), "not a size"),
+        (("probe", "--case", "pe-dram"), "unknown probe case 'pe-dram'; there are: h2d-local"),
+        (("probe", "--case", "pe-sram", "--size", "1GiB"), "pe-sram takes 1 byte to 32 MiB"),
+        (("topology", "--format", "pdf"), "'pdf' is not one of"),
+        (("topology", "--topology", "nowhere.yaml"), "nowhere.yaml: no such file"),
+        (("topology", "--format", "dot", "--out", "no/such/dir.dot"), "cannot be written: No such file"),
+        (("list", "--frob"), "No such option"),
+    ],
+)
+def test_bad_input_is_2_and_a_line(kernbench: Run, arguments: tuple[str, ...], message: str) -> None:
+    ran = kernbench(*arguments)
+    assert ran.code == 2
+    assert not ran.out
+    assert "error: " in ran.err
+    assert message in ran.err
+    assert "Traceback" not in ran.err
+
+
+BROKEN = {
+    "syntax": ("cube: [1, 2\nsip: 3\n", r"topology.yaml:2:4: not YAML"),
+    "a tab": ("cube:\n\thbm: 1\n", r"topology.yaml:2:1: not YAML"),
+    "an empty file": ("", r"topology.yaml:1:1: the file is empty"),
+    "a list": ("- 1\n- 2\n", r"topology.yaml:1:1: found [1, 2], must be a mapping"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("command", [("topology",), ("probe",), ("run", "--bench", "gemm-single-pe")])
+def test_a_broken_file_is_named_with_its_line(kernbench: Run, command: tuple[str, ...], kind: str) -> None:
+    text, message = BROKEN[kind]
+    Path("topology.yaml").write_text(text)
+    ran = kernbench(*command)
+    assert ran.code == 2
+    assert message in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_every_problem_of_a_file_is_a_line(kernbench: Run) -> None:
+    good = (Path(__file__).parents[2] / "topology.yaml").read_text()
+    bad = good.replace("slices: 8", "slices: 7").replace("channel_hash: xor", "channel_hash: sum")
+    Path("topology.yaml").write_text(bad.replace("packet_bytes: 1024", "packet_byte: 1024"))
+    ran = kernbench("topology")
+    assert ran.code == 2
+    lines = ran.err.splitlines()
+    assert len(lines) >= 3
+    assert all(line.startswith("error: topology.yaml:") for line in lines)
+    assert any("unknown key 'packet_byte'; did you mean 'packet_bytes'?" in line for line in lines)
+
+
+def test_bytes_that_are_no_text(kernbench: Run) -> None:
+    Path("topology.yaml").write_bytes(b"cube: \xff\xfe")
+    ran = kernbench("topology")
+    assert ran.code == 2
+    assert "topology.yaml:1:7: not UTF-8" in ran.err
+
+
+def test_an_unforeseen_error_is_1_and_points_to_debug(kernbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> tuple[()]:
+        raise RuntimeError("the sky fell")
+
+    monkeypatch.setattr(list_command, "known_benches", broken)
+    ran = kernbench("list")
+    assert ran.code == 1
+    assert "error: RuntimeError: the sky fell" in ran.err
+    assert "--debug" in ran.err
+    assert "Traceback" not in ran.err
+    assert "Traceback" in kernbench("list", "--debug").err
+
+
+def test_debug_shows_where_an_input_error_comes_from(kernbench: Run) -> None:
+    ran = kernbench("probe", "--case", "nope", "--debug")
+    assert ran.code == 2
+    assert "UnknownNameError" in ran.err
+    assert "Traceback" in ran.err
+
+
+def test_interrupted_before_anything_is_finished(kernbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> tuple[()]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(list_command, "known_benches", interrupted)
+    assert kernbench("list").code == 130
+
+
+def test_no_color_is_honoured() -> None:
+    environment = os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    arguments = [sys.executable, "-c", "from kernbench.cli.main import entry; entry()", "list"]
+    coloured = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
+    plain = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment | {"NO_COLOR": "1"})
+    assert "\x1b[1;36m" in coloured.stdout
+    assert "\x1b[1;36m" not in plain.stdout
+    assert "\x1b[3" not in plain.stdout
+
+
+def test_nobody_reads_the_output() -> None:
+    command = f"{sys.executable} -c 'from kernbench.cli.main import entry; entry()' topology --format json | head -c 10"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_measurements_are_made_in_probe() -> None:
+    assert "cli" not in Path(kernbench.probe.measure.__file__).read_text()

@@ -1,0 +1,101 @@
+"""``kernbench list`` and ``kernbench topology``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.cli import topology_command
+from kernbench.cli.topology_command import write_file
+from kernbench.common.errors import InputError
+
+Run = Callable[..., Any]
+SMALL = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=1")
+
+
+def test_list_names_everything(kernbench: Run) -> None:
+    ran = kernbench("list")
+    assert ran.code == 0
+    for name in ("gemm-single-pe", "va-offset-verify", "builtin.hbm_ctrl", "pe_ipcq", "pe-cross-sip-hbm"):
+        assert name in ran.out
+    assert "…" not in ran.out
+
+
+def test_list_as_json(kernbench: Run) -> None:
+    ran = kernbench("list", "--json")
+    document = json.loads(ran.out)
+    assert list(document) == ["benches", "components", "probe_cases"]
+    assert {"kind": "io_noc", "impl": "builtin.noc_router"}.items() <= document["components"][4].items()
+    assert all(entry["description"] for entries in document.values() for entry in entries)
+
+
+def test_the_table(kernbench: Run) -> None:
+    ran = kernbench("topology")
+    assert ran.code == 0
+    for text in ("2, ring_1d", "256, 8 a cube", "cube_to_cube", "1,536", "unbounded", "efficiency 0.8, access_ns 30"):
+        assert text in ran.out
+    assert "…" not in ran.out
+
+
+@pytest.mark.parametrize("width", ["60", "200"])
+def test_no_cell_is_cut(kernbench: Run, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    ran = kernbench("topology")
+    assert "…" not in ran.out
+    assert max(map(len, ran.out.splitlines())) <= int(width)
+
+
+@pytest.mark.parametrize("flag", [("--json",), ("--format", "json")])
+def test_json(kernbench: Run, flag: tuple[str, ...]) -> None:
+    ran = kernbench("topology", *SMALL, *flag)
+    document = json.loads(ran.out)
+    assert {node["id"] for node in document["nodes"]} >= {"host", "sip0.cube0.pe7.pe_dma"}
+    assert kernbench("topology", *SMALL, *flag).out == ran.out
+
+
+def test_a_local_file_is_the_default(kernbench: Run) -> None:
+    text = (Path(__file__).parents[2] / "topology.yaml").read_text()
+    Path("topology.yaml").write_text(text.replace("count: 2", "count: 1"))
+    assert "PEs     128" in kernbench("topology").out
+    assert "PEs     256" in kernbench("topology", "--topology", "default").out
+
+
+@pytest.mark.parametrize(("form", "begins"), [("dot", b"digraph"), ("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_files(kernbench: Run, form: str, begins: bytes) -> None:
+    ran = kernbench("topology", *SMALL, "--format", form, "--out", f"machine.{form}")
+    assert ran.code == 0
+    assert not ran.out
+    assert f"wrote machine.{form}" in ran.err
+    assert Path(f"machine.{form}").read_bytes().startswith(begins)
+    assert [path.name for path in Path().iterdir()] == [f"machine.{form}"]
+
+
+def test_a_table_in_a_file(kernbench: Run) -> None:
+    assert kernbench("topology", *SMALL, "--out", "machine.txt").code == 0
+    assert "Machine" in Path("machine.txt").read_text()
+
+
+def test_a_picture_is_not_for_a_terminal(kernbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    ran = kernbench("topology", "--format", "png")
+    assert ran.code == 2
+    assert "--out machine.png" in ran.err
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "machine.dot"
+    target.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(topology_command.Path, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_file(target, b"new")
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["machine.dot"]

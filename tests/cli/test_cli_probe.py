@@ -1,0 +1,87 @@
+"""``kernbench probe``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernbench.cli import probe_command
+from kernbench.probe.cases import CASES
+
+Run = Callable[..., Any]
+SMALL = ("--set", "sip.cube_mesh.w=2", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=1")
+
+
+def test_all_cases_in_a_table(kernbench: Run) -> None:
+    ran = kernbench("probe", *SMALL)
+    assert ran.code == 0
+    for case in CASES:
+        assert case.name in ran.out
+    assert "Not on this machine" in ran.out
+    assert "the machine has one SIP only" in ran.out
+    assert "hop by hop" not in ran.out
+    assert "[12/12] pe-all-local" in ran.err
+    assert "…" not in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 120
+
+
+def test_one_case_in_detail(kernbench: Run) -> None:
+    ran = kernbench("probe", "--case", "pe-local-hbm")
+    assert ran.code == 0
+    for text in ("56.203", "204.8", "1 MiB", "hop by hop", "DMA set up", "access until the first byte", "busiest"):
+        assert text in ran.out
+
+
+def test_several_initiators_in_detail(kernbench: Run) -> None:
+    ran = kernbench("probe", "--case", "pe-hotspot", *SMALL)
+    assert "fairness" in ran.out
+    assert "sip0.cube0.pe7.pe_dma" in ran.out
+
+
+def test_json_is_one_document_and_the_same_again(kernbench: Run) -> None:
+    arguments = ("probe", "--case", "h2d-local", "--case", "pe-cross-sip-hbm", "--json", *SMALL)
+    ran = kernbench(*arguments)
+    document = json.loads(ran.out)
+    assert document["complete"] is True
+    found, absent = document["cases"]
+    assert absent["on_this_machine"] is False
+    single = found["transaction"]
+    assert sum(single["breakdown"].values()) == pytest.approx(single["latency_ns"], abs=1e-9)
+    assert [step["nbytes"] for step in found["sweep"]] == [4096 << power for power in range(9)]
+    assert found["hops"][-1]["last_byte_ns"] == single["latency_ns"]
+    assert kernbench(*arguments).out == ran.out
+
+
+@pytest.mark.parametrize(("size", "nbytes"), [("64", 64), ("4KiB", 4096), ("1.5 KiB", 1536), ("1kb", 1000)])
+def test_sizes(kernbench: Run, size: str, nbytes: int) -> None:
+    ran = kernbench("probe", "--case", "pe-sram", "--size", size, "--json")
+    assert json.loads(ran.out)["cases"][0]["transaction"]["nbytes"] == nbytes
+
+
+def test_the_machine_can_be_changed(kernbench: Run) -> None:
+    slow = ("--set", "cube.components.hbm_ctrl.attrs.access_ns=130")
+    ran = kernbench("probe", "--case", "pe-local-hbm", "--json", *slow)
+    assert json.loads(ran.out)["cases"][0]["transaction"]["latency_ns"] == pytest.approx(156.203)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_interrupted_with_what_is_finished(
+    kernbench: Run, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
+) -> None:
+    whole = probe_command.probe_case
+
+    def stop_at_reads(machine: Any, case: Any, *rest: Any, **more: Any) -> Any:
+        if case.name == "d2h-local":
+            raise KeyboardInterrupt
+        return whole(machine, case, *rest, **more)
+
+    monkeypatch.setattr(probe_command, "probe_case", stop_at_reads)
+    ran = kernbench("probe", *SMALL, *as_json)
+    assert ran.code == 130
+    assert "h2d-far" in ran.out
+    assert "d2h-local" not in ran.out
+    if as_json:
+        assert json.loads(ran.out)["complete"] is False

@@ -1,0 +1,40 @@
+"""Machines, and the reports of all cases on the default one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kernbench.probe.cases import CASES
+from kernbench.probe.measure import probe_cases
+from kernbench.probe.report import NotHere, ProbeReport
+from kernbench.topology.builder import Topology, resolve_topology
+
+MakeMachine = Callable[..., Topology]
+
+
+@pytest.fixture(scope="session")
+def make_machine() -> MakeMachine:
+    """The packaged machine with ``--set`` texts applied; each is compiled once."""
+    made: dict[tuple[str, ...], Topology] = {}
+
+    def make(*overrides: str) -> Topology:
+        if overrides not in made:
+            made[overrides] = resolve_topology("default", overrides)
+        return made[overrides]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def machine(make_machine: MakeMachine) -> Topology:
+    return make_machine()
+
+
+@pytest.fixture(scope="session")
+def reports(machine: Topology) -> dict[str, ProbeReport]:
+    """Every case of the default machine, with details."""
+    found = list(probe_cases(machine, CASES, details=True))
+    assert not [each for each in found if isinstance(each, NotHere)]
+    return {each.case: each for each in found if isinstance(each, ProbeReport)}

@@ -1,0 +1,91 @@
+"""The clock: order within an instant, where a run stops, what it counts, and SimPy's own events beside ours."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Call, Clock
+
+RANKS = (RANK_ARRIVE, RANK_ARBITRATE, RANK_DELIVER)
+
+
+def record(clock: Clock, log: list[object], when: int, rank: int, name: object) -> None:
+    clock.at(when, rank, Call(log.append, name))
+
+
+@given(st.permutations([(when, rank + index) for when in (0, 7) for rank in RANKS for index in (0, 1, 9)]))
+def test_events_of_an_instant_come_by_rank_whatever_order_they_were_pushed_in(keys) -> None:
+    clock, log = Clock(), []
+    for key in keys:
+        record(clock, log, *key, key)
+    clock.advance()
+    assert log == sorted(keys)
+
+
+def test_programs_come_last_and_in_the_order_they_asked() -> None:
+    clock, log = Clock(), []
+    for name in "ba":
+        clock.call_at(5, log.append, name)
+    record(clock, log, 5, RANK_DELIVER + 3, "deliver")
+    clock.advance()
+    assert log == ["deliver", "b", "a"]
+
+
+def test_a_run_includes_its_last_instant_and_ends_there() -> None:
+    clock, log = Clock(), []
+    for when in (9, 10, 11):
+        clock.call_at(when, log.append, when)
+    clock.advance(10)
+    assert (log, clock.time, clock.now) == ([9, 10], 10, 10)
+    clock.advance(10)
+    clock.advance(4)
+    assert (log, clock.time) == ([9, 10], 10)
+    assert clock.next_time() == 11
+    clock.advance()
+    assert (clock.time, clock.next_time(), clock.n_events) == (11, NEVER, 3)
+
+
+def test_a_run_stops_after_the_event_that_asks_for_it() -> None:
+    clock, log = Clock(), []
+    for when in (1, 2, 3):
+        clock.call_at(when, log.append, when)
+    assert clock.advance(stop=lambda: len(log) == 2)
+    assert (log, clock.time) == ([1, 2], 2)
+    assert not clock.advance()
+
+
+def test_programs_and_plain_events_share_the_time() -> None:
+    clock, log = Clock(), []
+
+    def program():
+        yield clock.timeout(3)
+        log.append(("program", clock.time))
+        clock.call_at(clock.time, log.append, "called")
+        yield clock.timeout(2)
+        log.append(("program", clock.time))
+
+    clock.process(program())
+    clock.call_at(4, log.append, "four")
+    clock.advance()
+    assert log == [("program", 3), "called", "four", ("program", 5)]
+
+
+def test_step_keeps_time_and_count() -> None:
+    clock, log = Clock(), []
+    clock.call_at(4, log.append, 1)
+    clock.step()
+    assert (log, clock.time, clock.n_events) == ([1], 4, 1)
+
+
+def test_an_error_in_a_program_is_raised_where_the_run_was_asked_for() -> None:
+    clock = Clock()
+
+    def program():
+        yield clock.timeout(1)
+        raise ValueError("broken")
+
+    clock.process(program())
+    with pytest.raises(ValueError, match="broken"):
+        clock.advance()
