@@ -17,6 +17,7 @@ from kernbench.evaluation.mesh_report import comparison_tables, draw_latency, ga
 
 ROOT = Path(__file__).parents[1]
 PLAN = Plan(warmup_cycles=3000, cycles=10_000, messages=15_000)
+FLOW_PLAN = Plan(cycles=40_000)
 RESOLUTION = 0.002
 FIFO_FLITS = (8, 16, 32, 64, 128, None)
 
@@ -27,7 +28,7 @@ def main() -> None:
     with ProcessPoolExecutor() as pool:
         units = [(c, u) for c in reference.curves for u in ((None,) if c.packet_flits == 1 else (None, 1))]
         jobs = [pool.submit(compare_curve, c, PLAN, RESOLUTION, u) for c, u in units]
-        flows = pool.map(partial(compare_flows, plan=PLAN), reference.contention)
+        flows = pool.map(partial(compare_flows, plan=FLOW_PLAN), reference.contention)
         depths = [pool.submit(accepted_at_full_load, MeshSpec(fifo_flits=f), "uniform", PLAN) for f in FIFO_FLITS]
         whole = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit is None]
         single = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit == 1]

@@ -46,7 +46,7 @@ def compare(kind: str, seeds: range) -> tuple[int, int]:
 @EACH_KIND
 def test_express_equals_detailed(kind) -> None:
     admitted, revoked = compare(kind, range(60))
-    assert admitted > revoked > 50, "the fuzz has to exercise both ways through the network"
+    assert admitted > 30 < revoked, "the fuzz has to exercise both ways through the network"
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_what_is_promised_for_later_goes_express_too() -> None:
     transfer = net.make(net.port("n0"), net.route(["n0", "n1", "n2"]), 64)
     net.inject(transfer, Supply(0, 4, 7000, AT_ONCE))
     net.run()
-    assert transfer.was_express
+    assert net.express.n_admitted == 1
     assert transfer.delivered_ps == 7000 + transfer.route.latency_ps(64)
 
 

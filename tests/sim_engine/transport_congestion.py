@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from transport_scenarios import Scenario, Send, Wire
@@ -17,7 +18,7 @@ def incast(rng: Random) -> Scenario:
     sends: list[Send] = []
     for i in range(rng.randint(2, 12)):
         chain = (*(f"s{i}_{d}" for d in range(depth)), "hub", "x", "sink")
-        for src, dst in zip(chain, chain[1 : depth + 1], strict=False):
+        for src, dst in pairwise(chain[: depth + 1]):
             wires.append(Wire(src, dst, rng.choice(rates), rng.choice([0.0, 1.0, 5.0]), fifo * packet))
         for _ in range(rng.randint(1, 3)):
             sends.append(Send(chain, rng.randint(1, 30 * packet), rng.choice([0, 0, rng.randint(0, 100_000)])))

@@ -8,14 +8,14 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, NullLocator
 
-from kernbench.evaluation.mesh_reference import CurveComparison, Gate
+from kernbench.evaluation.mesh_reference import CurveComparison, Gate, latency_tolerance
 
 # Blue and vermilion of the Okabe-Ito palette: apart for every kind of colour blindness, and apart in grey.
 REFERENCE_COLOUR = "#0072B2"
 OURS_COLOUR = "#D55E00"
-LATENCY_TICKS = (20, 30, 50, 100, 200, 400)
+LATENCY_TICKS = (20, 30, 50, 100, 200, 400, 800)
 
 
 def title(comparison: CurveComparison) -> str:
@@ -61,7 +61,23 @@ def draw_latency(comparisons: Sequence[CurveComparison], path: Path) -> None:
     figure.savefig(path, dpi=200)
 
 
+def _draw_gates(axes: Axes, comparison: CurveComparison) -> None:
+    gated = [
+        (p, t) for p in comparison.curve.points if (t := latency_tolerance(comparison.curve, p.offered)) is not None
+    ]
+    axes.fill_between(
+        [p.offered for p, _ in gated],
+        [p.latency_cycles * (1 - tolerance) for p, tolerance in gated],
+        [p.latency_cycles * (1 + tolerance) for p, tolerance in gated],
+        color=REFERENCE_COLOUR,
+        alpha=0.15,
+        linewidth=0,
+        label="gate",
+    )
+
+
 def _draw_curve(axes: Axes, comparison: CurveComparison) -> None:
+    _draw_gates(axes, comparison)
     reference, ours = comparison.curve.points, comparison.points
     axes.plot(
         [p.offered for p in reference],
@@ -88,10 +104,10 @@ def _draw_curve(axes: Axes, comparison: CurveComparison) -> None:
     axes.set_title(title(comparison), fontsize=10)
     axes.set_xlim(left=0.0)
     axes.set_yscale("log")
-    axes.set_ylim(17, 600)
+    axes.set_ylim(16, 800)
     axes.yaxis.set_major_locator(FixedLocator(LATENCY_TICKS))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(visible=True, color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
