@@ -12,12 +12,14 @@ import pytest
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
 from kernbench.cli.run_report import NONE, report_run, shares
 from kernbench.messages.requests import PeDmaMsg
+from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.topology.builder import resolve_topology
 
 Run = Callable[..., Any]
 GEMM = ("run", "--bench", "gemm-single-pe", "--set", "bench.m=64", "--set", "bench.k=64", "--set", "bench.n=64")
 SMALL = ("--set", "sip.cube_mesh.w=2", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=1")
+HBM = PhysAddr.hbm_addr(0, 0, 0, 0).encode()
 USER_BENCH = '''\
 def bad_kernel(x_ptr, n, *, tl):
     a = tl.load(x_ptr, (n,), "f16")
@@ -180,7 +182,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(kernbench: Run) -> None:
 def test_a_limit_stops_at_the_last_event_before_it() -> None:
     machine = resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1"])
     whole = RunEngine(machine, False, Limits())
-    read = PeDmaMsg(pe=(0, 0, 0), pa=0, nbytes=4096)
+    read = PeDmaMsg(pe=(0, 0, 0), pa=HBM, nbytes=4096)
     end_ns = whole.wait(whole.submit(read)).t_end
     exact = RunEngine(machine, False, Limits(sim_ns=end_ns))
     assert exact.wait(exact.submit(read)).t_end == end_ns
@@ -195,7 +197,7 @@ def test_a_limit_stops_at_the_last_event_before_it() -> None:
 def test_a_run_without_launches_has_no_engines() -> None:
     machine = resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1"])
     engine = RunEngine(machine, False, Limits())
-    engine.wait(engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=0, nbytes=4096)))
+    engine.wait(engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=HBM, nbytes=4096)))
     report = report_run(engine)
     assert (report.launches, report.engines) == ((), ())
     assert report.traffic.hbm_out == 4096

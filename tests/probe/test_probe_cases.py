@@ -77,10 +77,15 @@ def test_an_absent_case_is_a_report(make_machine: MakeMachine) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("sip.cube_mesh.w=3", "sip.cube_mesh.h=1", "sip.io_chiplet.edge=S"),
+        ("sip.cube_mesh.w=3", "sip.cube_mesh.h=1", "sip.io_chiplet.edge=S", "address.format=wide"),
         ("system.sips.count=3", "system.sips.topology=switch", *ONE_CUBE),
-        ("cube.hbm.slices=4", "sip.cube_mesh.h=2", "system.sips.topology=ring_1d_unidir"),
-        ("address.format=wide", "cube.noc.w=2", "cube.noc.h=3", "sip.cube_mesh.w=1"),
+        (
+            "cube.hbm.slices=4",
+            "cube.noc.w=2",
+            "cube.noc.h=3",
+            "sip.cube_mesh.h=2",
+            "system.sips.topology=ring_1d_unidir",
+        ),
     ],
 )
 def test_any_machine_can_be_probed(make_machine: MakeMachine, overrides: tuple[str, ...]) -> None:

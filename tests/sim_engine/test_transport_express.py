@@ -45,19 +45,19 @@ def compare(kind: str, seeds: range) -> tuple[int, int]:
 
 @EACH_KIND
 def test_express_equals_detailed(kind) -> None:
-    admitted, revoked = compare(kind, range(60))
-    assert admitted > 30 < revoked, "the fuzz has to exercise both ways through the network"
+    admitted, revoked = compare(kind, range(40))
+    assert admitted > 20 < revoked, "the fuzz has to exercise both ways through the network"
 
 
 @pytest.mark.slow
 @EACH_KIND
 def test_express_equals_detailed_at_length(kind) -> None:
-    compare(kind, range(60, 3000))
+    compare(kind, range(40, 3000))
 
 
 @pytest.mark.parametrize("load", [0.02, 0.2])
 def test_express_equals_detailed_on_a_mesh(load) -> None:
-    express, detailed = both(poisson_mesh(3, 256, 4096, load, messages=300))
+    express, detailed = both(poisson_mesh(3, 256, 4096, load, messages=150))
     assert not differences(express.outcome, detailed.outcome)
     assert express.events < detailed.events
 

@@ -204,7 +204,7 @@ def test_packets_of_256_and_1024_bytes_agree(nbytes, load, tolerance) -> None:
 
 
 def mesh_latencies(seed: int, packet: int, nbytes: int, load: float | None) -> list[int]:
-    scenario = poisson_mesh(seed, packet, nbytes, load, messages=250)
+    scenario = poisson_mesh(seed, packet, nbytes, load, messages=150)
     delivered = run(scenario, express=True).outcome.delivered_ps
     return [at - send.at_ps for at, send in zip(delivered, scenario.sends, strict=True)]
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import bar, facts, number, show, table, text
+from kernbench.common.ids import cube_part
 from kernbench.common.units import format_size, ps_to_ns
 from kernbench.probe.report import NotHere, ProbeReport
 from kernbench.topology.builder import Topology
@@ -51,8 +52,9 @@ def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
 
 def _ends(report: ProbeReport) -> tuple[str, str]:
     """Where the data comes from and where it goes; of several flows, those of the slowest."""
-    ends = report.memory, report.initiator
-    return ends if report.operation == "read" else (ends[1], ends[0])
+    pe = report.pe
+    initiator = report.initiator if pe is None else cube_part(pe[0], pe[1], f"pe{pe[2]}")
+    return (report.memory, initiator) if report.operation == "read" else (initiator, report.memory)
 
 
 def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:

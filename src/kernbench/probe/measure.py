@@ -77,6 +77,7 @@ def probe_case(
         description=case.description,
         operation="read" if flows[0].reading else "write",
         initiator=flows[slowest].initiator,
+        pe=flows[slowest].pe,
         memory=flows[slowest].memory,
         single=single,
         sustained=sustained,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernbench.common.units import ps_to_ns
+from kernbench.messages.requests import PeCoord
 from kernbench.probe.closed_form import Breakdown
 
 
@@ -132,6 +133,7 @@ class Crowd:
 class ProbeReport:
     """A case on a machine.
 
+    ``initiator`` and ``memory`` are node ids, ``pe`` is the initiator's PE (None: the host).
     ``single``: one transaction of the size asked for; with several initiators, the slowest of those sent at once.
     ``sweep`` and ``trace`` are empty unless details were asked for; ``crowd`` is None with one initiator.
     """
@@ -140,6 +142,7 @@ class ProbeReport:
     description: str
     operation: Literal["read", "write"]
     initiator: str
+    pe: PeCoord | None
     memory: str
     single: Transaction
     sustained: Sustained

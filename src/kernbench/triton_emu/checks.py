@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from operator import index
 from typing import TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from kernbench.common.dtypes import DType, dtype
-from kernbench.common.errors import UnknownNameError
+from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.triton_emu.handles import Handle, Number
+from kernbench.triton_emu.refs import Ref, load_first
 from kernbench.triton_emu.source import kernel_error
 
 Ints: TypeAlias = int | Sequence[int]
 Shape: TypeAlias = tuple[int, ...]
+
+_WHOLE = (int, np.integer)
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 def element_type(name: object) -> DType:
@@ -44,13 +49,21 @@ def as_shape(value: Ints) -> Shape:
 
 def pointer(value: object) -> int:
     """A virtual address: a whole number, Python's or NumPy's."""
-    if isinstance(value, Handle):
-        raise kernel_error("a pointer is a whole number of bytes, not a handle: what is in TCM needs no load")
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise kernel_error(f"a pointer is a whole number of bytes, not {value!r} ({type(value).__name__})")
+    if isinstance(value, bool) or not isinstance(value, _WHOLE):
+        raise kernel_error(f"a pointer is a whole number of bytes, not {_described(value)}")
     if value < 0:
         raise kernel_error(f"a pointer is not negative: {value}")
     return int(value)
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Handle):
+        return "a handle: what is in TCM needs no load"
+    return (
+        "a ref: give the pointer that it was made of"
+        if isinstance(value, Ref)
+        else f"{value!r} ({type(value).__name__})"
+    )
 
 
 def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
@@ -93,8 +106,8 @@ def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
 
 def number_as(value: object, item: DType) -> Number:
     """``value`` as an element of type ``item``: what an integer type cannot hold is an error, not a rounding."""
-    if not isinstance(value, int | float | np.integer | np.floating):
-        raise kernel_error(f"{value!r} is neither a handle nor a number")
+    if not isinstance(value, _NUMBERS):
+        raise no_operand(value)
     if item.is_float:
         return float(value)
     limits = np.iinfo(item.numpy)
@@ -103,6 +116,30 @@ def number_as(value: object, item: DType) -> Number:
     if not limits.min <= value <= limits.max:
         raise kernel_error(f"{value!r} does not fit {item} ({limits.min} to {limits.max}); cast the handle to i32")
     return int(value)
+
+
+def no_operand(value: object) -> KernelError:
+    """What is wrong with ``value`` where a handle or a number belongs."""
+    return load_first(value) if isinstance(value, Ref) else kernel_error(f"{value!r} is neither a handle nor a number")
+
+
+def no_array(name: str, operands: Sequence[object]) -> KernelError:
+    """What is wrong with ``operands`` when none of them is a handle."""
+    for x in operands:
+        if isinstance(x, Ref):
+            return load_first(x)
+    found = ", ".join(map(repr, operands))
+    return kernel_error(f"{name} of {found}: one operand at least is a handle (tl.full makes one of a number)")
+
+
+def check_counts(item: DType, last: int) -> None:
+    """``item`` holds every whole number from 0 to ``last``."""
+    if item.is_float:
+        most = 2 ** (ml_dtypes.finfo(item.numpy).nmant + 1)  # type: ignore[no-untyped-call]
+    else:
+        most = np.iinfo(item.numpy).max
+    if last > most:
+        raise kernel_error(f"{item} does not hold every index up to {last}, only to {most}; use i32")
 
 
 def axis_of(axis: int, shape: Shape) -> int:

@@ -31,8 +31,8 @@ class DotCalls(Issuer):
         type of the result. KernelError for shapes and types that do not fit.
         """
         line = self._line()
-        item = self._factor_type(self._own(a), self._own(b))
-        shape = _product_shape(a.shape, b.shape, trans_a, trans_b)
+        item = factor_type("dot", self._own(a).dtype, self._own(b).dtype, self._site.dot_dtypes)
+        shape = product_shape("dot", a.shape, b.shape, trans_a, trans_b)
         out = _result_type(item, acc if acc is None else self._own(acc), out_dtype)
         if acc is not None and (acc.shape != shape or acc.dtype is not out):
             raise kernel_error(f"acc is {acc.shape} {acc.dtype}, the result {shape} {out}: they must be the same")
@@ -53,23 +53,26 @@ class DotCalls(Issuer):
         self._issue(command, reads, result)
         return result
 
-    def _factor_type(self, a: Handle, b: Handle) -> DType:
-        if a.dtype is not b.dtype:
-            raise kernel_error(f"dot of {a.dtype} and {b.dtype}: one type is needed; use tl.cast")
-        if a.dtype not in self._site.dot_dtypes:
-            known = ", ".join(item.name for item in self._site.dot_dtypes)
-            raise kernel_error(f"this machine does not multiply {a.dtype} matrices; it does {known}; use tl.cast")
-        return a.dtype
+
+def factor_type(what: str, a: DType, b: DType, known: tuple[DType, ...]) -> DType:
+    """The one type of the factors of a product, ``known`` to the machine."""
+    if a is not b:
+        raise kernel_error(f"{what} of {a} and {b}: one type is needed; use tl.cast")
+    if a not in known:
+        names = ", ".join(item.name for item in known)
+        raise kernel_error(f"this machine does not multiply {a} matrices; it does {names}; use tl.cast")
+    return a
 
 
-def _product_shape(a: Shape, b: Shape, trans_a: bool, trans_b: bool) -> Shape:
+def product_shape(what: str, a: Shape, b: Shape, trans_a: bool = False, trans_b: bool = False) -> Shape:
+    """(m, n) of (m, k) by (k, n), each transposed if asked."""
     if len(a) != 2 or len(b) != 2:
-        raise kernel_error(f"dot takes matrices (two axes), not shapes {a} and {b}")
+        raise kernel_error(f"{what} takes matrices (two axes), not shapes {a} and {b}")
     m, k = reversed(a) if trans_a else a
     inner, n = reversed(b) if trans_b else b
     if k != inner:
         flags = f" (trans_a={trans_a}, trans_b={trans_b})" if trans_a or trans_b else ""
-        raise kernel_error(f"dot of shapes {a} and {b}{flags}: inner sizes {k} and {inner} differ")
+        raise kernel_error(f"{what} of shapes {a} and {b}{flags}: inner sizes {k} and {inner} differ")
     return m, n
 
 

@@ -13,6 +13,7 @@ from kernbench.messages.commands import AwaitSpace, Issue, MathCommand, PeComman
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
+from kernbench.triton_emu.refs import Ref, load_first
 from kernbench.triton_emu.scratch import Lifetimes, Scratch
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import call_line, call_place, kernel_error
@@ -51,6 +52,8 @@ class Issuer(Language):
     def _own(self, x: object) -> Handle:
         """``x`` as a handle that this kernel may use."""
         if not isinstance(x, Handle):
+            if isinstance(x, Ref):
+                raise load_first(x)
             raise kernel_error(f"{x!r} is not a handle: tl.load makes one of memory, tl.full one of a number")
         if x.owner is not self:
             where = "an earlier kernel" if x.owner.site == self._site else f"a kernel on {x.owner.site}"

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import OPERATORS, Attributes
-from kernbench.triton_emu.checks import Ints, Shape, as_shape, axis_of, broadcast, element_type, number_as, permutation
+from kernbench.triton_emu.checks import (
+    Ints,
+    Shape,
+    as_shape,
+    axis_of,
+    broadcast,
+    check_counts,
+    element_type,
+    no_array,
+    number_as,
+    permutation,
+)
 from kernbench.triton_emu.handles import Handle, Number
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
@@ -110,8 +121,7 @@ class ElementwiseCalls(Issuer):
             else:
                 shape = broadcast(shape, x.shape)
         if item is None:
-            found = ", ".join(map(repr, operands))
-            raise kernel_error(f"{name} of {found}: one operand at least is a handle (tl.full makes one of a number)")
+            raise no_array(name, operands)
         return item, shape
 
 
@@ -136,6 +146,13 @@ class MathCalls(ElementwiseCalls):
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
         return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
+
+    def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
+        """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
+        extent, item = as_shape(shape), element_type(dtype)
+        along = axis_of(axis, extent)
+        check_counts(item, extent[along] - 1)
+        return self._compute(self._line(), "iota", (), extent, item, Attributes(axis=along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
         """An array of zeros."""

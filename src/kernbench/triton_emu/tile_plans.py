@@ -145,9 +145,7 @@ def _gemm_grid(m: int, k: int, n: int, sizes: TileSizes) -> Iterator[tuple[TileI
                 yield (i, j, s), (min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)), s == last
 
 
-def _streamed(
-    name: str, operand: StreamOperand, first: tuple[int, int], shape: tuple[int, int]
-) -> tuple[Window, ...]:
+def _streamed(name: str, operand: StreamOperand, first: tuple[int, int], shape: tuple[int, int]) -> tuple[Window, ...]:
     return (window(name, operand, first, shape),) if isinstance(operand, MemoryRef) else ()
 
 

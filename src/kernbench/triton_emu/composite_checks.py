@@ -1,0 +1,159 @@
+"""What the arguments of ``tl.composite`` must be: pure functions that return what the scheduler is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kernbench.common.dtypes import F32, I32, DType
+from kernbench.common.operators import EPILOGUE, OPERATORS
+from kernbench.messages.commands import MemoryRef, StreamOperand, TcmArray
+from kernbench.triton_emu.checks import (
+    Ints,
+    Shape,
+    check_no_overlap,
+    element_type,
+    number_as,
+    strides_of,
+)
+from kernbench.triton_emu.dot_calls import factor_type, product_shape
+from kernbench.triton_emu.handles import Handle, Number
+from kernbench.triton_emu.refs import Ref
+from kernbench.triton_emu.source import kernel_error
+
+Input: TypeAlias = Handle | Ref | Number
+Stream: TypeAlias = StreamOperand | Number
+Step: TypeAlias = tuple[str] | tuple[str, Input]
+
+GEMM = "gemm"
+_ELEMENTWISE = tuple(op.name for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "ternary"))
+_ARRAY_STEPS = ("bias", "add")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A composite whose operands fit: what it works on (matrices and numbers), their type, the result's shape and type.
+
+    ``shape`` is what the kernel calls it; a result of one axis is written as a matrix of one row.
+    """
+
+    inputs: tuple[Stream, ...]
+    dtype: DType
+    shape: Shape
+    result: DType
+
+    @property
+    def arrays(self) -> tuple[StreamOperand, ...]:
+        """The operands that are no numbers."""
+        return tuple([x for x in self.inputs if isinstance(x, TcmArray | MemoryRef)])
+
+
+def split_output(op: str, operands: tuple[Input, ...], out_ptr: int | None) -> tuple[tuple[Input, ...], object]:
+    """The operands of ``op``, and where the result goes: ``out_ptr``, or what is behind the operands."""
+    if op != GEMM and op not in _ELEMENTWISE:
+        raise kernel_error(f"no composite does {op!r}; there are: {', '.join((GEMM, *_ELEMENTWISE))}")
+    arity = 2 if op == GEMM else OPERATORS[op].arity
+    given = (*operands, out_ptr) if out_ptr is not None else operands
+    if len(given) != arity + 1:
+        raise kernel_error(f"composite {op!r} takes {arity} operands and out_ptr, not {len(given)} in all")
+    return given[:arity], given[arity]
+
+
+def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
+    """A matrix product: two matrices of one type."""
+    a, b = inputs
+    if not isinstance(a, TcmArray | MemoryRef) or not isinstance(b, TcmArray | MemoryRef):
+        raise kernel_error("a gemm multiplies handles and refs, not numbers")
+    item = factor_type(GEMM, a.dtype, b.dtype, dot_dtypes)
+    shape = product_shape(GEMM, a.shape, b.shape)
+    return Form((a, b), item, shape, OPERATORS["dot"].result_dtype(item, item))
+
+
+def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
+    """An operator on arrays of one shape and type, and numbers."""
+    arrays = [x for x in inputs if isinstance(x, TcmArray | MemoryRef)]
+    if not arrays:
+        raise kernel_error(f"composite {op!r} of numbers alone: one operand at least is a handle or a ref")
+    item, shape = arrays[0].dtype, arrays[0].shape
+    for x in arrays:
+        if x.dtype is not item:
+            raise kernel_error(f"{op} of {item} and {x.dtype}: one type is needed; use tl.cast")
+        if x.shape != shape:
+            raise kernel_error(f"{op} of shapes {shape} and {x.shape}: arrays in a composite have one shape")
+    if len(shape) not in (1, 2):
+        raise kernel_error(f"arrays in a composite have one or two axes, not the shape {shape}")
+    streams = [as_matrix(x) if isinstance(x, TcmArray | MemoryRef) else number_as(x, item) for x in inputs]
+    return Form(tuple(streams), item, shape, OPERATORS[op].result_dtype(*(item,) * len(inputs)))
+
+
+def as_matrix(array: StreamOperand) -> StreamOperand:
+    """An array of one axis as a matrix of one row."""
+    if len(array.shape) == 2:
+        return array
+    shape = (1, *array.shape)
+    if isinstance(array, TcmArray):
+        return TcmArray(array.address, shape, array.dtype)
+    return MemoryRef(array.va, shape, array.dtype, _one_row(array.strides, array.shape))
+
+
+def _one_row(strides: Shape | None, shape: Shape) -> Shape | None:
+    return None if strides is None else (strides[0] * shape[0], strides[0])
+
+
+def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | None) -> MemoryRef:
+    """Where the result goes, as a matrix."""
+    item = form.result if out_dtype is None else element_type(out_dtype)
+    if form.result.is_float and not item.is_float:
+        raise kernel_error(f"composite {op!r} of {form.dtype} does not make {item}: tl.cast turns floats into integers")
+    strides = strides_of(out_strides, form.shape, item)
+    check_no_overlap(strides, form.shape)
+    out = as_matrix(MemoryRef(va, form.shape, item, strides))
+    assert isinstance(out, MemoryRef)
+    return out
+
+
+def listed(epilogue: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps, each a tuple that begins with its name."""
+    if isinstance(epilogue, str) or not all(isinstance(step, tuple) and step for step in epilogue):
+        raise kernel_error(f'an epilogue is a sequence of tuples, as (("bias", x), ("relu",)), not {epilogue!r}')
+    return tuple(epilogue)
+
+
+def check_step(name: str, given: Sequence[Input]) -> None:
+    """A step that exists, with as many operands as it takes."""
+    if name not in EPILOGUE:
+        raise kernel_error(f"unknown epilogue step {name!r}; there are: {', '.join(EPILOGUE)}")
+    wanted = EPILOGUE[name].arity - 1
+    if len(given) != wanted:
+        raise kernel_error(f"epilogue step {name!r} takes {wanted} operands, not {len(given)}")
+    for x in given:
+        if isinstance(x, Handle | Ref) != (name in _ARRAY_STEPS):
+            kind = "a handle or a ref" if name in _ARRAY_STEPS else "a number"
+            raise kernel_error(f"epilogue step {name!r} takes {kind}, not {x!r}")
+
+
+def step_array(name: str, array: Stream, form: Form) -> StreamOperand:
+    """The operand of ``bias``, as a vector along the last axis, or of ``add``, as a matrix like the result."""
+    assert isinstance(array, TcmArray | MemoryRef)
+    known = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
+    if array.dtype not in known:
+        names = ", ".join(dict.fromkeys(item.name for item in known))
+        raise kernel_error(f"epilogue step {name!r} with {array.dtype}: beside {form.dtype} operands it takes {names}")
+    n = form.shape[-1]
+    fits = ((n,), (1, n)) if name == "bias" else (form.shape,)
+    if array.shape not in fits:
+        shapes = " or ".join(map(str, fits))
+        raise kernel_error(f"epilogue step {name!r} of shape {array.shape}: the result is {form.shape}, so {shapes}")
+    return as_vector(array) if name == "bias" else as_matrix(array)
+
+
+def as_vector(array: StreamOperand) -> StreamOperand:
+    """A matrix of one row as an array of one axis."""
+    if len(array.shape) == 1:
+        return array
+    shape = array.shape[1:]
+    if isinstance(array, TcmArray):
+        return TcmArray(array.address, shape, array.dtype)
+    strides = array.strides
+    return MemoryRef(array.va, shape, array.dtype, None if strides is None else strides[1:])
