@@ -166,13 +166,15 @@ def test_a_missing_function_lists_what_there_is(kernbench: Run, user_bench: str)
 
 @pytest.mark.parametrize(
     ("limit", "message"),
-    [(("--max-sim-ns", "1000"), "stopped by --max-sim-ns 1000"), (("--max-wall-s", "0"), "stopped by --max-wall-s 0")],
+    [(("--max-sim-ns", "100"), "stopped by --max-sim-ns 100"), (("--max-wall-s", "0"), "stopped by --max-wall-s 0")],
 )
 def test_limits(kernbench: Run, limit: tuple[str, str], message: str) -> None:
     ran = kernbench(*GEMM, *limit, *SMALL)
     assert ran.code == 1
     assert message in ran.err
+    assert "under way when it ended: MmuMap 'A'" in ran.out
     assert "FAILED" in ran.out
+    assert "leaked" not in ran.out
 
 
 def test_a_limit_that_is_not_reached_changes_nothing(kernbench: Run) -> None:

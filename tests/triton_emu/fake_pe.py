@@ -10,16 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, DType, dtype
-from kernbench.common.operators import Attributes, evaluate, operator
+from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
+from kernbench.common.operators import EPILOGUE, OPERATORS, Attributes, Operator, evaluate, gemm, narrow, operator
 from kernbench.messages.commands import (
     AwaitSpace,
     DotCommand,
+    EpilogueStep,
+    GemmComposite,
     Issue,
     KernelRequest,
     LoadCommand,
     MathCommand,
+    MathComposite,
     Meet,
+    MemoryRef,
     PeCommand,
     StoreCommand,
     TcmArray,
@@ -31,6 +35,16 @@ from kernbench.triton_emu.source import kernel_source
 
 DOT_DTYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
 TCM_BASE = 0x1000
+
+
+def _iota(args: Any, out: DType, shape: tuple[int, ...], attrs: Attributes) -> Any:
+    """Each element is its index along the axis."""
+    assert attrs.axis is not None
+    return np.indices(shape)[attrs.axis]
+
+
+# As the operator table should have it; the table's own, once it is there.
+IOTA = OPERATORS.get("iota") or Operator("iota", 0, "fill", _iota)
 
 
 def site_of(
@@ -134,8 +148,37 @@ class FakePe:
         self.completed.append(command.serial)
         run.completed(command.serial)
 
-    def _array(self, x: TcmArray | float) -> Any:
+    def _array(self, x: TcmArray | MemoryRef | float) -> Any:
+        if isinstance(x, MemoryRef):
+            return self.memory.view(x.va, *_part(x, x.strides, None))
         return self.tcm.view(x.address, x.shape, x.dtype) if isinstance(x, TcmArray) else x
+
+    def _gemm(self, command: GemmComposite) -> None:
+        factors = [self._array(command.a), self._array(command.b)]
+        steps = [(s.name,) if s.operand is None else (s.name, self._array(s.operand)) for s in command.epilogue]
+        for step in command.epilogue:
+            assert_step(step, command.out.shape)
+        with np.errstate(all="ignore"):
+            self._write(command.out, gemm(factors, command.out.dtype, steps))
+
+    def _map(self, command: MathComposite) -> None:
+        arrays = [x for x in command.inputs if isinstance(x, TcmArray | MemoryRef)]
+        assert {x.shape for x in arrays} == {command.out.shape}
+        # The operator's result unrounded; of integers exact.
+        floats = arrays[0].dtype.is_float
+        value = evaluate(operator(command.operator), [self._array(x) for x in command.inputs], F32 if floats else I32)
+        for step in command.epilogue:
+            assert_step(step, command.out.shape)
+            value = value.astype(np.float32 if floats else np.float64)
+            given = [] if step.operand is None else [self._array(step.operand)]
+            given = [x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in given]
+            value = EPILOGUE[step.name].fn(value, *given)
+        self._write(command.out, narrow(value, command.out.dtype))
+
+    def _write(self, out: MemoryRef, value: np.ndarray[Any, Any]) -> None:
+        assert value.shape == out.shape
+        assert len(out.shape) == 2
+        self._array(out)[...] = value
 
     def _carry_out(self, command: PeCommand) -> None:
         if isinstance(command, LoadCommand):
@@ -148,9 +191,13 @@ class FakePe:
             self._put(command.dst, evaluate(operator("dot"), factors, command.dst.dtype, attrs=attributes))
         elif isinstance(command, MathCommand):
             inputs = [self._array(x) for x in command.inputs]
-            op, dst = operator(command.operator), command.dst
+            op, dst = IOTA if command.operator == "iota" else operator(command.operator), command.dst
             value = evaluate(op, inputs, dst.dtype, dst.shape, command.attributes)
             self._put(dst, value.reshape(dst.shape) if op.kind == "reduce" else value)
+        elif isinstance(command, GemmComposite):
+            self._gemm(command)
+        elif isinstance(command, MathComposite):
+            self._map(command)
 
     def _put(self, dst: TcmArray, value: np.ndarray[Any, Any]) -> None:
         assert value.shape == dst.shape
@@ -169,8 +216,14 @@ class FakePe:
         target[...] = self._array(command.src)[tuple(map(slice, target.shape))]
 
 
+def assert_step(step: EpilogueStep, shape: tuple[int, ...]) -> None:
+    """An operand has the shape that the scheduler counts on."""
+    if isinstance(step.operand, TcmArray | MemoryRef):
+        assert step.operand.shape == (shape[-1:] if step.name == "bias" else shape)
+
+
 def _part(
-    array: TcmArray, strides: tuple[int, ...] | None, valid: tuple[int, ...] | None
+    array: TcmArray | MemoryRef, strides: tuple[int, ...] | None, valid: tuple[int, ...] | None
 ) -> tuple[tuple[int, ...], DType, tuple[int, ...]]:
     sizes = [step * array.dtype.itemsize for step in _row_steps(array.shape)]
     return valid or array.shape, array.dtype, strides or tuple(sizes)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import rich_click as click
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -116,7 +116,8 @@ class Steps:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=name, completed=self._n_begun)
         else:
-            click.echo(f"[{self._n_begun + 1}/{self._total}] {name}", err=True)
+            which = f"[{self._n_begun + 1}/{self._total}] " if self._total > 1 else ""
+            click.echo(f"{which}{name}", err=True)
         self._n_begun += 1
 
 
@@ -127,6 +128,7 @@ def steps(total: int) -> Iterator[Steps]:
     if not console.is_terminal:
         yield Steps(total, None)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    count = (BarColumn(), MofNCompleteColumn()) if total > 1 else ()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *count, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         yield Steps(total, bar)

@@ -5,6 +5,7 @@ Nothing heavy is imported here: a command's module is loaded when the command is
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -56,4 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without the letters of a table shows others in their place.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main())

@@ -31,12 +31,13 @@ def run_document(machine: Topology, head: RunHead, report: RunReport) -> Json:
         "events": report.events,
         "transfers": report.transfers,
         "records": report.records,
+        "under_way": list(report.under_way),
         "verification": {
             "verdict": head.verdict,
             "skipped": head.skipped,
             "comparisons": [_comparison(each) for each in head.comparisons],
         },
-        "leaked": [str(leak) for leak in head.cleanup.leaked],
+        "leaked": [str(leak) for leak in head.leaks],
     }
 
 

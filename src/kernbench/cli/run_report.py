@@ -10,7 +10,7 @@ from kernbench.common.ids import HOST, SWITCH, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.di.kinds import PE_KINDS
 from kernbench.messages.control import PeReport
-from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
 from kernbench.sim_engine.engine import RequestHandle
 from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.statistics import ENGINE_OF, EngineUsage, LinkTraffic, engine_usage, link_traffic
@@ -65,7 +65,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """Everything that is measured on the engine of a run. ``launches``: the longest one of each name."""
+    """Everything that is measured on the engine of a run.
+
+    ``launches``: the longest one of each name; ``under_way``: requests that had not ended when the run did.
+    """
 
     launches: tuple[LaunchSplit, ...]
     engines: tuple[EngineUsage, ...]
@@ -73,6 +76,7 @@ class RunReport:
     events: int
     transfers: int
     records: int
+    under_way: tuple[str, ...] = ()
 
 
 def report_run(engine: RunEngine) -> RunReport:
@@ -85,7 +89,13 @@ def report_run(engine: RunEngine) -> RunReport:
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
         records=len(engine.op_log),
+        under_way=tuple(_name(handle.msg) for handle in engine.handles if not handle.done),
     )
+
+
+def _name(msg: HostMsg) -> str:
+    what = type(msg).__name__.removesuffix("Msg")
+    return f"{what} {msg.name!r}" if msg.name else what
 
 
 def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:

@@ -15,7 +15,7 @@ from kernbench.common.ids import cube_part
 from kernbench.common.units import format_ns, format_size
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.comparison import Comparison
-from kernbench.runtime_api.memory import CleanupReport
+from kernbench.runtime_api.memory import CleanupReport, LeakedMemory
 from kernbench.topology.builder import Topology
 
 SMALLEST_SHARE = 0.005
@@ -46,6 +46,11 @@ class RunHead:
     error: Exception | None = None
 
     @property
+    def leaks(self) -> tuple[LeakedMemory, ...]:
+        """Memory that nobody gave back; a run that broke off could not, so that says nothing."""
+        return self.cleanup.leaked if self.error is None else ()
+
+    @property
     def verdict(self) -> str:
         """PASS or FAIL of what was compared; ``not verified`` when nothing was."""
         if not self.comparisons:
@@ -59,6 +64,8 @@ def print_run(console: Console, machine: Topology, head: RunHead, report: RunRep
     for launch in report.launches:
         show(console, _launch(launch))
     show(console, _engines(report), _links(report), facts("Traffic", _traffic(report)))
+    if report.under_way:
+        console.print(f"under way when it ended: {_some(report.under_way)}", style="yellow", soft_wrap=True)
     for line, style in _verdict(head):
         console.print(line, style=style, soft_wrap=True)
     simulated = f"{format_ns(head.summary.sim_ns)} simulated, {report.events:,} events"
@@ -185,13 +192,19 @@ def _traffic(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "events", f"{report.events:,} for {report.transfers:,} transfers; {report.records:,} records in the op-log"
 
 
+def _some(names: tuple[str, ...], most: int = 5) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _verdict(head: RunHead) -> Iterator[tuple[str, str]]:
     """Lines about numbers and memory, with their style."""
     for each in head.comparisons:
         yield str(each), "green" if each.passed else "bold red"
     if not head.comparisons:
         yield _unverified(head), "yellow"
-    for leak in head.cleanup.leaked:
+    for leak in head.leaks:
         yield f"leaked: {leak}", "yellow"
 
 

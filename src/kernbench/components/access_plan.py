@@ -61,7 +61,11 @@ def plan(
 def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:
     """The rows of one 2-D block, cut where a place ends; rows of the same shape in the same place stay together."""
     base = 0
+    end = start + (rows - 1) * stride + run
     for node, (pa, nbytes) in places:
+        if base <= start and 0 <= stride and end <= base + nbytes:
+            yield node, Access(pa + start - base, run, rows, stride if rows > 1 else 0)
+            return
         pieces: list[tuple[int, int]] = []
         for row in range(rows):
             low = max(start + row * stride, base)

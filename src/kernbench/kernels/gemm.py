@@ -7,6 +7,9 @@ Sums of floats over several blocks of K are kept in ``acc_dtype``, else in the p
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kernbench.kernels.composite import Matmul, matmul
+from kernbench.kernels.shares import share
+
 
 class Product(NamedTuple):
     """What is multiplied, (m, k) by (k, n), and how."""
@@ -64,18 +67,39 @@ def gemm_columns(
     multiply_columns(a_ptr, (b_ptr,), (c_ptr,), product, tl)
 
 
+def gemm_composite(
+    a_ptr: int,
+    b_ptr: int,
+    c_ptr: int,
+    m: int,
+    k: int,
+    n: int,
+    dtype: Any,
+    variant: str = "ref_ref",
+    epilogue_ops: str | Sequence[str] = (),
+    bias_ptr: int | None = None,
+    add_ptr: int | None = None,
+    scale: float = 1.0,
+    out_dtype: Any = None,
+    stage_bytes: int = 4 << 20,
+    *,
+    tl: Any,
+) -> None:
+    """C = epilogue(A B) by the tile scheduler, where A is (m, k) and B is (k, n): every program computes all of it.
+
+    ``variant``: ``ref_ref`` streams both operands, ``load_ref`` loads A first, ``load_load`` both; a loaded one goes in
+    blocks of ``stage_bytes`` at most. ``epilogue_ops``: names of steps in order, ``"bias,gelu"`` or a sequence; ``bias``
+    (n,) and ``add`` (m, n) have type ``dtype``.
+    """
+    product = Matmul(m, k, n, dtype, variant, epilogue_ops, bias_ptr, add_ptr, scale, out_dtype, stage_bytes)
+    matmul(a_ptr, b_ptr, c_ptr, product, tl)
+
+
 def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: Product, tl: Any) -> None:
     """This program's columns of A times each B."""
-    first, columns = column_shard(product.n, tl)
+    first, columns = share(product.n, tl)
     before = first * product.k * tl.itemsize(product.dtype)
     multiply(a_ptr, [b + before for b in b_ptrs], c_ptrs, product._replace(n=columns), first, tl)
-
-
-def column_shard(n: int, tl: Any) -> tuple[int, int]:
-    """First column and number of columns of this program, of ``n`` that are split over cubes, then over PEs."""
-    cube_first, cube_columns = _part(n, tl.num_programs(1), tl.program_id(1))
-    first, columns = _part(cube_columns, tl.num_programs(0), tl.program_id(0))
-    return cube_first + first, columns
 
 
 def multiply(
@@ -104,9 +128,3 @@ def multiply(
                 done = tl.cast(total, out_dtype or (dtype if total.dtype.is_float else total.dtype))
                 wide = tl.itemsize(done.dtype)
                 tl.store(c_ptr + (first_column * m + i * n + j) * wide, done, strides=(n * wide, wide))
-
-
-def _part(n: int, parts: int, which: int) -> tuple[int, int]:
-    """First and number of elements of part ``which``: the first ``n % parts`` parts have one more."""
-    size, more = divmod(n, parts)
-    return which * size + min(which, more), size + (which < more)

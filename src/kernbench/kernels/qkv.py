@@ -32,3 +32,33 @@ def qkv_projection(
     """
     product = Product(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(x_ptr, (wq_ptr, wk_ptr, wv_ptr), (q_ptr, k_ptr, v_ptr), product, tl)
+
+
+def qkv_composite(
+    x_ptr: int,
+    wq_ptr: int,
+    wk_ptr: int,
+    wv_ptr: int,
+    q_ptr: int,
+    k_ptr: int,
+    v_ptr: int,
+    m: int,
+    k: int,
+    n: int,
+    dtype: Any,
+    out_dtype: Any = None,
+    stage_bytes: int = 4 << 20,
+    *,
+    tl: Any,
+) -> None:
+    """``qkv_projection`` by the tile scheduler: X is loaded once, in blocks of rows of ``stage_bytes`` at most, and
+    the columns of W_Q, W_K and W_V that are this program's are streamed."""
+    first, columns = share(n, tl)
+    item, wide = tl.itemsize(dtype), tl.itemsize(result_dtype(dtype, out_dtype, tl))
+    if not columns:
+        return
+    for i, rows in blocks(m, max(1, stage_bytes // (k * item))):
+        x = tl.load(x_ptr + i * k * item, (rows, k), dtype)
+        for w_ptr, y_ptr in ((wq_ptr, q_ptr), (wk_ptr, k_ptr), (wv_ptr, v_ptr)):
+            w = tl.ref(w_ptr + first * k * item, (k, columns), dtype)
+            tl.composite("gemm", x, w, y_ptr + (first * m + i * columns) * wide, out_dtype=out_dtype)

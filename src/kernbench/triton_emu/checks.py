@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
+from types import MappingProxyType
 from typing import TypeAlias
 
 import ml_dtypes
@@ -12,12 +13,18 @@ import numpy as np
 
 from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import KernelError, UnknownNameError
+from kernbench.common.operators import OPERATORS, Operator
 from kernbench.triton_emu.handles import Handle, Number
 from kernbench.triton_emu.refs import Ref, load_first
 from kernbench.triton_emu.source import kernel_error
 
 Ints: TypeAlias = int | Sequence[int]
 Shape: TypeAlias = tuple[int, ...]
+
+ELEMENTWISE = MappingProxyType(
+    {op.name: op for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "ternary")}
+)
+"""The operators that work element by element on operands of one type."""
 
 _WHOLE = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
@@ -104,6 +111,16 @@ def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
     return None if valid == shape else valid
 
 
+def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
+    """The elementwise operator ``name``, which takes so many operands."""
+    op = ELEMENTWISE.get(name)
+    if op is None:
+        raise kernel_error(f"unknown elementwise operator {name!r}; there are: {', '.join(ELEMENTWISE)}")
+    if len(operands) != op.arity:
+        raise kernel_error(f"{name} takes {op.arity} operands, not {len(operands)}")
+    return op
+
+
 def number_as(value: object, item: DType) -> Number:
     """``value`` as an element of type ``item``: what an integer type cannot hold is an error, not a rounding."""
     if not isinstance(value, _NUMBERS):
@@ -134,12 +151,14 @@ def no_array(name: str, operands: Sequence[object]) -> KernelError:
 
 def check_counts(item: DType, last: int) -> None:
     """``item`` holds every whole number from 0 to ``last``."""
-    if item.is_float:
-        most = 2 ** (ml_dtypes.finfo(item.numpy).nmant + 1)  # type: ignore[no-untyped-call]
-    else:
-        most = np.iinfo(item.numpy).max
+    most = np.iinfo(item.numpy).max if not item.is_float else _float_count(item)
     if last > most:
         raise kernel_error(f"{item} does not hold every index up to {last}, only to {most}; use i32")
+
+
+def _float_count(item: DType) -> int:
+    # One more bit than the mantissa stores: the leading one.
+    return int(2 ** (ml_dtypes.finfo(item.numpy).nmant + 1))  # type: ignore[no-untyped-call]
 
 
 def axis_of(axis: int, shape: Shape) -> int:

@@ -10,6 +10,7 @@ from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.messages.commands import MemoryRef, StreamOperand, TcmArray
 from kernbench.triton_emu.checks import (
+    ELEMENTWISE,
     Ints,
     Shape,
     check_no_overlap,
@@ -27,7 +28,6 @@ Stream: TypeAlias = StreamOperand | Number
 Step: TypeAlias = tuple[str] | tuple[str, Input]
 
 GEMM = "gemm"
-_ELEMENTWISE = tuple(op.name for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "ternary"))
 _ARRAY_STEPS = ("bias", "add")
 
 
@@ -51,9 +51,9 @@ class Form:
 
 def split_output(op: str, operands: tuple[Input, ...], out_ptr: int | None) -> tuple[tuple[Input, ...], object]:
     """The operands of ``op``, and where the result goes: ``out_ptr``, or what is behind the operands."""
-    if op != GEMM and op not in _ELEMENTWISE:
-        raise kernel_error(f"no composite does {op!r}; there are: {', '.join((GEMM, *_ELEMENTWISE))}")
-    arity = 2 if op == GEMM else OPERATORS[op].arity
+    if op != GEMM and op not in ELEMENTWISE:
+        raise kernel_error(f"no composite does {op!r}; there are: {', '.join((GEMM, *ELEMENTWISE))}")
+    arity = 2 if op == GEMM else ELEMENTWISE[op].arity
     given = (*operands, out_ptr) if out_ptr is not None else operands
     if len(given) != arity + 1:
         raise kernel_error(f"composite {op!r} takes {arity} operands and out_ptr, not {len(given)} in all")
@@ -84,7 +84,7 @@ def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
     if len(shape) not in (1, 2):
         raise kernel_error(f"arrays in a composite have one or two axes, not the shape {shape}")
     streams = [as_matrix(x) if isinstance(x, TcmArray | MemoryRef) else number_as(x, item) for x in inputs]
-    return Form(tuple(streams), item, shape, OPERATORS[op].result_dtype(*(item,) * len(inputs)))
+    return Form(tuple(streams), item, shape, ELEMENTWISE[op].result_dtype(*(item,) * len(inputs)))
 
 
 def as_matrix(array: StreamOperand) -> StreamOperand:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernbench.common.dtypes import DType
-from kernbench.common.operators import OPERATORS, Attributes
+from kernbench.common.dtypes import I8, DType
+from kernbench.common.operators import Attributes
 from kernbench.triton_emu.checks import (
     Ints,
     Shape,
@@ -14,6 +14,7 @@ from kernbench.triton_emu.checks import (
     broadcast,
     check_counts,
     element_type,
+    elementwise_operator,
     no_array,
     number_as,
     permutation,
@@ -31,9 +32,10 @@ class ElementwiseCalls(Issuer):
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
         """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
         line = self._line()
+        op = elementwise_operator(name, operands)
         item, shape = self._common(name, operands)
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
-        return self._compute(line, name, inputs, shape, OPERATORS[name].result_dtype(*(item,) * len(operands)))
+        return self._compute(line, name, inputs, shape, I8 if op.kind == "compare" else item)
 
     def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
         """The larger of two, element by element."""

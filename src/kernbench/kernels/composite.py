@@ -1,0 +1,87 @@
+"""Matrix products given to the tile scheduler whole, with an epilogue on each output tile."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kernbench.kernels.shares import blocks
+
+VARIANTS = ("ref_ref", "load_ref", "load_load")
+"""Which operands are staged with ``tl.load``: none, A, both; the others are streamed."""
+
+
+class Matmul(NamedTuple):
+    """A product (m, k) by (k, n) by composites: its types, what is staged, and what follows on each output tile.
+
+    A staged operand takes ``stage_bytes`` at most: A by rows, B by columns. ``epilogue`` are names of steps, in order,
+    joined by commas or in a sequence; ``bias`` (n,) and ``add`` (m, n) point to memory.
+    """
+
+    m: int
+    k: int
+    n: int
+    dtype: Any
+    variant: str = "ref_ref"
+    epilogue: str | Sequence[str] = ()
+    bias_ptr: int | None = None
+    add_ptr: int | None = None
+    scale: float = 1.0
+    out_dtype: Any = None
+    stage_bytes: int = 4 << 20
+
+
+def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None:
+    """C = epilogue(A B), all row-major: one composite for each block of staged operands, one alone when they fit."""
+    m, k, n, dtype, variant = product[:5]
+    stage_a, stage_b = _staged(variant)
+    item = tl.itemsize(dtype)
+    fit = max(1, product.stage_bytes // (k * item))
+    for j, columns in blocks(n, fit if stage_b else n):
+        b = _operand(stage_b, b_ptr + j * item, (k, columns), dtype, n * item, tl)
+        for i, rows in blocks(m, fit if stage_a else m):
+            a = _operand(stage_a, a_ptr + i * k * item, (rows, k), dtype, k * item, tl)
+            out = product.out_dtype or (dtype if a.dtype.is_float else "i32")
+            wide = tl.itemsize(out)
+            tl.composite(
+                "gemm",
+                a,
+                b,
+                out_ptr=c_ptr + (i * n + j) * wide,
+                epilogue=_steps(product, (i, j), (rows, columns), tl),
+                out_dtype=out,
+                out_strides=(n * wide, wide),
+            )
+
+
+def _staged(variant: str) -> tuple[bool, bool]:
+    if variant not in VARIANTS:
+        raise ValueError(f"variant {variant!r} is none of {', '.join(VARIANTS)}")
+    return variant != "ref_ref", variant == "load_load"
+
+
+def _operand(staged: bool, ptr: int, shape: tuple[int, int], dtype: Any, row_bytes: int, tl: Any) -> Any:
+    make = tl.load if staged else tl.ref
+    return make(ptr, shape, dtype, strides=(row_bytes, tl.itemsize(dtype)))
+
+
+def _steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> list[tuple[Any, ...]]:
+    """The epilogue for the block of the result at ``at``."""
+    names = product.epilogue
+    names = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
+    return [(name, *_given(name, product, at, shape, tl)) for name in names]
+
+
+def _given(name: str, product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> tuple[Any, ...]:
+    """What the step ``name`` works with."""
+    (i, j), item, n = at, tl.itemsize(product.dtype), product.n
+    if name == "bias":
+        return (tl.ref(_there(name, product.bias_ptr) + j * item, shape[1], product.dtype),)
+    if name == "add":
+        ptr = _there(name, product.add_ptr) + (i * n + j) * item
+        return (tl.ref(ptr, shape, product.dtype, strides=(n * item, item)),)
+    return (product.scale,) if name == "scale" else ()
+
+
+def _there(name: str, ptr: int | None) -> int:
+    if ptr is None:
+        raise ValueError(f"the epilogue has {name!r}, but {name}_ptr is None")
+    return ptr

@@ -1,0 +1,94 @@
+"""Elementwise operators on arrays of ``n`` elements, in blocks that fit in scratch.
+
+The elements are split over programs by cube, then PE; with ``split=False`` every program computes all of them, which
+is what replicated tensors need.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kernbench.kernels.shares import blocks, share
+
+
+def elementwise(
+    op: str,
+    x_ptr: int,
+    y_ptr: int | None,
+    z_ptr: int | None,
+    out_ptr: int,
+    n: int,
+    dtype: Any,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)``, by the name of an elementwise operator.
+
+    Pointers that the operator does not take are None. A comparison makes i8, everything else ``dtype``.
+    """
+    pointers = [ptr for ptr in (x_ptr, y_ptr, z_ptr) if ptr is not None]
+    _mapped(lambda *xs: tl.elementwise(op, *xs), pointers, out_ptr, n, dtype, block, split, tl)
+
+
+def add(
+    x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
+) -> None:
+    """``out = x + y``."""
+    _mapped(lambda x, y: x + y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
+
+
+def mul(
+    x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
+) -> None:
+    """``out = x * y``."""
+    _mapped(lambda x, y: x * y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
+
+
+def silu_mul(
+    gate_ptr: int, up_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
+) -> None:
+    """``out = silu(gate) * up``, the gate of a gated MLP; computed in f32 and rounded once."""
+
+    def gated(gate: Any, up: Any) -> Any:
+        return tl.cast(tl.silu(tl.cast(gate, "f32")) * tl.cast(up, "f32"), dtype)
+
+    _mapped(gated, (gate_ptr, up_ptr), out_ptr, n, dtype, block, split, tl)
+
+
+def elementwise_composite(
+    op: str,
+    x_ptr: int,
+    y_ptr: int | None,
+    z_ptr: int | None,
+    out_ptr: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    out_dtype: Any = None,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """``elementwise`` on matrices as one composite, which streams operands and result; rows are split over programs.
+
+    The result has ``out_dtype``, else ``dtype``.
+    """
+    first, mine = share(rows, tl, split)
+    if not mine:
+        return
+    before, result = first * columns, out_dtype or dtype
+    at = before * tl.itemsize(dtype)
+    refs = [tl.ref(ptr + at, (mine, columns), dtype) for ptr in (x_ptr, y_ptr, z_ptr) if ptr is not None]
+    tl.composite(op, *refs, out_ptr=out_ptr + before * tl.itemsize(result), out_dtype=result)
+
+
+def _mapped(
+    function: Callable[..., Any], pointers: Any, out_ptr: int, n: int, dtype: Any, block: int, split: bool, tl: Any
+) -> None:
+    """``function`` of a block of each array, block by block."""
+    first, mine = share(n, tl, split)
+    item = tl.itemsize(dtype)
+    for at, count in blocks(mine, block, first):
+        result = function(*(tl.load(ptr + at * item, count, dtype) for ptr in pointers))
+        tl.store(out_ptr + at * result.dtype.itemsize, result)

@@ -1,0 +1,84 @@
+"""Normalisation of the rows of a matrix: layernorm and rmsnorm.
+
+In f32. Rows are split over programs (``split=False``: every program takes all). At most ``block`` elements are worked
+on at a time; rows that are longer are read once for each pass.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kernbench.kernels.rows import Matrix, RowBlock, row_blocks
+
+
+def layernorm(
+    x_ptr: int,
+    weight_ptr: int | None,
+    bias_ptr: int | None,
+    y_ptr: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    eps: float = 1e-5,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """``y = (x - mean) / sqrt(variance + eps) * weight + bias`` for each row; weight and bias (columns,), or None."""
+    x, y = Matrix(x_ptr, columns, dtype), Matrix(y_ptr, columns, dtype)
+    weight, bias = (_vector(ptr, columns, dtype, block, tl) for ptr in (weight_ptr, bias_ptr))
+    for row, rows_of_x in row_blocks(x, rows, block, split, tl):
+        mean = _mean(rows_of_x, columns, lambda part: part, tl)
+        variance = _mean(rows_of_x, columns, _squared_distance(mean), tl)
+        scale = tl.rsqrt(variance + eps)
+        for column, part in rows_of_x.pieces():
+            y.store(row, column, _affine((part - mean) * scale, weight, bias, column), tl)
+
+
+def rmsnorm(
+    x_ptr: int,
+    weight_ptr: int | None,
+    y_ptr: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    eps: float = 1e-6,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,), or None."""
+    x, y = Matrix(x_ptr, columns, dtype), Matrix(y_ptr, columns, dtype)
+    weight = _vector(weight_ptr, columns, dtype, block, tl)
+    for row, rows_of_x in row_blocks(x, rows, block, split, tl):
+        scale = tl.rsqrt(_mean(rows_of_x, columns, lambda part: part * part, tl) + eps)
+        for column, part in rows_of_x.pieces():
+            y.store(row, column, _affine(part * scale, weight, None, column), tl)
+
+
+def _vector(ptr: int | None, columns: int, dtype: Any, block: int, tl: Any) -> RowBlock | None:
+    return None if ptr is None else RowBlock(Matrix(ptr, columns, dtype), 0, 1, block, tl)
+
+
+def _mean(x: RowBlock, columns: int, of: Callable[[Any], Any], tl: Any) -> Any:
+    """The mean of ``of(x)`` along each row, shape (rows, 1)."""
+    sums = [tl.sum(of(part), 1, keepdims=True) for _, part in x.pieces()]
+    total = sums[0]
+    for more in sums[1:]:
+        total = total + more
+    return total / columns
+
+
+def _squared_distance(mean: Any) -> Callable[[Any], Any]:
+    def of(part: Any) -> Any:
+        distance = part - mean
+        return distance * distance
+
+    return of
+
+
+def _affine(x: Any, weight: RowBlock | None, bias: RowBlock | None, column: int) -> Any:
+    columns = x.shape[1]
+    x = x if weight is None else x * weight.part(column, columns)
+    return x if bias is None else x + bias.part(column, columns)
