@@ -49,11 +49,26 @@ def test_a_run_includes_its_last_instant_and_ends_there() -> None:
 
 def test_a_run_stops_after_the_event_that_asks_for_it() -> None:
     clock, log = Clock(), []
+
+    def note(when: int) -> None:
+        log.append(when)
+        if when == 2:
+            clock.halt()
+
+    for when in (1, 2, 3):
+        clock.call_at(when, note, when)
+    clock.advance()
+    assert (log, clock.time) == ([1, 2], 2)
+    clock.advance()
+    assert log == [1, 2, 3]
+
+
+def test_a_run_can_be_taken_in_portions() -> None:
+    clock, log = Clock(), []
     for when in (1, 2, 3):
         clock.call_at(when, log.append, when)
-    assert clock.advance(stop=lambda: len(log) == 2)
+    clock.advance(max_events=2)
     assert (log, clock.time) == ([1, 2], 2)
-    assert not clock.advance()
 
 
 def test_programs_and_plain_events_share_the_time() -> None:

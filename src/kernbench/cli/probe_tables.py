@@ -29,7 +29,7 @@ def print_reports(console: Console, machine: Topology, nbytes: int, reports: Seq
 
 def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     made = table(
-        f"Bandwidth in GB/s: one transaction of {format_size(nbytes)}, and a stream of them",
+        f"Bandwidth in GB/s: one transaction of {format_size(nbytes)}, and a long stream of small ones",
         *(text(name) for name in ("case", "data from", "to")),
         *(number(name) for name in ("latency ns", "bottleneck", "one", "", "stream", "")),
     )

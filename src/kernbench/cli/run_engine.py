@@ -9,7 +9,7 @@ from kernbench.common.errors import RunError
 from kernbench.common.units import format_ns, ns_to_ps
 from kernbench.messages.requests import HostMsg
 from kernbench.sim_engine.clock import NEVER
-from kernbench.sim_engine.engine import Completion, GraphEngine, RequestHandle
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
 from kernbench.topology.builder import Topology
 
 # Asking for the time of day costs as much as a few events.
@@ -29,7 +29,7 @@ class LimitReached(RunError):  # noqa: N818 - it says what happened
 
 
 class RunEngine(GraphEngine):
-    """A GraphEngine that keeps the handles of all requests, and raises LimitReached in ``wait``."""
+    """A GraphEngine that keeps the handles of all requests, and raises LimitReached where one waits."""
 
     def __init__(self, topology: Topology, enable_data: bool, limits: Limits) -> None:
         super().__init__(topology, enable_data)
@@ -37,7 +37,6 @@ class RunEngine(GraphEngine):
         self._limits = limits
         self._last_ps = NEVER if limits.sim_ns is None else ns_to_ps(limits.sim_ns)
         self._deadline = None if limits.wall_s is None else time.monotonic() + limits.wall_s
-        self._look_at = 0
 
     def submit(self, msg: HostMsg) -> RequestHandle:
         """Start a request now and return at once."""
@@ -45,33 +44,15 @@ class RunEngine(GraphEngine):
         self.handles.append(handle)
         return handle
 
-    def wait(self, handle: RequestHandle) -> Completion:
-        """Advance until the request is over or a limit is reached."""
-        clock = self.machine.clock
-        if not handle.done and clock.next_time() < NEVER:
-            self._check_limits()
-            clock.advance(stop=lambda: handle.outcome is not None or self._stops())
-            if not handle.done:
-                self._check_limits()
-        return super().wait(handle)
-
-    def _stops(self) -> bool:
-        return self._next_is_beyond() or self._time_is_up()
-
-    def _next_is_beyond(self) -> bool:
-        when = self.machine.clock.next_time()
-        return self._last_ps < when < NEVER
-
-    def _time_is_up(self) -> bool:
-        clock = self.machine.clock
-        if self._deadline is None or clock.n_events < self._look_at:
-            return False
-        self._look_at = clock.n_events + EVENTS_PER_LOOK
-        return time.monotonic() >= self._deadline
+    def advance(self) -> None:
+        """Let time pass up to the limits."""
+        self._check_limits()
+        until = NEVER if self._limits.sim_ns is None else self._last_ps
+        self.machine.clock.advance(until, NEVER if self._deadline is None else EVENTS_PER_LOOK)
 
     def _check_limits(self) -> None:
         at = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
-        if self._next_is_beyond():
+        if self.machine.clock.next_time() > self._last_ps:
             raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {at}")
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise LimitReached(f"stopped by --max-wall-s {self._limits.wall_s:g}, {at}")

@@ -4,18 +4,35 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from kernbench.common.errors import UnknownNameError
+from kernbench.kernels.attention import attention
 from kernbench.kernels.copy import offset_copy
-from kernbench.kernels.gemm import gemm_columns, gemm_simple
-from kernbench.kernels.qkv import qkv_projection
+from kernbench.kernels.elementwise import add, elementwise, elementwise_composite, mul, silu_mul
+from kernbench.kernels.gemm import gemm_columns, gemm_composite, gemm_simple
+from kernbench.kernels.layernorm import layernorm, rmsnorm
+from kernbench.kernels.mlp import mlp
+from kernbench.kernels.qkv import qkv_composite, qkv_projection
+from kernbench.kernels.softmax import softmax
 
 __all__ = ["BUILTIN_KERNELS", "builtin_kernel"]
 
 BUILTIN_KERNELS: MappingProxyType[str, Callable[..., None]] = MappingProxyType(
     {
+        "builtin.add": add,
+        "builtin.attention": attention,
+        "builtin.elementwise": elementwise,
+        "builtin.elementwise_composite": elementwise_composite,
         "builtin.gemm": gemm_simple,
         "builtin.gemm_columns": gemm_columns,
+        "builtin.gemm_composite": gemm_composite,
+        "builtin.layernorm": layernorm,
+        "builtin.mlp": mlp,
+        "builtin.mul": mul,
         "builtin.offset_copy": offset_copy,
         "builtin.qkv": qkv_projection,
+        "builtin.qkv_composite": qkv_composite,
+        "builtin.rmsnorm": rmsnorm,
+        "builtin.silu_mul": silu_mul,
+        "builtin.softmax": softmax,
     }
 )
 

@@ -39,7 +39,7 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
         b = _operand(stage_b, b_ptr + j * item, (k, columns), dtype, n * item, tl)
         for i, rows in blocks(m, fit if stage_a else m):
             a = _operand(stage_a, a_ptr + i * k * item, (rows, k), dtype, k * item, tl)
-            out = product.out_dtype or (dtype if a.dtype.is_float else "i32")
+            out = product_dtype(a, product.out_dtype)
             wide = tl.itemsize(out)
             tl.composite(
                 "gemm",
@@ -50,6 +50,11 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
                 out_dtype=out,
                 out_strides=(n * wide, wide),
             )
+
+
+def product_dtype(factor: Any, out_dtype: Any) -> Any:
+    """The type of a product of ``factor``: ``out_dtype``, else its own, or i32 for integers."""
+    return out_dtype or (factor.dtype if factor.dtype.is_float else "i32")
 
 
 def _staged(variant: str) -> tuple[bool, bool]:

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from kernbench.kernels.composite import product_dtype
 from kernbench.kernels.gemm import Product, multiply_columns
+from kernbench.kernels.shares import blocks, share
 
 
 def qkv_projection(
@@ -54,11 +56,13 @@ def qkv_composite(
     """``qkv_projection`` by the tile scheduler: X is loaded once, in blocks of rows of ``stage_bytes`` at most, and
     the columns of W_Q, W_K and W_V that are this program's are streamed."""
     first, columns = share(n, tl)
-    item, wide = tl.itemsize(dtype), tl.itemsize(result_dtype(dtype, out_dtype, tl))
+    item = tl.itemsize(dtype)
     if not columns:
         return
     for i, rows in blocks(m, max(1, stage_bytes // (k * item))):
         x = tl.load(x_ptr + i * k * item, (rows, k), dtype)
+        out = product_dtype(x, out_dtype)
+        wide = tl.itemsize(out)
         for w_ptr, y_ptr in ((wq_ptr, q_ptr), (wk_ptr, k_ptr), (wv_ptr, v_ptr)):
             w = tl.ref(w_ptr + first * k * item, (k, columns), dtype)
-            tl.composite("gemm", x, w, y_ptr + (first * m + i * columns) * wide, out_dtype=out_dtype)
+            tl.composite("gemm", x, w, y_ptr + (first * m + i * columns) * wide, out_dtype=out)

@@ -36,6 +36,7 @@ class Clock(Environment):
         super().__init__(initial_time=0)
         self.time = 0
         self.n_events = 0
+        self._halted = False
 
     def at(self, when: int, rank: int, occurrence: Occurrence) -> None:
         """Fire ``occurrence`` at ``when`` ps among those of its instant by ``rank``."""
@@ -55,12 +56,14 @@ class Clock(Environment):
         self.n_events += 1
         super().step()
 
-    def advance(self, until: int = NEVER, stop: Callable[[], bool] | None = None) -> bool:
-        """Fire events up to and including ``until`` ps, or until ``stop()`` is true after one; True if stopped by it.
+    def advance(self, until: int = NEVER, max_events: int = NEVER) -> None:
+        """Fire events up to and including ``until`` ps, at most ``max_events``, or until one of them calls ``halt``.
 
-        The time is then ``until`` if one was given.
+        The time is then ``until`` if one was given and nothing else ended it.
         """
         queue = self._queue
+        self._halted = False
+        last = self.n_events + max_events
         while queue and queue[0][0] <= until:
             when, _, _, event = heappop(queue)
             self._now = self.time = when  # type: ignore[assignment]
@@ -71,11 +74,14 @@ class Clock(Environment):
                 callback(event)
             if not event._ok and not event.defused:  # noqa: SLF001 - SimPy's own failure protocol
                 raise_failure(event.value)
-            if stop is not None and stop():
-                return True
+            if self._halted or self.n_events >= last:
+                return
         if until < NEVER and until > self.time:
             self._now = self.time = until
-        return False
+
+    def halt(self) -> None:
+        """Make ``advance`` return after the current event."""
+        self._halted = True
 
 
 def raise_failure(value: object) -> NoReturn:

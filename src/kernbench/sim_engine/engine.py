@@ -101,6 +101,7 @@ class GraphEngine:
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
         self._handles: dict[int, RequestHandle] = {}
         self._n_requests = 0
+        self._awaited: RequestHandle | None = None
         self._transfers: list[Sent] = []
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
@@ -145,6 +146,8 @@ class GraphEngine:
         def done(outcome: Outcome) -> None:
             handle.ended_ps = self.machine.clock.time
             handle.outcome = outcome
+            if handle is self._awaited:
+                self.machine.clock.halt()
 
         self._entry(numbered).accept(numbered, done)
         return handle
@@ -154,8 +157,9 @@ class GraphEngine:
 
     def wait(self, handle: RequestHandle) -> Completion:
         """Advance until the request is over. Raises its error, or SimulationDeadlock when it can never end."""
-        if not handle.done:
-            self.machine.clock.advance(stop=lambda: handle.outcome is not None)
+        self._awaited = handle
+        while not handle.done and self.machine.clock.next_time() < NEVER:
+            self.advance()
         if not handle.done:
             raise SimulationDeadlock(self._deadlock_report(handle))
         completion = self._completion(handle)
@@ -163,12 +167,9 @@ class GraphEngine:
             raise completion.error
         return completion
 
-    def step(self) -> bool:
-        """Fire the next event; False when there is none."""
-        if self.machine.clock.next_time() == NEVER:
-            return False
-        self.machine.clock.step()
-        return True
+    def advance(self) -> None:
+        """Let simulated time pass while somebody waits. A subclass may let it pass in portions, and stop it."""
+        self.machine.clock.advance()
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""

@@ -1,0 +1,128 @@
+"""Attention in the flash style: softmax(Q Kᵀ scale) V with a running maximum and sum over blocks of keys."""
+
+from typing import Any, NamedTuple
+
+from kernbench.kernels.shares import blocks, share
+
+LAYOUTS = ("hld", "lhd")
+MINUS_INFINITY = float("-inf")
+
+
+class Heads(NamedTuple):
+    """A tensor of ``heads`` matrices, each (length, d)."""
+
+    ptr: int
+    heads: int
+    length: int
+    d: int
+    dtype: Any
+    layout: str
+
+    def place(self, head: int, row: int, tl: Any) -> tuple[int, tuple[int, int]]:
+        """The address of a row of a head, and the strides of its matrix."""
+        item = tl.itemsize(self.dtype)
+        if self.layout == "hld":
+            head_elements, row_elements = self.length * self.d, self.d
+        else:
+            head_elements, row_elements = self.d, self.heads * self.d
+        return self.ptr + (head * head_elements + row * row_elements) * item, (row_elements * item, item)
+
+    def load(self, head: int, row: int, rows: int, tl: Any) -> Any:
+        """Some rows of a head."""
+        at, strides = self.place(head, row, tl)
+        return tl.load(at, (rows, self.d), self.dtype, strides=strides)
+
+    def store(self, head: int, row: int, values: Any, tl: Any) -> None:
+        """Some rows of a head, rounded to its type."""
+        at, strides = self.place(head, row, tl)
+        tl.store(at, tl.cast(values, self.dtype), strides=strides)
+
+
+class Scores(NamedTuple):
+    """How queries and keys meet. ``offset``: query i sees keys 0 to i + offset; None: all of them."""
+
+    scale: float
+    offset: int | None
+    block_k: int
+
+    def keys_seen(self, last_query: int, keys: int) -> int:
+        """How many keys the queries up to ``last_query`` see."""
+        return keys if self.offset is None else max(0, min(keys, last_query + self.offset + 1))
+
+
+def attention(
+    q_ptr: int,
+    k_ptr: int,
+    v_ptr: int,
+    o_ptr: int,
+    lq: int,
+    lk: int,
+    d: int,
+    dtype: Any,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    causal: bool = False,
+    causal_offset: int | None = None,
+    scale: float | None = None,
+    layout: str = "hld",
+    block_q: int = 128,
+    block_k: int = 256,
+    *,
+    tl: Any,
+) -> None:
+    """``o = softmax(q kᵀ scale) v`` for each head: q and o (lq, d), k and v (lk, d); sums in f32.
+
+    ``heads``: those of q and o, split over programs by cube, then PE; one for each program when not given.
+    ``kv_heads``: those of k and v, each for as many heads in a row (``heads``). ``causal``: query i sees keys 0 to
+    i + ``causal_offset`` (lk - lq: the last query sees all); a query that sees none gets 0. ``scale``: 1 / sqrt(d).
+    ``layout``: ``hld``, head by head, or ``lhd``, the heads of a position side by side.
+    """
+    heads = tl.num_programs(0) * tl.num_programs(1) if heads is None else heads
+    kv_heads = heads if kv_heads is None else kv_heads
+    _check(heads, kv_heads, layout)
+    q, o = (Heads(ptr, heads, lq, d, dtype, layout) for ptr in (q_ptr, o_ptr))
+    k, v = (Heads(ptr, kv_heads, lk, d, dtype, layout) for ptr in (k_ptr, v_ptr))
+    offset = lk - lq if causal_offset is None else causal_offset
+    scores = Scores(d**-0.5 if scale is None else scale, offset if causal else None, block_k)
+    first, mine = share(heads, tl)
+    for head in range(first, first + mine):
+        blind = 0 if not causal else max(0, min(lq, -offset))
+        for row, rows in blocks(blind, block_q):
+            o.store(head, row, tl.zeros((rows, d), dtype), tl)
+        for row, rows in blocks(lq - blind, block_q, blind):
+            query = q.load(head, row, rows, tl)
+            o.store(head, row, _attend(query, row, k, v, head * kv_heads // heads, scores, tl), tl)
+
+
+def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores, tl: Any) -> Any:
+    """The result, in f32, for a block of queries from ``row`` on, each of which sees the first key."""
+    largest = total = mixed = None
+    for key, keys in blocks(scores.keys_seen(row + query.shape[0] - 1, k.length), scores.block_k):
+        score = _scores(query, row, k.load(head, key, keys, tl), key, scores, tl)
+        top = tl.max(score, 1, keepdims=True)
+        top = top if largest is None else tl.maximum(top, largest)
+        weight = tl.exp(score - top)
+        sums = tl.sum(weight, 1, keepdims=True)
+        if mixed is not None:
+            fade = tl.exp(largest - top)
+            sums, mixed = sums + total * fade, mixed * fade
+        mixed = tl.dot(tl.cast(weight, v.dtype), v.load(head, key, keys, tl), mixed, out_dtype="f32")
+        largest, total = top, sums
+    return mixed / total
+
+
+def _scores(query: Any, row: int, key_block: Any, key: int, scores: Scores, tl: Any) -> Any:
+    """Scaled products of a block of queries and a block of keys from ``key`` on, -inf where a query must not look."""
+    score = tl.dot(query, key_block, out_dtype="f32", trans_b=True) * scores.scale
+    rows, keys = score.shape
+    if scores.offset is None or key + keys - 1 <= row + scores.offset:
+        return score
+    position = tl.iota((rows, 1), "i32", axis=0) + (row + scores.offset - key)
+    return tl.where(tl.iota((1, keys), "i32") <= position, score, MINUS_INFINITY)
+
+
+def _check(heads: int, kv_heads: int, layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
+    if heads % kv_heads:
+        raise ValueError(f"{heads} heads do not share {kv_heads} heads of keys and values evenly")
