@@ -129,6 +129,16 @@ def test_it_says_what_it_cannot_carry() -> None:
         Network(0)
 
 
+def test_it_refuses_what_would_be_ambiguous() -> None:
+    net = Network(64)
+    net.link("a", "b", bw_gbs=1.0)
+    net.link("b", "a", bw_gbs=1.0, index=7)
+    with pytest.raises(TransportError, match="each link once: a -> b -> a -> b"):
+        net.route(["a", "b", "a", "b"])
+    with pytest.raises(TransportError, match="index 7 is taken"):
+        net.link("b", "c", bw_gbs=1.0, index=7)
+
+
 def test_the_past_cannot_be_changed_and_the_future_not_read() -> None:
     net = build(64, (Wire("a", "b", 1.0, 1.0),))
     transfer = net.send(["a", "b"], 8, at_ns=10.0)

@@ -63,7 +63,7 @@ def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: 
     base = 0
     end = start + (rows - 1) * stride + run
     for node, (pa, nbytes) in places:
-        if base <= start and 0 <= stride and end <= base + nbytes:
+        if base <= start and stride >= 0 and end <= base + nbytes:
             yield node, Access(pa + start - base, run, rows, stride if rows > 1 else 0)
             return
         pieces: list[tuple[int, int]] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.initiator import Initiator, Target
@@ -80,6 +81,8 @@ class PeDma(Component):
         channel: DmaChannel | None = None,
     ) -> None:
         """Queue a descriptor on ``channel`` (default: compute)."""
+        if any(node == self.node.id for node, _ in targets):
+            raise UnsupportedError(f"{self.node.id}: its own TCM is not reached by DMA, use the data in place")
         channel = channel or self.compute
         self._channel_of[op] = channel
 

@@ -77,21 +77,21 @@ def attention(
     i + ``causal_offset`` (lk - lq: the last query sees all); a query that sees none gets 0. ``scale``: 1 / sqrt(d).
     ``layout``: ``hld``, head by head, or ``lhd``, the heads of a position side by side.
     """
-    heads = tl.num_programs(0) * tl.num_programs(1) if heads is None else heads
-    kv_heads = heads if kv_heads is None else kv_heads
-    _check(heads, kv_heads, layout)
-    q, o = (Heads(ptr, heads, lq, d, dtype, layout) for ptr in (q_ptr, o_ptr))
-    k, v = (Heads(ptr, kv_heads, lk, d, dtype, layout) for ptr in (k_ptr, v_ptr))
+    n_heads: int = tl.num_programs(0) * tl.num_programs(1) if heads is None else heads
+    n_kv: int = n_heads if kv_heads is None else kv_heads
+    _check(n_heads, n_kv, layout)
+    q, o = (Heads(ptr, n_heads, lq, d, dtype, layout) for ptr in (q_ptr, o_ptr))
+    k, v = (Heads(ptr, n_kv, lk, d, dtype, layout) for ptr in (k_ptr, v_ptr))
     offset = lk - lq if causal_offset is None else causal_offset
     scores = Scores(d**-0.5 if scale is None else scale, offset if causal else None, block_k)
-    first, mine = share(heads, tl)
+    first, mine = share(n_heads, tl)
     for head in range(first, first + mine):
         blind = 0 if not causal else max(0, min(lq, -offset))
         for row, rows in blocks(blind, block_q):
             o.store(head, row, tl.zeros((rows, d), dtype), tl)
         for row, rows in blocks(lq - blind, block_q, blind):
             query = q.load(head, row, rows, tl)
-            o.store(head, row, _attend(query, row, k, v, head * kv_heads // heads, scores, tl), tl)
+            o.store(head, row, _attend(query, row, k, v, head * n_kv // n_heads, scores, tl), tl)
 
 
 def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores, tl: Any) -> Any:

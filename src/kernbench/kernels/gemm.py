@@ -88,8 +88,8 @@ def gemm_composite(
     """C = epilogue(A B) by the tile scheduler, where A is (m, k) and B is (k, n): every program computes all of it.
 
     ``variant``: ``ref_ref`` streams both operands, ``load_ref`` loads A first, ``load_load`` both; a loaded one goes in
-    blocks of ``stage_bytes`` at most. ``epilogue_ops``: names of steps in order, ``"bias,gelu"`` or a sequence; ``bias``
-    (n,) and ``add`` (m, n) have type ``dtype``.
+    blocks of ``stage_bytes`` at most. ``epilogue_ops``: names of steps in order, ``"bias,gelu"`` or a sequence;
+    ``bias`` (n,) and ``add`` (m, n) have type ``dtype``.
     """
     product = Matmul(m, k, n, dtype, variant, epilogue_ops, bias_ptr, add_ptr, scale, out_dtype, stage_bytes)
     matmul(a_ptr, b_ptr, c_ptr, product, tl)

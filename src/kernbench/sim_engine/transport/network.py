@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ns_to_ps, ps_to_ns
@@ -35,6 +36,7 @@ class Network:
         self.trace_hops = False
         self.n_transfers = 0
         self.undelivered = 0
+        self._link_indices: set[int] = set()
         self._ports: dict[tuple[str, str], Port] = {}
         self._routes: dict[tuple[str, ...], Route] = {}
 
@@ -65,9 +67,15 @@ class Network:
             raise TransportError(
                 f"link {src} -> {dst}: a FIFO of {fifo_bytes} bytes holds no packet of {self.packet_bytes} bytes"
             )
+        index = len(self.links) if index is None else index
+        if index in self._link_indices:
+            raise TransportError(
+                f"link {src} -> {dst}: index {index} is taken; it orders links and has to tell them apart"
+            )
+        self._link_indices.add(index)
         made = Link(
             self.clock,
-            len(self.links) if index is None else index,
+            index,
             (src, dst),
             bw_gbs=bw_gbs,
             overhead_ps=ns_to_ps(overhead_ns),
@@ -86,12 +94,14 @@ class Network:
         return found
 
     def route(self, nodes: Sequence[str]) -> Route:
-        """The route through ``nodes``; TransportError when two neighbours have no link."""
+        """The route through ``nodes``; TransportError when two neighbours have no link or a link comes twice."""
         key = tuple(nodes)
         found = self._routes.get(key)
         if found is None:
             if len(key) < 2:
                 raise TransportError(f"a route needs a source and a destination, not {list(key)}")
+            if len(set(pairwise(key))) < len(key) - 1:
+                raise TransportError(f"a route passes each link once: {' -> '.join(key)}")
             found = self._routes[key] = Route(tuple(map(self._link_between, key, key[1:])), self.packet_bytes)
         return found
 
