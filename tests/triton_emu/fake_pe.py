@@ -104,6 +104,7 @@ class FakePe:
         self.completed: list[int] = []
         self._order = None if order is None else random.Random(order)
         self._under_way: list[PeCommand] = []
+        self._issued = 0
 
     @property
     def commands(self) -> list[PeCommand]:
@@ -135,7 +136,8 @@ class FakePe:
                 self._complete_one(run)
 
     def _check_after(self, command: PeCommand) -> None:
-        assert command.serial == len(self.commands) - 1
+        assert command.serial == self._issued
+        self._issued += 1
         assert list(command.after) == sorted(set(command.after))
         assert set(command.after) <= {c.serial for c in self._under_way}
 
