@@ -17,7 +17,7 @@ from kernbench.evaluation.mesh_report import comparison_tables, draw_latency, ga
 
 ROOT = Path(__file__).parents[1]
 PLAN = Plan(warmup_cycles=3000, cycles=10_000, messages=15_000)
-FLOW_PLAN = Plan(cycles=40_000)
+FLOW_PLAN = Plan(cycles=150_000)
 RESOLUTION = 0.002
 FIFO_FLITS = (8, 16, 32, 64, 128, None)
 

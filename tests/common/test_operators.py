@@ -258,3 +258,11 @@ def test_f32_operands_are_not_copied() -> None:
     spy = type(operator("abs"))("spy", 1, "unary", lambda a: seen.append(a) or a + 1)
     assert compute(spy, (x,), F32).dtype == np.float32
     assert seen[0] is x
+
+
+def test_iota_counts_along_an_axis() -> None:
+    rows = evaluate(operator("iota"), (), I32, (3, 4), Attributes(axis=0))
+    columns = evaluate(operator("iota"), (), F16, (3, 4), Attributes(axis=-1))
+    assert (rows == np.arange(3)[:, None]).all()
+    assert (columns == np.arange(4)[None, :]).all()
+    assert columns.dtype == np.float16

@@ -21,17 +21,19 @@ def wide(x: Array) -> Array:
     return x.astype(np.float32).astype(np.float64)
 
 
-def assert_near(found: Array, wanted: Array, *, roundings: float = 1.0) -> None:
-    """Off by at most ``roundings`` times the type's spacing at 1, relative to the result and to the largest of all.
+def assert_near(found: Array, wanted: Array, *, roundings: float = 1.0, magnitude: Array | float = 0.0) -> None:
+    """Off by at most ``roundings`` times the type's spacing at 1, relative to the element plus ``magnitude``.
 
-    The spacing is 2**-23 for f32, 2**-10 for f16, 2**-7 for bf16, 2**-3 for f8e4m3, 2**-2 for f8e5m2. One rounding is
-    half a spacing: 1 leaves as much again for sums in another order. f32 gets 64 of its own, for those sums.
+    ``magnitude``: where sums cancel, the sum of what they add up without signs. The spacing is 2**-23 for f32, 2**-10
+    for f16, 2**-7 for bf16, 2**-3 for f8e4m3, 2**-2 for f8e5m2. One rounding is half a spacing: 1 leaves as much again
+    for what comes before. f32 gets 64 spacings, for sums in another order.
     """
-    spacing = float(ml_dtypes.finfo(found.dtype).eps) * roundings
-    if found.dtype == np.float32:
-        spacing *= 64
-    reach = float(np.max(np.abs(wanted), initial=0))
-    np.testing.assert_allclose(wide(found), wanted, rtol=spacing, atol=spacing * reach / 8)
+    limits = ml_dtypes.finfo(found.dtype)
+    spacing = float(limits.eps) * roundings * (64 if found.dtype == np.float32 else 1)
+    allowed = spacing * (np.abs(wanted) + magnitude) + float(limits.smallest_subnormal)
+    off = np.abs(wide(found) - wanted)
+    assert found.shape == wanted.shape
+    assert (off <= allowed).all(), f"off by up to {np.max(off / allowed)} times what is allowed"
 
 
 class Machine:

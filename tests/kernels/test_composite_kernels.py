@@ -71,7 +71,8 @@ def check(
         wanted = STEPS[step](wanted, wide(bias), wide(add))
     found = machine.get(c_at, (m, n), made)
     if made.is_float and {"gelu", "silu"} & set(steps):
-        assert_near(found, wanted)
+        # In f32 the activations are as good as what they are of; later steps may cancel some of it.
+        assert_near(found, wanted, magnitude=float(np.max(np.abs(wanted))) / 8 + 1)
     else:
         expected = wanted.astype(np.float32).astype(made.numpy) if made.is_float else np.trunc(wanted)
         np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
@@ -194,4 +195,5 @@ def test_mlp_is_numpys(
     machine.assert_only_wrote((hidden_at, m * h * item.itemsize), (y_at, m * n * item.itemsize))
     hidden = gelu(wide(x) @ wide(w1) + wide(b1))
     # The hidden part is rounded too, each element on its own.
-    assert_near(machine.get(y_at, (m, n), item), hidden @ wide(w2) + wide(b2), roundings=4)
+    unsigned = np.abs(hidden) @ np.abs(wide(w2)) + np.abs(wide(b2))
+    assert_near(machine.get(y_at, (m, n), item), hidden @ wide(w2) + wide(b2), roundings=2, magnitude=unsigned)

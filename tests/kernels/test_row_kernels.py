@@ -76,8 +76,9 @@ def test_layernorm_and_rmsnorm_of_any_rows(
     found = run_on_rows(layernorm, x, item, [w_at, b_at], machine, **how)
     centred = wide(x) - wide(x).mean(1, keepdims=True)
     wanted = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * (1 if w is None else w)
-    # A single column, and equal elements, have no distance from their mean but rounding's, which eps then magnifies.
-    assert_near(found, wanted + (0 if b is None else b), roundings=1 if shape[1] > 2 else 4)
+    added = 0 if b is None else b
+    # Few columns may lie close together: what rounding makes of their distance from the mean is then magnified.
+    assert_near(found, wanted + added, magnitude=np.abs(added) + 0.5)
     found = run_on_rows(rmsnorm, x, item, [w_at], machine, **how)
     wanted = wide(x) / np.sqrt((wide(x) ** 2).mean(1, keepdims=True) + 1e-6) * (1 if w is None else w)
     assert_near(found, wanted)
@@ -134,7 +135,7 @@ def test_any_operator_by_blocks_and_by_tiles(
 ) -> None:
     name, arity, fn = case
     rng, machine = np.random.default_rng(shape[0]), Machine()
-    arrays = [(wide(normal(rng, shape, item)) ** 2 + 0.5).astype(item.numpy) for _ in range(arity)]
+    arrays = [(np.abs(wide(normal(rng, shape, item))) + 0.5).astype(item.numpy) for _ in range(arity)]
     pointers = [*map(machine.put, arrays), None, None][:3]
     for kernel, sizes in ((elementwise, (shape[0] * shape[1],)), (elementwise_composite, shape)):
         out = machine.room(shape, item)

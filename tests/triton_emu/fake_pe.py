@@ -126,7 +126,7 @@ class FakePe:
         if isinstance(request, Issue):
             self._check_after(request.command)
             self._under_way.append(request.command)
-            while self._under_way and not self.lazy and (self._order is None or self._order.random() < 0.4):
+            while self._under_way and not self.lazy and self._goes_on():
                 self._complete_one(run)
         elif isinstance(request, AwaitSpace):
             assert self._under_way, "waits for space that nothing will give back"
@@ -134,6 +134,10 @@ class FakePe:
         elif isinstance(request, Meet):
             while self._under_way:
                 self._complete_one(run)
+
+    def _goes_on(self) -> bool:
+        """Whether a command completes now; a kernel of many commands is not let run far ahead."""
+        return self._order is None or self._order.random() < 0.4 or len(self._under_way) > 32
 
     def _check_after(self, command: PeCommand) -> None:
         assert command.serial == self._issued

@@ -6,18 +6,19 @@ from pydantic import PositiveInt
 
 from kernbench.benches.operands import FloatName, matmul_f32, normal_data, product_atol
 from kernbench.common.config import ConfigModel
-from kernbench.kernels.gemm import gemm_simple
+from kernbench.kernels.gemm import gemm_composite, gemm_simple
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 
 
 class GemmParams(ConfigModel):
-    """An (m, k) by (k, n) product."""
+    """An (m, k) by (k, n) product: ``streamed`` tile by tile, or by blocks that are loaded, multiplied and stored."""
 
     m: PositiveInt = 512
     k: PositiveInt = 512
     n: PositiveInt = 512
     dtype: FloatName = "f16"
+    streamed: bool = True
 
 
 @bench("gemm-single-pe", "full host-to-PE path, one PE, both operands streamed", params=GemmParams)
@@ -29,5 +30,8 @@ def run(torch: RuntimeContext[GemmParams]) -> None:
     a = torch.empty(p.m, p.k, dtype=p.dtype, name="A").copy_(a_host)
     b = torch.empty(p.k, p.n, dtype=p.dtype, name="B").copy_(b_host)
     c = torch.empty(p.m, p.n, dtype=p.dtype, name="C")
-    torch.launch("gemm", gemm_simple, a, b, c, p.m, p.k, p.n, p.dtype, acc_dtype="f32", out_dtype=p.dtype)
+    if p.streamed:
+        torch.launch("gemm", gemm_composite, a, b, c, p.m, p.k, p.n, p.dtype)
+    else:
+        torch.launch("gemm", gemm_simple, a, b, c, p.m, p.k, p.n, p.dtype, acc_dtype="f32", out_dtype=p.dtype)
     torch.testing.assert_close(c, lambda: matmul_f32(a_host, b_host), atol=product_atol(p.dtype))

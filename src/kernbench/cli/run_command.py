@@ -14,7 +14,7 @@ from kernbench.cli.failures import INTERRUPTED, Session, report_program_error
 from kernbench.cli.options import debug_option, json_option, topology_option
 from kernbench.cli.run_engine import Limits, RunEngine
 from kernbench.cli.run_json import run_document
-from kernbench.cli.run_report import report_run
+from kernbench.cli.run_outputs import Outputs, wanted_outputs
 from kernbench.cli.run_tables import RunHead, print_run
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.bench_loader import load_bench
@@ -22,7 +22,9 @@ from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_result import BenchStatus, summarise
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology, resolve_topology
 
 # Importing the package is what makes its benches known.
@@ -43,6 +45,14 @@ BENCH_PREFIX = "bench."
     multiple=True,
     help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
 )
+@click.option("--op-log", metavar="FILE", help="Keep the op-log: FILE.parquet or FILE.jsonl.")
+@click.option("--trace", metavar="FILE.json", help="Write a timeline for ui.perfetto.dev or chrome://tracing.")
+@click.option(
+    "--trace-filter",
+    metavar="GLOBS",
+    help="What the timeline shows: parts and kinds of track, such as sip0.cube0.*,!links.",
+)
+@click.option("--explain", is_flag=True, help="Say where the time went: critical path, source lines, roofline.")
 @topology_option
 @json_option
 @debug_option
@@ -55,6 +65,10 @@ def command(
     max_sim_ns: float | None,
     max_wall_s: float | None,
     overrides: tuple[str, ...],
+    op_log: str | None,
+    trace: str | None,
+    trace_filter: str | None,
+    explain: bool,
     topology: str | None,
     as_json: bool,
 ) -> int:
@@ -64,7 +78,8 @@ def command(
     machine = resolve_topology(topology, [text for text in overrides if text not in params])
     selector = DeviceSelector(device)
     resolve_device(selector, machine.spec)
-    watch = _Watch(machine, bench, selector, verify, Limits(max_sim_ns, max_wall_s))
+    outputs = wanted_outputs(machine, op_log, trace, trace_filter, explain)
+    watch = _Watch(machine, bench, selector, verify, Limits(max_sim_ns, max_wall_s), outputs)
     watch.run(params)
     watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:
@@ -81,7 +96,9 @@ class _Watch:
     device: DeviceSelector
     verify: bool
     limits: Limits
+    outputs: Outputs
     engine: RunEngine | None = None
+    log: TraceLog | None = None
     context: RuntimeContext[Any] | None = None
     result: BenchResult | None = None
 
@@ -109,6 +126,7 @@ class _Watch:
 
     def _make_engine(self, machine: Topology, _: DeviceSelector) -> RunEngine:
         self.engine = RunEngine(machine, self.verify, self.limits)
+        self.log = self.outputs.observe(self.engine)
         return self.engine
 
     @property
@@ -121,11 +139,12 @@ class _Watch:
         if self.engine is None:
             raise InputError(f"bench {self.bench.name!r} made no engine")
         head = self._head(self.engine)
-        report = report_run(self.engine)
+        report = report_run(self.engine, self.engine.handles)
         if as_json:
             print_json(run_document(self.machine, head, report))
         else:
             print_run(stdout(), self.machine, head, report)
+        self.outputs.write(self.engine, self.log)
 
     def _head(self, engine: RunEngine) -> RunHead:
         result = self.result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from kernbench.cli.console import Json
-from kernbench.cli.run_report import LaunchSplit, RunReport
+from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.cli.run_tables import RunHead
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.comparison import Comparison

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import bar, facts, number, show, table, text
-from kernbench.cli.run_report import LaunchSplit, RunReport, Share
+from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
+from kernbench.sim_engine.statistics import Share
 from kernbench.common.config import ConfigModel
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_ns, format_size

@@ -85,9 +85,9 @@ def evaluate(
     """The result of ``op`` on ``args`` as an array of type ``out``; never warns.
 
     Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is what ``broadcast``,
-    ``full`` and ``zeros`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of ``cast``, ``trans`` and
-    ``broadcast`` may share memory with the operand. KernelError: wrong number of operands; ValueError: shapes do not
-    fit.
+    ``full``, ``iota`` and ``zeros`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of ``cast``,
+    ``trans`` and ``broadcast`` may share memory with the operand. KernelError: wrong number of operands; ValueError:
+    shapes do not fit.
     """
     with np.errstate(all="ignore"):
         return compute(op, args, out, shape, attrs, acc)
@@ -282,6 +282,14 @@ def _full(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs:
     return np.full(() if shape is None else shape, narrow(value, out), out.numpy)
 
 
+def _iota(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:  # noqa: ARG001
+    extent = () if shape is None else shape
+    axis = -1 if attrs.axis is None else attrs.axis
+    along = [1] * len(extent)
+    along[axis] = extent[axis]
+    return np.broadcast_to(np.arange(extent[axis]).reshape(along), extent).astype(out.numpy)
+
+
 _ELEMENTWISE = frozenset(("unary", "binary", "compare", "ternary"))
 
 
@@ -327,6 +335,7 @@ def _table() -> tuple[Operator, ...]:
         Operator("broadcast", 1, "move", _broadcast),
         Operator("full", 1, "fill", _full),
         Operator("zeros", 0, "fill", _full),
+        Operator("iota", 0, "fill", _iota),
         Operator("dot", 2, "dot", np.matmul),
     )
 

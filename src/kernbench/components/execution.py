@@ -32,7 +32,7 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.address_map import Segment
-from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Printed, Streamed
+from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Streamed
 from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
@@ -94,6 +94,9 @@ class KernelExecution:
 
     def issue(self, command: PeCommand) -> None:
         """Enter a command; an address that nothing maps is the program's failure at this line."""
+        hook = self.machine.hooks.issued
+        if hook.listeners:
+            hook.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
         try:
             start = self._prepared(command)
         except Exception as fault:

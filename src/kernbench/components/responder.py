@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
 from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
-from kernbench.sim_engine.hooks import MemoryAccessed
+from kernbench.sim_engine.hooks import MemoryAccessed, MemoryServed
 from kernbench.sim_engine.transport import Pace, Port, Supply, Transfer
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Responder:
                 after(done)
 
         transfer.done = delivered
-        self.reads.submit(_ReadJob(self, transfer, pace))
+        self.reads.submit(_ReadJob(self, request.op, transfer, pace))
 
     def _take_port(self) -> Port:
         """A port that sends nothing: answers under way at once leave by different ones, so none blocks another."""
@@ -80,7 +80,10 @@ class Responder:
     def _write(self, message: WriteData, transfer: Transfer) -> None:
         now = self.clock.time
         server, access = self.writes, message.access
-        busy = server.work_since(transfer.head_ps, self.write_ps(access))
+        whole = self.write_ps(access)
+        busy = server.work_since(transfer.head_ps, whole)
+        if busy < whole:
+            self.served(message.op, True, server.free_at - (whole - busy), server.free_at)
         if busy == 0:
             self.clock.call_at(now + self.access_ps, self._commit, message)
             return
@@ -92,6 +95,12 @@ class Responder:
             self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
         ack = WriteAck(op=message.op, part=message.part)
         self.machine.send_header(self.component.node.id, message.requester, ack, "ack")
+
+    def served(self, op: int, writing: bool, start: int, end: int) -> None:
+        """Tell who listens that the memory works on ``op``."""
+        hook = self.machine.hooks.served
+        if hook.listeners:
+            hook.emit(MemoryServed(self.component.node.id, op, writing, start, end))
 
     def commit_at(self, when: int, job: _WriteJob, promise: int) -> None:
         """Commit ``job`` at ``when`` if its ``promise`` still stands then."""
@@ -106,14 +115,16 @@ class Responder:
 class _ReadJob(Job):
     """Served packets feed the transfer that carries them away."""
 
-    __slots__ = ("responder", "transfer")
+    __slots__ = ("op", "responder", "transfer")
 
-    def __init__(self, responder: Responder, transfer: Transfer, pace: Pace) -> None:
+    def __init__(self, responder: Responder, op: int, transfer: Transfer, pace: Pace) -> None:
         super().__init__(transfer.packets, pace)
         self.responder = responder
+        self.op = op
         self.transfer = transfer
 
     def begin(self, first: int, count: int, start: int) -> None:
+        self.responder.served(self.op, False, start, start + self.span(first, count))
         network = self.responder.machine.network
         supply = Supply(first, count, start, self.pace)
         if first == 0:
@@ -137,6 +148,7 @@ class _WriteJob(Job):
         self.promise = 0
 
     def begin(self, first: int, count: int, start: int) -> None:
+        self.responder.served(self.message.op, True, start, start + self.span(first, count))
         if first + count == self.packets:
             self.responder.commit_at(start + self.span(first, count), self, self.promise)
 

@@ -96,7 +96,9 @@ def attention(
 
 def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores, tl: Any) -> Any:
     """The result, in f32, for a block of queries from ``row`` on, each of which sees the first key."""
-    largest = total = mixed = None
+    largest: Any = None
+    total: Any = None
+    mixed: Any = None
     for key, keys in blocks(scores.keys_seen(row + query.shape[0] - 1, k.length), scores.block_k):
         score = _scores(query, row, k.load(head, key, keys, tl), key, scores, tl)
         top = tl.max(score, 1, keepdims=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -14,25 +15,34 @@ from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
 from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.op_log import OpLog, OpRecord
+from kernbench.sim_engine.op_log import Operand, OpLog, OpRecord
+from kernbench.sim_engine.replay_events import (
+    NEVER,
+    PS_SHIFT,
+    READ,
+    SEQ_MASK,
+    commit_event,
+    is_instant,
+    is_tiled,
+    read_event,
+)
 from kernbench.sim_engine.replay_operands import deposit
 from kernbench.sim_engine.replay_ops import result
+from kernbench.sim_engine.replay_streams import Group, Stream, Streams
 
 Array: TypeAlias = np.ndarray[Any, Any]
-# An event is one integer that sorts as the replay order: time in ps, 1 for a read or 0 for a commit, sequence number.
-# A record that commits at the instant it reads has a read only, and commits with it.
-_SEQ_BITS = 40
-_SEQ_MASK = (1 << _SEQ_BITS) - 1
-_READ = 1 << _SEQ_BITS
-_PS_SHIFT = _SEQ_BITS + 1
 
 
 @dataclass(slots=True)
 class ReplayStats:
-    """What has been replayed: operations that committed, and the bytes of their results."""
+    """What has been replayed: operations that committed, and the bytes of their results.
+
+    ``tiled``: how many of them were composites that had to be replayed tile by tile.
+    """
 
     ops: int = 0
     nbytes: int = 0
+    tiled: int = 0
 
 
 class DataExecutor:
@@ -49,6 +59,7 @@ class DataExecutor:
         "_pending",
         "_sampled",
         "_store",
+        "_streams",
         "_uncommitted",
         "current",
         "stats",
@@ -60,6 +71,7 @@ class DataExecutor:
         self._acc = dtype_named(dtype_acc)
         if self._acc not in ACCUMULATORS:
             raise UnknownNameError("accumulator dtype", self._acc.name, tuple(t.name for t in ACCUMULATORS))
+        self._streams = Streams(op_log, self._acc)
         self._next = 0
         self._horizon = 0
         self._pending: list[int] = []
@@ -74,10 +86,14 @@ class DataExecutor:
         RunError names the record that failed, or one that was logged for a time already replayed.
         """
         self._ingest()
+        limit = NEVER if until_ps is None else until_ps << PS_SHIFT | READ
+        if until_ps is None:
+            until_ps = self._pending[-1] >> PS_SHIFT if self._pending else self._horizon
         events = self._due(until_ps)
         try:
             with np.errstate(all="ignore"):
                 self._run(events)
+                self._advance(self._streams.groups, limit)
         except Exception as error:
             raise RunError(_failure(self.current, error)) from error
         self.current = None
@@ -89,63 +105,118 @@ class DataExecutor:
         waiting, self._uncommitted = self._uncommitted, []
         for record in fresh:
             if record.has_data:
-                self._pending.append(self._event(record, record.t_read_ps) | _READ)
+                self._pending.append(self._checked(record, read_event(record)))
                 waiting.append(record)
         for record in waiting:
             if record.t_commit_ps < 0:
                 self._uncommitted.append(record)
             elif record.t_commit_ps > record.t_read_ps or record.seq in self._sampled:
-                self._pending.append(self._event(record, record.t_commit_ps))
+                self._pending.append(self._checked(record, commit_event(record)))
             # Else it commits with its read, which is still to come.
         self._pending.sort()
 
-    def _event(self, record: OpRecord, time_ps: int) -> int:
+    def _checked(self, record: OpRecord, event: int) -> int:
+        time_ps = event >> PS_SHIFT
         if time_ps < self._horizon:
             raise RunError(f"{_name(record)} was logged for {time_ps} ps after a replay up to {self._horizon} ps")
-        return time_ps << _PS_SHIFT | record.seq
+        return event
 
-    def _due(self, until_ps: int | None) -> list[int]:
+    def _due(self, until_ps: int) -> list[int]:
         """Take the events to run.
 
         Reads at the very end stay behind, unless something that has to happen now comes after them: a commit at the
         same instant may be logged yet, and would come first.
         """
         pending = self._pending
-        if until_ps is None:
-            until_ps = pending[-1] >> _PS_SHIFT if pending else 0
         self._horizon = max(self._horizon, until_ps)
-        n = bisect_left(pending, (until_ps + 1) << _PS_SHIFT)
-        last_reads = until_ps << _PS_SHIFT | _READ
-        while n and pending[n - 1] >= last_reads and not _instant(self._log[pending[n - 1] & _SEQ_MASK]):
+        n = bisect_left(pending, (until_ps + 1) << PS_SHIFT)
+        last_reads = until_ps << PS_SHIFT | READ
+        while n and pending[n - 1] >= last_reads and not is_instant(self._log[pending[n - 1] & SEQ_MASK]):
             n -= 1
         self._pending = pending[n:]
         return pending[:n]
 
     def _run(self, events: list[int]) -> None:
-        log, store, acc, sampled = self._log, self._store, self._acc, self._sampled
+        log, store, acc, sampled, streams = self._log, self._store, self._acc, self._sampled, self._streams
         for event, following in pairwise((*events, -1)):
-            seq = event & _SEQ_MASK
+            seq = event & SEQ_MASK
             self.current = record = log[seq]
-            if not event & _READ:
-                if seq in sampled:
-                    self._commit(record, sampled.pop(seq))
-            elif seq == following & _SEQ_MASK or _instant(record):
+            if not event & READ:
+                self._commit_of(record, event)
+            elif is_tiled(record):
+                streams.open(record)
+            elif streams.claimed:
+                self._read_beside(record, event, following)
+            elif seq == following & SEQ_MASK or is_instant(record):
                 # Nothing happens between its read and its commit: the operands need not be kept.
                 self._commit(record, result(record, store, acc, private=False))
             else:
                 sampled[seq] = result(record, store, acc, private=True)
+
+    def _commit_of(self, record: OpRecord, event: int) -> None:
+        """A commit of what was sampled before; of a record that committed with its read, nothing."""
+        array = self._sampled.pop(record.seq, None)
+        if array is None:
+            stream = self._streams.under_way(record.seq)
+            if stream is not None:
+                self._close(stream, event)
+            return
+        if record.output is not None and record.output.space in self._streams.claimed:
+            touched = self._streams.using(record.output)
+            if touched:
+                self._advance(touched, event)
+        self._commit(record, array)
+
+    def _read_beside(self, record: OpRecord, event: int, following: int) -> None:
+        """A read while composites are under way: those that it shares bytes with have to be as far as it is."""
+        streams = self._streams
+        behind = streams.writing(record.inputs if not record.params.epilogue else _operands(record))
+        if behind:
+            self._advance(behind, event)
+        at_once = is_instant(record)
+        if not at_once and record.seq != following & SEQ_MASK:
+            self._sampled[record.seq] = result(record, self._store, self._acc, private=True)
+            return
+        touched = streams.using(record.output)
+        array = result(record, self._store, self._acc, private=bool(touched))
+        self._advance(touched, event if at_once else following)
+        self._commit(record, array)
+
+    def _close(self, stream: Stream, event: int) -> None:
+        """The end of a composite: one operation if nobody came near it, else the rest of its tiles."""
+        record = stream.record
+        if stream.group.entangled or stream.tiles.begun:
+            self._advance([stream.group], event)
+        if stream.tiles.begun:
+            self._count(record.output.nbytes if record.output is not None else 0)
+            self.stats.tiled += 1
+        else:
+            self._commit(record, result(record, self._store, self._acc, private=False))
+        self._streams.close(stream)
+
+    def _advance(self, groups: Sequence[Group], limit: int) -> None:
+        """Let composites catch up with the replay: their tiles' events before ``limit``."""
+        current = self.current
+        for stream, tile in self._streams.advance(groups, limit):
+            self.current = stream.record
+            stream.tiles.step(stream.record, tile, self._store)
+        self.current = current
 
     def _commit(self, record: OpRecord, array: Array) -> None:
         if record.output is None:
             record.data = array
         else:
             deposit(self._store, record.output, array)
+        self._count(array.nbytes)
+
+    def _count(self, nbytes: int) -> None:
         self.stats.ops += 1
-        self.stats.nbytes += array.nbytes
+        self.stats.nbytes += nbytes
 
 
-def _instant(record: OpRecord) -> bool:
-    return record.t_commit_ps == record.t_read_ps
+def _operands(record: OpRecord) -> tuple[Operand | float, ...]:
+    """What ``record`` reads, its epilogue included."""
+    return record.inputs + tuple(e.operand for e in record.params.epilogue if isinstance(e.operand, Operand))
 
 
 def _name(record: OpRecord) -> str:

@@ -19,7 +19,7 @@ from kernbench.policy.address.layout import Component as Space
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.component import Component, Outcome
-from kernbench.sim_engine.data_executor import DataExecutor
+from kernbench.sim_engine.data_executor import DataExecutor, ReplayStats
 from kernbench.sim_engine.hooks import Sent
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.memory_store import MemoryStore
@@ -216,6 +216,11 @@ class GraphEngine:
         """Phase 2 up to now; what has been replayed is not replayed again."""
         if self.enable_data:
             self._executor.replay(self.machine.clock.time)
+
+    @property
+    def phase2_stats(self) -> ReplayStats:
+        """What phase 2 has done so far."""
+        return self._executor.stats
 
     def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
         """The bytes at a physical address as they are now (uint8). KernbenchError in a timing-only run."""

@@ -96,6 +96,28 @@ class OpStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class Issued:
+    """The CPU of ``pe`` has issued a command of a kernel; it took ``issue_ns`` up to ``time_ps``."""
+
+    pe: PeCoord
+    launch_id: int
+    command: PeCommand
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryServed:
+    """The memory behind ``node`` works on operation ``op`` from ``start_ps`` to ``end_ps``, or until its next event:
+    an access that is cut short for another's turn was announced with the end it would have had."""
+
+    node: str
+    op: int
+    writing: bool
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryAccessed:
     """A memory has read or committed one access of operation ``op``."""
 
@@ -144,13 +166,25 @@ class Printed:
 class Hooks:
     """All hooks of a machine."""
 
-    __slots__ = ("accessed", "committed", "op_ended", "op_started", "printed", "sent", "stage_ended")
+    __slots__ = (
+        "accessed",
+        "committed",
+        "issued",
+        "op_ended",
+        "op_started",
+        "printed",
+        "sent",
+        "served",
+        "stage_ended",
+    )
 
     def __init__(self) -> None:
+        self.issued: Hook[Issued] = Hook()
         self.op_started: Hook[OpStarted] = Hook()
         self.accessed: Hook[MemoryAccessed] = Hook()
         self.committed: Hook[MemoryAccessed] = Hook()
         self.op_ended: Hook[OpEnded] = Hook()
         self.stage_ended: Hook[StageEnded] = Hook()
         self.sent: Hook[Sent] = Hook()
+        self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()

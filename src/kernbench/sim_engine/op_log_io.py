@@ -42,6 +42,7 @@ _PARAMS = pa.struct(
         ("trans_a", pa.bool_()),
         ("trans_b", pa.bool_()),
         ("epilogue", pa.list_(pa.struct([("name", pa.string()), *_INPUT]))),
+        ("tile_sizes", _INTS),
         ("pattern", pa.string()),
     ]
 )
@@ -59,6 +60,7 @@ SCHEMA = pa.schema(
         ("launch_id", pa.int64()),
         ("line", pa.int64()),
         ("tile", _INTS),
+        ("parent", pa.int64()),
         ("inputs", pa.list_(pa.struct(_INPUT))),
         ("output", _OPERAND),
         ("params", _PARAMS),
@@ -85,13 +87,13 @@ def read_op_log(path: str | Path) -> list[OpRecord]:
 
 def write_jsonl(records: Iterable[OpRecord], path: Path) -> None:
     """Write one JSON object a line."""
-    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(_line(_row(r)) for r in records)
 
 
 def write_parquet(records: Iterable[OpRecord], path: Path) -> None:
     """Write a Parquet file of ``SCHEMA``."""
-    with _replacing(path) as temporary, pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as file:
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as file:
         for group in _groups(records):
             file.write_table(pa.Table.from_pylist(group, SCHEMA))
 
@@ -119,8 +121,23 @@ def _format(path: str | Path, formats: dict[str, Any]) -> Any:
     return found
 
 
+def checked_path(path: str | Path) -> Path:
+    """``path`` if an op-log can be written there. InputError for another suffix, or a folder that does not exist."""
+    _format(path, _WRITERS)
+    return writable(path)
+
+
+def writable(path: str | Path) -> Path:
+    """``path`` if its folder can be written to. InputError when it cannot: better said before a long run."""
+    place = Path(path)
+    if place.is_dir() or not os.access(place.parent, os.W_OK):
+        why = "is a folder" if place.is_dir() else "cannot be written there: no such folder, or not allowed"
+        raise InputError(f"{path}: {why}")
+    return place
+
+
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A name beside ``path`` to write to; what is there takes the place of ``path`` once it is complete."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -171,6 +188,7 @@ def _row(record: OpRecord) -> Row:
         "launch_id": record.launch_id,
         "line": record.line,
         "tile": record.tile,
+        "parent": record.parent,
         "inputs": [_input_row(x) for x in record.inputs],
         "output": _operand_row(record.output) if record.output is not None else None,
         "params": _params_row(record.params),
@@ -196,6 +214,7 @@ def _params_row(params: OpParams) -> Row:
         "trans_a": params.trans_a,
         "trans_b": params.trans_b,
         "epilogue": [{"name": e.name} | _input_row(e.operand) for e in params.epilogue],
+        "tile_sizes": params.tile_sizes,
         "pattern": None if params.pattern is None else params.pattern.hex(),
     }
 
@@ -239,8 +258,16 @@ def _params(row: Row) -> OpParams:
         trans_a=row["trans_a"],
         trans_b=row["trans_b"],
         epilogue=tuple(Epilogue(e["name"], _input(e)) for e in row["epilogue"]),
+        tile_sizes=_tile_sizes(row["tile_sizes"]),
         pattern=None if row["pattern"] is None else bytes.fromhex(row["pattern"]),
     )
+
+
+def _tile_sizes(values: list[int] | None) -> tuple[int, int, int] | None:
+    if values is None:
+        return None
+    m, k, n = values
+    return m, k, n
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

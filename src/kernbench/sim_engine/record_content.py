@@ -37,7 +37,6 @@ class Content:
     params: OpParams = NO_PARAMS
     line: int = 0
     tile: tuple[int, ...] | None = None
-    parent: int = -1
 
     def without_data(self) -> Content:
         """The same for a run that keeps no operands."""

@@ -80,6 +80,7 @@ class Recorder:
         self._log.finish(opened.record, event.time_ps)
 
     def _stage(self, event: StageEnded) -> None:
+        parent = self._record_of(event.op)
         record = self._log.begin(
             component=event.component,
             kind=event.stage,
@@ -87,17 +88,22 @@ class Recorder:
             t_read_ps=event.start_ps,
             name="stage",
             tile=event.tile,
-            parent=self._seq_of(event.op),
+            kernel=parent.kernel if parent is not None else "",
+            launch_id=parent.launch_id if parent is not None else -1,
+            line=parent.line if parent is not None else 0,
+            parent=parent.seq if parent is not None else -1,
         )
         self._log.finish(record, event.end_ps)
 
-    def _seq_of(self, op: int) -> int:
+    def _record_of(self, op: int) -> OpRecord | None:
         opened = self._open.get(op)
-        return opened.record.seq if opened is not None and opened.record is not None else -1
+        return opened.record if opened is not None else None
 
     def _begin(self, opened: _Open, read_ps: int) -> None:
         started = opened.started
         content = self._content(started)
+        # A tile's DMA is a part of its composite, which knows the launch.
+        whole = self._record_of(started.what.parent) if isinstance(started.what, TileMoved) else None
         opened.record = self._log.begin(
             component=started.component,
             kind=content.kind,
@@ -107,11 +113,11 @@ class Recorder:
             inputs=content.inputs,
             output=content.output,
             params=content.params,
-            kernel=started.kernel,
-            launch_id=started.launch_id,
-            line=content.line,
+            kernel=whole.kernel if whole is not None else started.kernel,
+            launch_id=whole.launch_id if whole is not None else started.launch_id,
+            line=whole.line if whole is not None else content.line,
             tile=content.tile,
-            parent=content.parent,
+            parent=whole.seq if whole is not None else -1,
             data=_data_of(started) if self._enable_data else None,
         )
 
@@ -119,7 +125,7 @@ class Recorder:
         what = started.what
         if isinstance(what, TileMoved):
             kind = "dma_read" if what.reading else "dma_write"
-            return Content(kind, what.operand, tile=what.tile, parent=self._seq_of(what.parent))  # type: ignore[arg-type]
+            return Content(kind, what.operand, tile=what.tile)  # type: ignore[arg-type]
         content = self._of_whole(what, started) if isinstance(what, Moved) else self._on_pe(started)
         return content if self._enable_data else content.without_data()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,3 +98,24 @@ def _strides(operand: Operand) -> tuple[int, ...] | None:
 
 def _dense(operand: Operand) -> tuple[int, ...]:
     return row_major(operand.shape, operand.dtype.itemsize) if operand.strides is None else operand.strides
+
+
+def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> Operand:
+    """The part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
+    steps = _dense(operand)
+    offset = sum(i * s for i, s in zip(first, steps, strict=True))
+    segments = _behind(operand.segments, offset)
+    address = segments[0][0] if segments else operand.address + offset
+    nbytes = prod(shape) * operand.dtype.itemsize
+    return operand._replace(address=address, nbytes=nbytes, shape=shape, strides=steps, segments=segments)
+
+
+def _behind(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
+    """What is left of segments when the first ``offset`` bytes are taken away."""
+    left: list[tuple[int, int]] = []
+    for address, nbytes in segments:
+        skipped = min(offset, nbytes)
+        offset -= skipped
+        if skipped < nbytes:
+            left.append((address + skipped, nbytes - skipped))
+    return tuple(left)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import F32, DType
 from kernbench.common.errors import RunError
-from kernbench.common.operators import EpilogueStep, compute, gemm, operator
+from kernbench.common.operators import EPILOGUE, EpilogueStep, Operator, compute, gemm, narrow, operator
 from kernbench.sim_engine.memory_store import MemoryStore, as_bytes
 from kernbench.sim_engine.op_log import COPIES, Epilogue, Operand, OpRecord
 from kernbench.sim_engine.replay_operands import load
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Rule: TypeAlias = Callable[[OpRecord, MemoryStore, DType, bool], Array]
+_I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilogue; no memory holds it
 
 
 def result(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:
@@ -25,6 +26,37 @@ def result(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> A
     ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
     """
     return _RULES[record.kind](record, store, acc, private)
+
+
+def combine(
+    record: OpRecord, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
+) -> Array:
+    """What a composite makes of ``args``, all of its operands or windows of them: the part of its output of ``shape``.
+
+    ``steps``: its epilogue with arrays. To be called under ``np.errstate(all="ignore")``.
+    """
+    out = _output(record).dtype
+    if record.kind == "gemm":
+        return gemm(args, out, steps, record.params, acc)
+    op = operator(record.name)
+    if not steps:
+        return compute(op, args, out, shape, record.params, acc)
+    return narrow(_finished(compute(op, args, _wide(op, args), shape, record.params, acc), steps), out)
+
+
+def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
+    """The type in which ``op`` computes: nothing is rounded before the epilogue."""
+    integers = all(x.dtype.kind == "i" for x in args if isinstance(x, np.ndarray))
+    return _I64 if integers and op.integer is not None else F32
+
+
+def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
+    """An epilogue on unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
+    if value.dtype.kind == "i":
+        value = value.astype(np.float64)
+    for name, *given in steps:
+        value = EPILOGUE[name].fn(value, *(x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in given))
+    return value
 
 
 def _copied(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
@@ -36,6 +68,8 @@ def _copied(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> 
 
 
 def _calculated(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:
+    if record.params.epilogue:
+        return _combined(record, store, acc, private)
     op, out = operator(record.name), _output(record)
     # Only what moves elements without computing can give its operand back; everything else makes a new array.
     private = private and op.kind == "move"
@@ -44,10 +78,10 @@ def _calculated(record: OpRecord, store: MemoryStore, acc: DType, private: bool)
     return value.reshape(out.shape) if op.kind == "reduce" else value
 
 
-def _multiplied(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _combined(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
     args = [load(store, x, private=False) if isinstance(x, Operand) else x for x in record.inputs]
     steps = [_step(e, store) for e in record.params.epilogue]
-    return gemm(args, _output(record).dtype, steps, record.params, acc)
+    return combine(record, args, steps, _output(record).shape, acc)
 
 
 def _step(step: Epilogue, store: MemoryStore) -> EpilogueStep:
@@ -89,5 +123,5 @@ def _output(record: OpRecord) -> Operand:
 
 _RULES: MappingProxyType[str, Rule] = MappingProxyType(
     dict.fromkeys(sorted(COPIES), _copied)
-    | {"math": _calculated, "gemm": _multiplied, "memory_write": _written_by_host, "memory_read": _read_by_host}
+    | {"math": _calculated, "gemm": _combined, "memory_write": _written_by_host, "memory_read": _read_by_host}
 )

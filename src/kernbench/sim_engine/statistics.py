@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.op_log import Kind, OpRecord
@@ -19,6 +20,8 @@ ENGINE_OF: dict[Kind, str] = {
     "ipcq_copy": "queues",
 }
 """Which engine of a PE a record occupies, in the order of the pipeline."""
+NO_ENGINE = "no engine: CPU and waiting"
+BUSIEST_LINKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,26 @@ class LinkTraffic:
     peak_fifo_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes on links, headers included: into and out of all HBM slices, from and to the host; the busiest links."""
+
+    hbm_in: int
+    hbm_out: int
+    to_machine: int
+    from_machine: int
+    host_utilisation: float
+    busiest: tuple[LinkTraffic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a PE's kernel time, by the engines that were busy: one, several at once (``A + B``), or none."""
+
+    what: str
+    ns: float
+
+
 def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
     """Length of the union of (start, end) intervals."""
     total = 0
@@ -62,17 +85,43 @@ def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
 def engine_usage(records: Iterable[OpRecord], start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
     """Usage of every kind of engine by the records that lie between two times.
 
-    A GEMM counts by its tiles where the log has them: the record of the whole command includes their waiting.
+    A command that is done by tiles counts by these: the record of the whole command includes their waiting.
     """
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {engine: {} for engine in ENGINE_OF.values()}
-    for record in records:
-        engine = ENGINE_OF.get(record.kind)
-        whole = record.kind == "gemm" and record.tile is None
-        if engine is None or whole or record.t_start_ps < begin or record.t_end_ps > end or record.t_end_ps < 0:
-            continue
-        spans[engine].setdefault(record.component, []).append((record.t_start_ps, record.t_end_ps))
+    for engine, record in _by_engine(records):
+        if begin <= record.t_start_ps and record.t_end_ps <= end:
+            spans[engine].setdefault(record.component, []).append((record.t_start_ps, record.t_end_ps))
     return tuple(_usage(engine, units, end - begin) for engine, units in spans.items() if units)
+
+
+def _by_engine(records: Iterable[OpRecord]) -> Iterator[tuple[str, OpRecord]]:
+    """Finished records with the engine of a PE that each occupies; none for those of which others are parts."""
+    given = list(records)
+    wholes = {record.parent for record in given}
+    for record in given:
+        engine = ENGINE_OF.get(record.kind)
+        whole = record.seq in wholes or (record.kind == "gemm" and record.tile is None)
+        if engine is not None and not whole and record.t_end_ps >= 0:
+            yield engine, record
+
+
+def engine_shares(records: Iterable[OpRecord], begin: int, end: int) -> tuple[Share, ...]:
+    """The time from ``begin`` to ``end`` ps by which engines of a PE were busy, longest first; adds up to all of it."""
+    steps: list[tuple[int, str, int]] = []
+    for engine, record in _by_engine(records):
+        steps += [(max(record.t_start_ps, begin), engine, 1), (min(record.t_end_ps, end), engine, -1)]
+    spent: dict[str, int] = {}
+    active = dict.fromkeys(ENGINE_OF.values(), 0)
+    reached = begin
+    for when, engine, change in sorted([*steps, (end, "", 0)]):
+        state = " + ".join(each for each, count in active.items() if count) or NO_ENGINE
+        spent[state] = spent.get(state, 0) + when - reached
+        reached = when
+        if engine:
+            active[engine] += change
+    longest_first = sorted(spent.items(), key=lambda item: -item[1])
+    return tuple(Share(what, ps_to_ns(ps)) for what, ps in longest_first if ps)
 
 
 def _usage(engine: str, units: dict[str, list[tuple[int, int]]], duration: int) -> EngineUsage:
@@ -104,4 +153,20 @@ def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
             link.peak_fifo_bytes,
         )
         for link in used
+    )
+
+
+def traffic(machine: Machine) -> Traffic:
+    """What the links carried since time 0."""
+    links = link_traffic(machine)
+    nodes = machine.graph.nodes
+    down = [link for link in links if link.src == HOST and link.dst == SWITCH]
+    up = [link for link in links if link.src == SWITCH and link.dst == HOST]
+    return Traffic(
+        hbm_in=sum(link.nbytes for link in links if nodes[link.dst].kind == "hbm_ctrl"),
+        hbm_out=sum(link.nbytes for link in links if nodes[link.src].kind == "hbm_ctrl"),
+        to_machine=sum(link.nbytes for link in down),
+        from_machine=sum(link.nbytes for link in up),
+        host_utilisation=max((link.utilisation for link in [*down, *up]), default=0.0),
+        busiest=tuple(sorted(links, key=lambda link: -link.utilisation)[:BUSIEST_LINKS]),
     )

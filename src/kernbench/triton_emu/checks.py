@@ -26,6 +26,8 @@ ELEMENTWISE = MappingProxyType(
 )
 """The operators that work element by element on operands of one type."""
 
+# Not unions: those are made anew at each check, and every command has several.
+_SEQUENCES = (tuple, list)
 _WHOLE = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
 
@@ -41,7 +43,7 @@ def element_type(name: object) -> DType:
 def ints(what: str, value: Ints) -> Shape:
     """A sequence of whole numbers; one number alone means one axis."""
     try:
-        return tuple(map(index, value)) if isinstance(value, tuple | list) else (index(value),)  # type: ignore[arg-type]
+        return tuple(map(index, value)) if isinstance(value, _SEQUENCES) else (index(value),)  # type: ignore[arg-type]
     except TypeError:
         raise kernel_error(f"{what} is a whole number or a tuple of them, not {value!r}") from None
 
@@ -82,7 +84,7 @@ def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
         raise kernel_error(f"strides {strides} do not fit the shape {shape}: one number of bytes an axis")
     if strides and min(strides) < 0:
         raise kernel_error(f"strides {strides}: a stride is not negative")
-    return None if strides == row_major(shape, item.itemsize) else strides
+    return None if _row_major(strides, shape, item.itemsize) else strides
 
 
 def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
@@ -91,12 +93,13 @@ def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
         raise kernel_error(f"strides {strides} with shape {shape}: a store with stride 0 writes one place many times")
 
 
-def row_major(shape: Shape, itemsize: int) -> Shape:
-    """Strides of an array without gaps."""
-    steps = [itemsize]
-    for n in shape[:0:-1]:
-        steps.append(steps[-1] * n)
-    return tuple(reversed(steps)) if shape else ()
+def _row_major(strides: Shape, shape: Shape, itemsize: int) -> bool:
+    """Whether these are the strides of an array without gaps."""
+    for n, step in zip(reversed(shape), reversed(strides), strict=True):
+        if step != itemsize:
+            return False
+        itemsize *= n
+    return True
 
 
 def valid_part(value: Ints | None, shape: Shape) -> Shape | None:

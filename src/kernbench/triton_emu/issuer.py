@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
@@ -22,7 +23,7 @@ from kernbench.triton_emu.source import call_line, call_place, kernel_error
 class Issuer(Language):
     """What every group of ``tl`` calls is built on; its surface is for the PE that runs the kernel."""
 
-    __slots__ = ("_lifetimes", "_next_serial", "_runner", "_scratch", "_site")
+    __slots__ = ("_labels", "_lifetimes", "_next_serial", "_runner", "_scratch", "_site")
 
     def __init__(self, site: KernelSite, scratch: Scratch, runner: KernelRunner) -> None:
         self._site = site
@@ -30,6 +31,8 @@ class Issuer(Language):
         self._runner = runner
         self._lifetimes = Lifetimes()
         self._next_serial = 0
+        # What scratch calls its contents: the same for every turn of a loop.
+        self._labels: dict[tuple[str, Shape, str, int], str] = {}
 
     @property
     def site(self) -> KernelSite:
@@ -62,18 +65,24 @@ class Issuer(Language):
 
     def _fresh(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
         """A handle for the result of the call ``what``; waits for memory that commands under way will give back."""
+        key = (what, shape, dtype.name, line)
+        label = self._labels.get(key) or self._labels.setdefault(key, f"{what} {shape} {dtype.name} at line {line}")
         nbytes = math.prod(shape) * dtype.itemsize
-        label = f"{what} {shape} {dtype.name} at line {line}"
-        while (address := self._try_alloc(nbytes, label)) is None:
-            self._runner.request(AwaitSpace(nbytes, line))
-        return Handle(self, TcmArray(address, shape, dtype), self._lifetimes.hold(address, self._scratch))
-
-    def _try_alloc(self, nbytes: int, label: str) -> int | None:
+        scratch = self._scratch
         try:
-            return self._scratch.alloc(nbytes, label)
+            address = scratch.alloc(nbytes, label)
         except AllocationError:
-            if self._lifetimes.releasing:
-                return None
+            address = -1
+        if address < 0:
+            address = self._alloc_later(nbytes, label, line)
+        return Handle(self, TcmArray(address, shape, dtype), self._lifetimes.hold(address, scratch))
+
+    def _alloc_later(self, nbytes: int, label: str, line: int) -> int:
+        """Wait until enough has come back; AllocationError when nothing is about to."""
+        while self._lifetimes.releasing:
+            self._runner.request(AwaitSpace(nbytes, line))
+            with suppress(AllocationError):
+                return self._scratch.alloc(nbytes, label)
         raise AllocationError(f"{call_place()}: {self._full(nbytes, label)}")
 
     def _full(self, nbytes: int, label: str) -> str:
@@ -87,11 +96,13 @@ class Issuer(Language):
         head = f"scratch is full: asked for {nbytes} bytes ({label}), {free} bytes are free{pieces}; live handles:"
         return "\n".join([head, *(lines or ["none"])])
 
-    def _ordered(self, reads: Iterable[Handle]) -> tuple[int, tuple[int, ...]]:
+    def _ordered(self, reads: Collection[Handle]) -> tuple[int, tuple[int, ...]]:
         """The serial of the next command, and those of the commands under way that make what it reads."""
         serial = self._next_serial
         self._next_serial = serial + 1
-        producers = [x.buffer.producer for x in reads if x.buffer.producer >= 0]
+        if not reads:
+            return serial, ()
+        producers = [producer for x in reads if (producer := x.buffer.producer) >= 0]
         return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
 
     def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:

@@ -40,16 +40,18 @@ class KernelRunner:
         if self._greenlet.dead:
             return
         self._closing = True
-        self._adopt()
+        self._greenlet.parent = getcurrent()
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
 
     def request(self, request: KernelRequest) -> None:
         """From inside the kernel: hand ``request`` over and stop until resumed. KernelError from anywhere else."""
-        self.check()
+        kernel = self._greenlet
+        if getcurrent() is not kernel:
+            self.check()
         if self._closing:
             raise GreenletExit
-        parent = self._greenlet.parent
+        parent = kernel.parent
         if parent is not None:
             parent.switch(request)
 
@@ -62,19 +64,17 @@ class KernelRunner:
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
 
     def _run(self, switch: Callable[[], object]) -> KernelRequest | None:
-        if self._greenlet.dead:
+        kernel = self._greenlet
+        if kernel.dead:
             return None
-        self._adopt()
+        # Requests go to whoever resumes, who need not be the one who resumed before.
+        current = getcurrent()
+        if kernel.parent is not current:
+            kernel.parent = current
         try:
             request = switch()
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
             raise
         # What a dead greenlet hands over is the kernel's return value.
-        return None if self._greenlet.dead else request  # type: ignore[return-value]
-
-    def _adopt(self) -> None:
-        """Requests go to whoever resumes, who need not be the one who resumed before."""
-        current = getcurrent()
-        if self._greenlet.parent is not current:
-            self._greenlet.parent = current
+        return None if kernel.dead else request  # type: ignore[return-value]

@@ -65,7 +65,8 @@ class FreeList:
         """
         if nbytes <= 0:
             raise AllocationError(f"{self.label}: cannot allocate {nbytes} bytes; the least is 1")
-        taken = self._rounded(nbytes)
+        granule = self._granule
+        taken = -(-nbytes // granule) * granule
         at, start = self._last_fit(taken) if from_end else self._first_fit(taken)
         if at < 0:
             raise AllocationError(f"{self.label}: asked for {nbytes} bytes; {self.summary()}")
@@ -81,15 +82,13 @@ class FreeList:
         if asked != nbytes:
             raise AllocationError(f"{self.label}: {start:#x} was allocated with {asked} bytes, not {nbytes}")
         del self._asked[start]
-        self._give_back(start, start + self._rounded(nbytes))
+        granule = self._granule
+        self._give_back(start, start + -(-nbytes // granule) * granule)
 
     def summary(self) -> str:
         """What is free, for error messages."""
         size, hole = self.extent.nbytes, self.largest_hole.nbytes
         return f"{self.free_bytes} of {size} bytes are free, the largest hole has {hole}"
-
-    def _rounded(self, nbytes: int) -> int:
-        return -(-nbytes // self._granule) * self._granule
 
     def _first_fit(self, nbytes: int) -> tuple[int, int]:
         """Which hole, and the start in it; (-1, 0) for none."""

@@ -1,0 +1,66 @@
+"""One GEMM by tile plan on one PE: shape, staging and epilogue as parameters."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+from pydantic import PositiveInt
+
+from kernbench.benches.operands import FloatName, normal_data, product_atol
+from kernbench.common.config import ConfigModel
+from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.operators import gemm
+from kernbench.kernels.gemm import gemm_composite
+from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.bench_registry import bench
+from kernbench.runtime_api.context import RuntimeContext
+
+Variant: TypeAlias = Literal["ref_ref", "load_ref", "load_load"]
+Epilogue: TypeAlias = Literal["none", "bias", "relu", "gelu", "silu", "bias_gelu"]
+
+
+class CompositeParams(ConfigModel):
+    """An (m, k) by (k, n) product; ``variant`` says which operands are streamed (ref) and which staged (load)."""
+
+    m: PositiveInt = 128
+    k: PositiveInt = 256
+    n: PositiveInt = 128
+    variant: Variant = "ref_ref"
+    epilogue: Epilogue = "none"
+    dtype: FloatName = "f16"
+
+
+@bench("matmul-composite", "one GEMM by tile plan, shape and staging variant as parameters", params=CompositeParams)
+def run(torch: RuntimeContext[CompositeParams]) -> None:
+    """C = epilogue(A B) on PE 0 of cube 0."""
+    p = torch.params
+    a_host = normal_data(torch, (p.m, p.k), p.dtype, seed=1)
+    b_host = normal_data(torch, (p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)
+    bias_host = normal_data(torch, (p.n,), p.dtype, seed=3)
+    a = torch.empty(p.m, p.k, dtype=p.dtype, name="A").copy_(a_host)
+    b = torch.empty(p.k, p.n, dtype=p.dtype, name="B").copy_(b_host)
+    c = torch.empty(p.m, p.n, dtype=p.dtype, name="C")
+    steps = () if p.epilogue == "none" else tuple(p.epilogue.split("_"))
+    bias = torch.empty(p.n, dtype=p.dtype, name="bias").copy_(bias_host) if "bias" in steps else None
+    torch.launch(
+        "matmul",
+        gemm_composite,
+        a,
+        b,
+        c,
+        p.m,
+        p.k,
+        p.n,
+        p.dtype,
+        p.variant,
+        epilogue_ops=",".join(steps),
+        bias_ptr=bias,
+    )
+
+    def expected() -> Array:
+        epilogue = [(step, bias_host) if step == "bias" else (step,) for step in steps]
+        with np.errstate(all="ignore"):
+            return gemm((a_host, b_host), dtype_of(p.dtype), epilogue)
+
+    torch.testing.assert_close(c, expected, atol=2 * product_atol(p.dtype))

@@ -1,0 +1,126 @@
+"""What a run did, as figures: launches and their parts, engines, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kernbench.common.ids import pe_part
+from kernbench.common.units import ps_to_ns
+from kernbench.di.kinds import PE_KINDS
+from kernbench.messages.control import PeReport
+from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
+from kernbench.sim_engine.statistics import EngineUsage, Share, Traffic, engine_shares, engine_usage, traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSplit:
+    """A launch: control path before the first kernel starts, kernels, control path after the last has ended.
+
+    ``shares`` split the time of ``slowest``, the PE whose kernel ran longest; they add up to ``slowest_ns``.
+    """
+
+    name: str
+    launches: int
+    pe_count: int
+    before_ns: float
+    kernel_ns: float
+    after_ns: float
+    late_pes: int
+    slowest: PeCoord
+    slowest_ns: float
+    shares: tuple[Share, ...]
+
+    @property
+    def total_ns(self) -> float:
+        """From submission to completion."""
+        return self.before_ns + self.kernel_ns + self.after_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """Everything that is measured on the engine of a run.
+
+    ``launches``: the longest one of each name; ``under_way``: requests that had not ended when the run did.
+    """
+
+    launches: tuple[LaunchSplit, ...]
+    engines: tuple[EngineUsage, ...]
+    traffic: Traffic
+    events: int
+    transfers: int
+    records: int
+    under_way: tuple[str, ...] = ()
+
+
+def report_run(engine: GraphEngine, handles: Sequence[RequestHandle]) -> RunReport:
+    """The figures of a run with the requests ``handles``, as far as it got."""
+    launched = launches_of(handles)
+    return RunReport(
+        launches=tuple(_split(engine, longest, count) for longest, count in longest_of_each_name(launched)),
+        engines=_engines(engine, launched),
+        traffic=traffic(engine.machine),
+        events=engine.n_events,
+        transfers=engine.machine.network.n_transfers,
+        records=len(engine.op_log),
+        under_way=tuple(_name(handle.msg) for handle in handles if not handle.done),
+    )
+
+
+def launches_of(handles: Iterable[RequestHandle]) -> list[RequestHandle]:
+    """The launches that have ended and whose PEs have reported."""
+    return [handle for handle in handles if _kernels(handle)]
+
+
+def longest_of_each_name(launched: Sequence[RequestHandle]) -> Iterable[tuple[RequestHandle, int]]:
+    """The launch of each name that took longest, and how many there were of that name."""
+    for name in dict.fromkeys(handle.msg.name for handle in launched):
+        same = [handle for handle in launched if handle.msg.name == name]
+        yield max(same, key=lambda handle: handle.ended_ps - handle.submitted_ps), len(same)
+
+
+def _name(msg: HostMsg) -> str:
+    what = type(msg).__name__.removesuffix("Msg")
+    return f"{what} {msg.name!r}" if msg.name else what
+
+
+def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
+    """What the PEs of a finished launch reported; empty for other requests."""
+    if handle.outcome is None or not isinstance(handle.msg, KernelLaunchMsg):
+        return ()
+    return handle.outcome.reports
+
+
+def _split(engine: GraphEngine, handle: RequestHandle, launches: int) -> LaunchSplit:
+    kernels = _kernels(handle)
+    begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
+    slowest = max(kernels, key=lambda each: each.end_ps - each.start_ps)
+    parts = {pe_part(*slowest.pe, kind) for kind in PE_KINDS}
+    # A PE runs one kernel at a time, so what its parts do meanwhile belongs to this one.
+    records = [
+        each
+        for each in engine.op_log
+        if each.component in parts and slowest.start_ps <= each.t_start_ps <= slowest.end_ps
+    ]
+    return LaunchSplit(
+        name=handle.msg.name,
+        launches=launches,
+        pe_count=len(kernels),
+        before_ns=ps_to_ns(begin - handle.submitted_ps),
+        kernel_ns=ps_to_ns(end - begin),
+        after_ns=ps_to_ns(handle.ended_ps - end),
+        late_pes=sum(each.late for each in kernels),
+        slowest=slowest.pe,
+        slowest_ns=ps_to_ns(slowest.end_ps - slowest.start_ps),
+        shares=engine_shares(records, slowest.start_ps, slowest.end_ps),
+    )
+
+
+def _engines(engine: GraphEngine, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
+    """Usage from the first start of a kernel to the last end of one."""
+    kernels = [each for handle in launched for each in _kernels(handle)]
+    if not kernels:
+        return ()
+    begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
+    return engine_usage(engine.op_log, ps_to_ns(begin), ps_to_ns(end))

@@ -1,0 +1,142 @@
+"""A critical path: contiguous steps from the begin of something to its end, each with what it was spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kernbench.common.units import ps_to_ns
+from kernbench.messages.requests import PeCoord
+
+
+class Part(StrEnum):
+    """What time is spent on, in the order of a request's way."""
+
+    HOST_TRANSFER = "host transfer"
+    HOST_WAIT = "host program"
+    DOWN = "control path down"
+    FILL = "device fill"
+    COMMON_START = "wait for the common start"
+    EARLIER_KERNEL = "an earlier kernel on the PE"
+    LAUNCH = "kernel launch"
+    ISSUE = "command issue"
+    TILE_ISSUE = "tile issue"
+    DMA_SETUP = "DMA set-up"
+    REQUEST = "request network"
+    ACCESS = "memory access"
+    MEMORY_QUEUE = "memory queue"
+    SERVICE = "memory service"
+    RESPONSE = "response network"
+    NETWORK_QUEUE = "network queue"
+    FETCH = "fetch"
+    GEMM = "GEMM"
+    MATH = "MATH"
+    STORE = "store"
+    QUEUES = "queues"
+    BARRIER = "barrier"
+    WAIT = "issue/wait"
+    RAW = "raw traffic"
+    UP = "control path up"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From ``start_ps`` to ``end_ps`` the path goes through ``part``: for a line of the kernel on a PE, or neither."""
+
+    part: Part
+    start_ps: int
+    end_ps: int
+    pe: PeCoord | None = None
+    line: int = 0
+
+    @property
+    def ps(self) -> int:
+        """How long."""
+        return self.end_ps - self.start_ps
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Time on one part."""
+
+    part: Part
+    ps: int
+
+    @property
+    def ns(self) -> float:
+        """In ns."""
+        return ps_to_ns(self.ps)
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """What a line of a kernel took on a path, in all and by part."""
+
+    line: int
+    ps: int
+    parts: tuple[Spent, ...]
+
+    @property
+    def ns(self) -> float:
+        """In ns."""
+        return ps_to_ns(self.ps)
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """The steps from ``start_ps`` to ``end_ps``, in the order of time and without a gap."""
+
+    start_ps: int
+    end_ps: int
+    steps: tuple[Step, ...]
+
+    @property
+    def ps(self) -> int:
+        """All of it: the sum of the steps."""
+        return self.end_ps - self.start_ps
+
+    @property
+    def parts(self) -> tuple[Spent, ...]:
+        """Time by part, in the order of a request's way; adds up to ``ps``."""
+        return spent(self.steps)
+
+    @property
+    def lines(self) -> tuple[LineTime, ...]:
+        """Time by line of the kernel, in the order of lines; what belongs to no line is left out."""
+        by_line: dict[int, list[Step]] = {}
+        for step in self.steps:
+            if step.line:
+                by_line.setdefault(step.line, []).append(step)
+        return tuple(
+            LineTime(line, sum(step.ps for step in steps), spent(steps)) for line, steps in sorted(by_line.items())
+        )
+
+
+def spent(steps: Iterable[Step]) -> tuple[Spent, ...]:
+    """Time by part, without parts that took none."""
+    found = dict.fromkeys(Part, 0)
+    for step in steps:
+        found[step.part] += step.ps
+    return tuple(Spent(part, ps) for part, ps in found.items() if ps)
+
+
+@dataclass(slots=True)
+class Chain:
+    """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``."""
+
+    floor_ps: int
+    at_ps: int
+    steps: list[Step] = field(default_factory=list)
+
+    def back_to(self, when: int, part: Part, pe: PeCoord | None = None, line: int = 0) -> None:
+        """The time from ``when`` to where the path has come was spent on ``part``; no step when that is none."""
+        when = max(when, self.floor_ps)
+        if when < self.at_ps:
+            self.steps.append(Step(part, when, self.at_ps, pe, line))
+            self.at_ps = when
+
+    def finish(self, start_ps: int, end_ps: int) -> CriticalPath:
+        """The path, whose sum is exact by construction: what is missing at its begin is waiting."""
+        self.back_to(start_ps, Part.WAIT)
+        return CriticalPath(start_ps, end_ps, tuple(reversed(self.steps)))

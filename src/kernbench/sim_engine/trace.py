@@ -1,0 +1,136 @@
+"""A run as a timeline: tracks with spans on them, and arrows from where a message leaves to where it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kernbench.common.ids import pe_part
+from kernbench.messages.control import PeReport
+from kernbench.sim_engine.clock import NEVER
+from kernbench.sim_engine.engine import RequestHandle
+from kernbench.sim_engine.trace_filter import CONTROL, CPU, ENGINE_KINDS, HOST, LINKS, MEMORY, PES, TraceFilter
+from kernbench.sim_engine.trace_flows import FlowMaker
+from kernbench.sim_engine.trace_log import TraceLog, Work
+from kernbench.sim_engine.trace_model import Place, Span, Trace, Track, fact
+from kernbench.topology.graph import Graph
+
+# The rows of a PE, from top to bottom.
+PE_ROWS = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out", "queues")
+
+
+def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilter) -> Trace:
+    """What ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
+
+    What was still under way at the end is shown up to then.
+    """
+    return _Maker(log, keep).make(handles)
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Makes spans track by track, then the flows between them."""
+
+    log: TraceLog
+    keep: TraceFilter
+    trace: Trace = field(default_factory=Trace)
+    tracks: dict[tuple[Place, str], Track] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """The machine's parts."""
+        return self.log.machine.graph
+
+    def make(self, handles: Sequence[RequestHandle]) -> Trace:
+        """Everything."""
+        flows = FlowMaker(self.log, self.trace)
+        for handle in handles:
+            flows.note_request(handle.request_id, self._request(handle))
+            for report in _kernels(handle):
+                flows.note_kernel(handle.request_id, report.pe, self._kernel(handle, report))
+        for work in self.log.works:
+            flows.note_work(work, self._work(work))
+        for each in self.log.control():
+            flows.note_control(
+                each, self._control(each.dst, type(each.message).__name__, each.begun_ps, each.handled_ps)
+            )
+        self._memories(flows)
+        self._links()
+        flows.make()
+        return self.trace
+
+    def _track(self, place: Place, row: str, order: int, labels: tuple[str, ...]) -> Track | None:
+        """The track, made when it is first used; None when it is filtered out."""
+        found = self.tracks.get((place, row))
+        if found is None:
+            found = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(labels))
+        return found if found.kept else None
+
+    def _span(self, track: Track | None, span: Span) -> Span | None:
+        if track is None:
+            return None
+        span.end_ps = min(span.end_ps, self.log.machine.clock.time)
+        span.track = track
+        self.trace.spans.append(span)
+        return span
+
+    def _request(self, handle: RequestHandle) -> Span | None:
+        what = type(handle.msg).__name__.removesuffix("Msg")
+        track = self._track(Place("host"), "requests", 0, (HOST, "host"))
+        name = f"{what} {handle.msg.name}".strip()
+        facts = (fact("request", handle.request_id),)
+        return self._span(track, Span(name, handle.submitted_ps, handle.ended_ps, facts))
+
+    def _kernel(self, handle: RequestHandle, report: PeReport) -> Span | None:
+        node = pe_part(*report.pe, "pe_cpu")
+        track = self._track(self._place(node), "cpu", 0, (PES, CPU, node))
+        facts = (fact("request", handle.request_id), fact("late", report.late))
+        return self._span(track, Span(handle.msg.name or "kernel", report.start_ps, report.end_ps, facts))
+
+    def _work(self, work: Work) -> Span | None:
+        kind = ENGINE_KINDS.get(work.engine, work.engine)
+        track = self._track(self._place(work.node), work.engine, PE_ROWS.index(work.engine), (PES, kind, work.node))
+        where = " " + ",".join(map(str, work.tile)) if work.tile is not None else ""
+        facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
+        return self._span(track, Span(work.name + where, work.start_ps, work.end_ps, facts))
+
+    def _control(self, node: str, name: str, start_ps: int, end_ps: int) -> Span | None:
+        if end_ps == start_ps:  # a CPU that takes no time for messages has no row
+            return None
+        kind = self.graph.node(node).kind
+        track = self._track(self._place(node), kind, 0, (CONTROL, node))
+        return self._span(track, Span(name, start_ps, end_ps))
+
+    def _memories(self, flows: FlowMaker) -> None:
+        """One span for each turn."""
+        place = Place("memories", 1)
+        for turn in self.log.turns:
+            way = "write" if turn.writing else "read"
+            tcm = self.graph.node(turn.node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
+            track = self._track(place, f"{turn.node} TCM {way}" if tcm else turn.node, 0, (MEMORY, turn.node))
+            flows.note_turn(turn, self._span(track, Span(way, turn.start_ps, turn.end_ps)))
+
+    def _links(self) -> None:
+        order = {(edge.src, edge.dst): at for at, edge in enumerate(self.graph.edges)} if self.log.busy else {}
+        place = Place("links", 2)
+        for each in self.log.busy:
+            labels = (LINKS, each.src, each.dst)
+            track = self._track(place, f"{each.src} → {each.dst}", order[each.src, each.dst], labels)
+            facts = (fact("transfer", each.transfer_id),)
+            self._span(track, Span(f"{each.nbytes} B", each.start_ps, each.end_ps, facts))
+
+    def _place(self, node_id: str) -> Place:
+        node = self.graph.node(node_id)
+        if node.sip is None:
+            return Place(node_id)
+        parts = [f"SIP {node.sip}"]
+        parts += [f"cube {node.cube}"] if node.cube is not None else []
+        parts += [f"PE {node.pe}"] if node.pe is not None else []
+        at = tuple(-1 if part is None else part for part in (node.sip, node.cube, node.pe))
+        return Place(", ".join(parts), 0, at)
+
+
+def _kernels(handle: RequestHandle) -> Iterator[PeReport]:
+    """The PEs that ran a kernel for a request."""
+    reports: Iterable[PeReport] = handle.outcome.reports if handle.outcome is not None else ()
+    return (report for report in reports if 0 < report.end_ps < NEVER)

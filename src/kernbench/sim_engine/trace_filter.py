@@ -1,0 +1,68 @@
+"""Which tracks a trace keeps: globs on the nodes and kinds of tracks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from kernbench.common.errors import InputError
+
+ENGINE_KINDS = {
+    "DMA in": "dma_in",
+    "DMA out": "dma_out",
+    "fetch": "fetch",
+    "GEMM": "gemm",
+    "MATH": "math",
+    "store": "store",
+    "queues": "queues",
+    "scheduler": "scheduler",
+}
+"""The kind of track that an engine of a PE has."""
+HOST, CONTROL, CPU, MEMORY, LINKS, PES = "host", "control", "cpu", "memory", "links", "pes"
+KINDS = (HOST, CONTROL, PES, CPU, *ENGINE_KINDS.values(), MEMORY, LINKS)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFilter:
+    """Globs, of which a track has to match one of ``wanted`` (if there are any) and none of ``unwanted``."""
+
+    wanted: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+
+    def keeps(self, labels: Iterable[str]) -> bool:
+        """Whether a track with these labels, its kinds and the nodes it is about, is kept."""
+        names = tuple(labels)
+        wanted = not self.wanted or _match(self.wanted, names)
+        return wanted and not _match(self.unwanted, names)
+
+    def may_keep(self, kind: str) -> bool:
+        """Whether tracks of this kind can be kept: if not, there is no need to observe what they show."""
+        return not _match(self.unwanted, (kind,)) and (
+            not self.wanted or any(fnmatchcase(kind, each) or each not in KINDS for each in self.wanted)
+        )
+
+
+def parse_filter(text: str, nodes: Iterable[str]) -> TraceFilter:
+    """The filter that ``text`` says: globs with commas between, ``!`` before what is left out.
+
+    A glob stands for kinds of track and for nodes of the machine. InputError for one that is empty or matches neither.
+    """
+    known = (*KINDS, *nodes)
+    terms = [term.strip() for term in text.split(",")]
+    for term in terms:
+        glob = term.removeprefix("!")
+        if not any(fnmatchcase(name, glob) for name in known):
+            what = f"{glob!r} matches no part of the machine" if glob else "an empty glob"
+            raise InputError(
+                f"--trace-filter {text!r}: {what}; write names of parts (sip0.cube0.*) or kinds of track: "
+                f"{', '.join(KINDS)}; !glob leaves out"
+            )
+    return TraceFilter(
+        tuple(term for term in terms if not term.startswith("!")),
+        tuple(term.removeprefix("!") for term in terms if term.startswith("!")),
+    )
+
+
+def _match(globs: Iterable[str], names: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs for name in names)

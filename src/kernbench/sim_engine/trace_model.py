@@ -1,0 +1,87 @@
+"""The parts of a timeline: places, tracks, spans, flows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Fact: TypeAlias = tuple[str, str | int]
+"""What a span says beside its name: a word and its value."""
+
+
+def fact(word: str, value: str | int) -> Fact:
+    """A fact of a span."""
+    return word, value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A group of tracks: the host, a SIP, a cube, a PE (``group`` 0, by coordinates), the memories, the links."""
+
+    name: str
+    group: int = 0
+    at: tuple[int, ...] = (-1, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A row of a place; ``order`` counts rows from the top, ``kept`` is False when a filter takes it out."""
+
+    place: Place
+    row: str
+    order: int
+    kept: bool
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """Something that lasts, on ``track``. ``lane`` counts the lanes of a track where several spans overlap."""
+
+    name: str
+    start_ps: int
+    end_ps: int
+    facts: tuple[Fact, ...] = ()
+    track: Track | None = None
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A message: it leaves within the span ``src`` at ``leaves_ps`` and arrives in ``dst`` at ``arrives_ps``."""
+
+    name: str
+    src: Span
+    leaves_ps: int
+    dst: Span
+    arrives_ps: int
+
+
+@dataclass(slots=True)
+class Trace:
+    """A timeline."""
+
+    spans: list[Span] = field(default_factory=list)
+    flows: list[Flow] = field(default_factory=list)
+
+    def tracks(self) -> list[tuple[Track, list[Span]]]:
+        """Every track with its spans in the order of their starts; tracks by place, then from top to bottom."""
+        found: dict[Track, list[Span]] = {}
+        for span in self.spans:
+            if span.track is not None:
+                found.setdefault(span.track, []).append(span)
+        for spans in found.values():
+            spans.sort(key=lambda span: (span.start_ps, span.end_ps))
+        return sorted(found.items(), key=lambda item: _order(item[0]))
+
+    def assign_lanes(self) -> None:
+        """Give spans of one track that overlap different lanes, as few as it takes."""
+        for _, spans in self.tracks():
+            ends: list[int] = []
+            for span in spans:
+                span.lane = next((at for at, end in enumerate(ends) if end <= span.start_ps), len(ends))
+                ends[span.lane : span.lane + 1] = [span.end_ps]
+
+
+def _order(track: Track) -> tuple[int, tuple[int, ...], str, int, str]:
+    place = track.place
+    return place.group, place.at, place.name, track.order, track.row

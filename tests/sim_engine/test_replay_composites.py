@@ -1,0 +1,429 @@
+"""Composites in phase 2: one matmul or tile by tile, and always what the tiles' own reads and writes give.
+
+The oracle carries out the records of tiles, and every other record, strictly in the order of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from engine_support import Placed, fetch, launch, machine, place
+
+from kernbench.common.operators import EPILOGUE, evaluate, operator
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryWriteMsg
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
+from kernbench.sim_engine.memory_store import row_major
+from kernbench.sim_engine.op_log import Operand, OpLog, OpRecord
+from kernbench.triton_emu.tl_context import TLContext as Tl
+
+Array = np.ndarray
+PAGE = 4096
+
+
+@dataclass
+class Memory:
+    """Bytes by space and address, one by one."""
+
+    pages: dict[tuple[str, int], Array] = field(default_factory=dict)
+
+    def page(self, space: str, number: int) -> Array:
+        return self.pages.setdefault((space, number), np.zeros(PAGE, np.uint8))
+
+    def get(self, space: str, addresses: Array, dtype) -> Array:
+        at = np.asarray(addresses)[..., None] + np.arange(dtype.itemsize)
+        raw = np.zeros(at.shape, np.uint8)
+        for number in np.unique(at // PAGE):
+            here = at // PAGE == number
+            raw[here] = self.page(space, int(number))[at[here] % PAGE]
+        return raw.reshape(-1).view(dtype.numpy).reshape(at.shape[:-1])
+
+    def put(self, space: str, addresses: Array, values: Array) -> None:
+        raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        at = (addresses[..., None] + np.arange(raw.size // addresses.size)).reshape(-1)
+        for number in np.unique(at // PAGE):
+            here = at // PAGE == number
+            self.page(space, int(number))[at[here] % PAGE] = raw[here]
+
+
+def addresses(x: Operand) -> Array:
+    """Where every element lies."""
+    assert not x.segments
+    steps = x.strides or row_major(x.shape, x.dtype.itemsize)
+    offsets = sum(np.indices(x.shape)[i] * s for i, s in enumerate(steps))
+    return x.address + np.asarray(offsets)
+
+
+class Oracle:
+    """Interprets a log up to ``until_ps``."""
+
+    def __init__(self, log: OpLog, until_ps: int) -> None:
+        self.log = log
+        self.memory = Memory()
+        self.values: dict[int, Array] = {}
+        self.sums: dict[tuple[int, int, int], Array] = {}
+        self.seen: dict[tuple[int, str, tuple[int, ...]], Array] = {}
+        events: list[tuple[int, int, int]] = []
+        for r in log:
+            if r.params.tile_sizes is None and (r.has_data or r.parent >= 0):
+                events += [(r.t_read_ps, 1, r.seq)] * (r.t_read_ps >= 0)
+                events += [(r.t_commit_ps, 0, r.seq)] * (r.t_commit_ps >= 0)
+        for t, phase, seq in sorted(events):
+            if t <= until_ps:
+                (self.read if phase else self.commit)(log[seq])
+
+    def load(self, x: Operand, part: tuple[slice, ...] = ()) -> Array:
+        return self.memory.get(x.space, addresses(x)[part], x.dtype)
+
+    def read(self, r: OpRecord) -> None:
+        if r.parent >= 0:
+            if r.kind in ("dma_read", "fetch") and self.log[r.parent].params.tile_sizes:
+                self.read_tile(r, self.log[r.parent])
+        elif r.kind == "memory_write":
+            self.values[r.seq] = np.frombuffer(r.data.tobytes(), np.uint8)
+        elif r.kind == "math":
+            args = [self.load(x) if isinstance(x, Operand) else x for x in r.inputs]
+            self.values[r.seq] = evaluate(operator(r.name), args, r.output.dtype, r.output.shape, r.params)
+        else:
+            self.values[r.seq] = self.load(r.inputs[0])
+
+    def commit(self, r: OpRecord) -> None:
+        if r.parent < 0:
+            self.memory.put(r.output.space, addresses(r.output), self.values[r.seq])
+        elif r.kind == "dma_write":
+            whole = self.log[r.parent]
+            value = self.tile_value(r.tile, whole)
+            at = addresses(whole.output)[self.cut(whole, r.tile, "mn")]
+            self.memory.put(whole.output.space, at, value.astype(whole.output.dtype.numpy))
+
+    def cut(self, whole: OpRecord, tile: tuple[int, ...], axes: str) -> tuple[slice, ...]:
+        size = dict(zip("mkn", whole.params.tile_sizes, strict=True))
+        index = dict(zip("mnk", tile, strict=True))
+        return tuple(slice(index[a] * size[a], (index[a] + 1) * size[a]) for a in axes)
+
+    def operands(self, whole: OpRecord) -> dict[str, tuple[Operand, str]]:
+        if whole.kind == "gemm":
+            found = {"a": (whole.inputs[0], "mk"), "b": (whole.inputs[1], "kn")}
+        else:
+            found = {f"x{n}": (x, "mn") for n, x in enumerate(whole.inputs) if isinstance(x, Operand)}
+        for n, step in enumerate(whole.params.epilogue):
+            if isinstance(step.operand, Operand):
+                found[f"epilogue{n}"] = (step.operand, "n" if len(step.operand.shape) == 1 else "mn")
+        return found
+
+    def read_tile(self, r: OpRecord, whole: OpRecord) -> None:
+        for name, (x, axes) in self.operands(whole).items():
+            if r.name == name or (r.kind == "fetch" and x.space == "tcm"):
+                self.seen[whole.seq, name, r.tile] = self.load(x, self.cut(whole, r.tile, axes)).astype(np.float32)
+
+    def tile_value(self, tile: tuple[int, ...], whole: OpRecord) -> Array:
+        i, j, last = tile
+        got = {
+            name: [self.seen.get((whole.seq, name, (i, j, s))) for s in range(last + 1)]
+            for name in self.operands(whole)
+        }
+        if whole.kind == "gemm":
+            value = sum((a @ b for a, b in zip(got["a"], got["b"], strict=True)), np.float32(0))
+        else:
+            args = [got[f"x{n}"][0] if isinstance(x, Operand) else np.float32(x) for n, x in enumerate(whole.inputs)]
+            value = operator(whole.name).fn(*args)
+        for n, step in enumerate(whole.params.epilogue):
+            given = got[f"epilogue{n}"][last] if isinstance(step.operand, Operand) else step.operand
+            value = EPILOGUE[step.name].fn(value, *(() if given is None else (given,)))
+        return value
+
+
+@pytest.fixture
+def engine() -> GraphEngine:
+    return GraphEngine(machine())
+
+
+def small(*shape: int, seed: int = 0) -> Array:
+    """Integers whose sums of products are exact, so that the order of sums does not matter."""
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
+
+
+def start(
+    engine: GraphEngine, kernel: Callable[..., object], *args: Placed, pes: Sequence[int] = (0,)
+) -> RequestHandle:
+    ref = KernelRef(name="k", function=kernel)
+    targets = tuple((0, 0, pe) for pe in pes)
+    return engine.submit(KernelLaunchMsg(kernel=ref, args=tuple(a.arg for a in args), targets=targets))
+
+
+def agrees(engine: GraphEngine, *placed: Placed) -> None:
+    """Memory is what the oracle says that it is now."""
+    oracle = Oracle(engine.op_log, round(engine.now * 1000))
+    for x in placed:
+        found = fetch(engine, x)
+        nbytes = found.nbytes
+        expected = oracle.memory.get("hbm", x.pa + np.arange(0, nbytes, x.arg.dtype.itemsize), x.arg.dtype)
+        np.testing.assert_array_equal(found.reshape(-1), expected)
+
+
+def tiled(engine: GraphEngine) -> int:
+    return engine.phase2_stats.tiled
+
+
+def composites(engine: GraphEngine) -> list[OpRecord]:
+    return [r for r in engine.op_log if r.params.tile_sizes is not None]
+
+
+# --- undisturbed: one operation --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staged", [(), ("a",), ("a", "b")], ids=["ref_ref", "load_ref", "load_load"])
+def test_an_undisturbed_gemm_is_one_operation(engine: GraphEngine, staged: tuple[str, ...]) -> None:
+    m, k, n = 70, 130, 50
+    a, b, bias, c = (
+        place(engine, x) for x in (small(m, k), small(k, n, seed=1), small(n), np.zeros((m, n), np.float32))
+    )
+
+    def kernel(a: int, b: int, bias: int, c: int, *, tl: Tl) -> None:
+        x = (tl.load if "a" in staged else tl.ref)(a, (m, k), "f32")
+        y = (tl.load if "b" in staged else tl.ref)(b, (k, n), "f32")
+        epilogue = (("bias", (tl.load if staged else tl.ref)(bias, (n,), "f32")), ("relu",), ("scale", 0.5))
+        tl.composite("gemm", x, y, out_ptr=c, epilogue=epilogue)
+
+    launch(engine, kernel, a, b, bias, c)
+    agrees(engine, a, b, bias, c)
+    assert tiled(engine) == 0
+    expected = np.maximum(small(m, k) @ small(k, n, seed=1) + small(n), 0) / 2
+    np.testing.assert_array_equal(fetch(engine, c), expected)
+
+
+def test_an_elementwise_composite_with_an_epilogue(engine: GraphEngine) -> None:
+    x, y, z, out = (place(engine, small(70, 50, seed=s)) for s in range(4))
+
+    def kernel(x: int, y: int, z: int, out: int, *, tl: Tl) -> None:
+        shape = (70, 50)
+        epilogue = (("add", tl.ref(z, shape, "f32")), ("relu",))
+        tl.composite("mul", tl.ref(x, shape, "f32"), tl.load(y, shape, "f32"), out_ptr=out, epilogue=epilogue)
+
+    launch(engine, kernel, x, y, z, out)
+    agrees(engine, out)
+    assert tiled(engine) == 0
+    np.testing.assert_array_equal(
+        fetch(engine, out), np.maximum(small(70, 50) * small(70, 50, seed=1) + small(70, 50, seed=2), 0)
+    )
+
+
+def test_both_ways_agree_to_the_rounding_of_sums(engine: GraphEngine) -> None:
+    rng = np.random.default_rng(3)
+    xs = [rng.standard_normal(s).astype(np.float16) for s in ((100, 200), (200, 90), (100, 90))]
+    a, b, c = (place(engine, x) for x in xs)
+
+    def kernel(a: int, b: int, c: int, *, tl: Tl) -> None:
+        tl.composite("gemm", tl.ref(a, (100, 200), "f16"), tl.ref(b, (200, 90), "f16"), out_ptr=c, out_dtype="f16")
+
+    launch(engine, kernel, a, b, c)
+    whole = fetch(engine, c)
+    handle = start(engine, kernel, a, b, c)
+    while not handle.done:
+        engine.run_until(engine.now + 500)
+        engine.replay()
+    assert tiled(engine) == 1
+    np.testing.assert_allclose(fetch(engine, c).astype(np.float32), whole.astype(np.float32), rtol=2e-3, atol=1e-4)
+
+
+# --- disturbed: tile by tile ------------------------------------------------------------------------------------------
+
+
+def test_an_output_that_is_an_input(engine: GraphEngine) -> None:
+    """C = C B: later tiles read what earlier tiles have written, or not, as time has it."""
+    c, b = place(engine, small(96, 192)), place(engine, small(192, 192, seed=1))
+
+    def kernel(c: int, b: int, *, tl: Tl) -> None:
+        tl.composite("gemm", tl.ref(c, (96, 192), "f32"), tl.ref(b, (192, 192), "f32"), out_ptr=c)
+
+    launch(engine, kernel, c, b)
+    agrees(engine, c, b)
+    assert tiled(engine) == 1
+    assert (fetch(engine, c) != small(96, 192) @ small(192, 192, seed=1)).any()
+
+
+def test_an_output_shifted_along_an_input(engine: GraphEngine) -> None:
+    x = place(engine, small(97, 64))
+
+    def kernel(x: int, *, tl: Tl) -> None:
+        tl.composite("add", tl.ref(x, (96, 64), "f32"), 1, out_ptr=x + 64 * 4)
+
+    launch(engine, kernel, x)
+    agrees(engine, x)
+    assert tiled(engine) == 1
+
+
+def test_columns_between_columns_do_not_disturb(engine: GraphEngine) -> None:
+    """Ranges intersect, bytes do not: reads and writes interleaved columns of one matrix."""
+    x = place(engine, small(64, 64))
+
+    def kernel(x: int, *, tl: Tl) -> None:
+        row = (64 * 4, 4)
+        tl.composite("add", tl.ref(x, (64, 32), "f32", strides=row), 1, out_ptr=x + 32 * 4, out_strides=row)
+
+    launch(engine, kernel, x)
+    agrees(engine, x)
+    assert tiled(engine) == 0
+
+
+def test_one_pe_reads_what_another_writes(engine: GraphEngine) -> None:
+    x, y, z = (place(engine, small(128, 128, seed=s)) for s in range(3))
+
+    def kernel(x: int, y: int, z: int, *, tl: Tl) -> None:
+        shape = (128, 128)
+        if tl.program_id(0) == 0:
+            tl.composite("add", tl.ref(x, shape, "f32"), 5, out_ptr=y)
+        elif tl.program_id(0) == 1:
+            tl.composite("mul", tl.ref(y, shape, "f32"), 2, out_ptr=z)
+        else:
+            tl.composite("mul", tl.ref(z, shape, "f32"), 3, out_ptr=x)
+
+    launch(engine, kernel, x, y, z, targets=((0, 0, 0), (0, 0, 1), (0, 0, 2)))
+    agrees(engine, x, y, z)
+    assert tiled(engine) == 3
+
+
+def test_loads_and_stores_beside_a_composite(engine: GraphEngine) -> None:
+    """PE 1 writes operands of PE 0's composite, and reads and writes its output, all the time."""
+    m, k, n = 96, 128, 64
+    a, b, c, d = (place(engine, x) for x in (small(m, k), small(k, n, seed=1), small(m, n, seed=2), small(64, 64)))
+
+    def kernel(a: int, b: int, c: int, d: int, *, tl: Tl) -> None:
+        if tl.program_id(0) == 0:
+            tl.composite("gemm", tl.ref(a, (m, k), "f32"), tl.ref(b, (k, n), "f32"), out_ptr=c)
+            return
+        for step in range(12):
+            seen = tl.load(c + 4 * 61 * step, (16,), "f32")
+            tl.store(d + 64 * step, seen)
+            tl.store(a + 4 * k * 8 * step, tl.full((8, 8), step, "f32"), strides=(k * 4, 4))
+            tl.store(c + 4 * (500 * step + 3), seen + 1.0)
+
+    launch(engine, kernel, a, b, c, d, targets=((0, 0, 0), (0, 0, 1)))
+    agrees(engine, a, b, c, d)
+    assert tiled(engine) == 1
+
+
+def test_a_host_write_under_a_composite(engine: GraphEngine) -> None:
+    a, b, c = (place(engine, small(256, 128, seed=s)) for s in range(3))
+
+    def kernel(a: int, b: int, c: int, *, tl: Tl) -> None:
+        tl.composite("add", tl.ref(a, (256, 128), "f32"), tl.ref(b, (256, 128), "f32"), out_ptr=c)
+
+    handle = start(engine, kernel, a, b, c)
+    raw = np.full(2000, 7, np.float32).view(np.uint8)
+    writes = [engine.submit(MemoryWriteMsg(pa=a.pa + 100_000, nbytes=raw.nbytes, data=raw)) for _ in range(2)]
+    for each in (handle, *writes):
+        engine.wait(each)
+    agrees(engine, a, b, c)
+
+
+def test_back_to_back_composites_that_depend_on_nothing(engine: GraphEngine) -> None:
+    """The second begins before the first has written all that the second reads."""
+    x, y, z = (place(engine, small(96, 64, seed=s)) for s in range(3))
+
+    def kernel(x: int, y: int, z: int, *, tl: Tl) -> None:
+        tl.composite("add", tl.ref(x, (96, 64), "f32"), 5, out_ptr=y)
+        tl.composite("add", tl.ref(y, (96, 64), "f32"), 5, out_ptr=z)
+
+    launch(engine, kernel, x, y, z)
+    agrees(engine, x, y, z)
+    assert tiled(engine) == 2
+    first, second = composites(engine)
+    assert second.t_read_ps < first.t_commit_ps
+
+
+def test_composites_behind_a_barrier_are_whole(engine: GraphEngine) -> None:
+    x, y, z = (place(engine, small(96, 64, seed=s)) for s in range(3))
+
+    def kernel(x: int, y: int, z: int, *, tl: Tl) -> None:
+        tl.composite("add", tl.ref(x, (96, 64), "f32"), 5, out_ptr=y)
+        tl.barrier()
+        tl.composite("add", tl.ref(y, (96, 64), "f32"), 5, out_ptr=z)
+
+    launch(engine, kernel, x, y, z)
+    agrees(engine, x, y, z)
+    assert tiled(engine) == 0
+    np.testing.assert_array_equal(fetch(engine, z), small(96, 64) + 10)
+
+
+def test_scratch_reused_by_back_to_back_kernels(engine: GraphEngine) -> None:
+    """Both kernels stage their operand at the same addresses; the second is in the queue while the first runs."""
+    x, y, out, out2 = (place(engine, small(96, 64, seed=s)) for s in range(4))
+
+    def kernel(x: int, out: int, *, tl: Tl) -> None:
+        tl.composite("add", tl.load(x, (96, 64), "f32"), 1, out_ptr=out)
+
+    handles = [start(engine, kernel, x, out), start(engine, kernel, y, out2)]
+    for handle in handles:
+        engine.wait(handle)
+    first, second = composites(engine)
+    assert first.inputs[0].address == second.inputs[0].address
+    agrees(engine, out, out2)
+    assert tiled(engine) == 0
+
+
+def test_a_host_sees_the_tiles_that_are_there(engine: GraphEngine) -> None:
+    m, k, n = 96, 130, 70
+    arrays = (small(m, k), small(k, n, seed=1), np.full((m, n), 1e6, np.float32), small(m, n, seed=3))
+    a, b, c, d = (place(engine, x) for x in arrays)
+
+    def kernel(a: int, b: int, c: int, d: int, *, tl: Tl) -> None:
+        epilogue = (("add", tl.load(d, (m, n), "f32")),)
+        tl.composite("gemm", tl.load(a, (m, k), "f32"), tl.ref(b, (k, n), "f32"), out_ptr=c, epilogue=epilogue)
+
+    handle = start(engine, kernel, a, b, c, d)
+    counts = []
+    while not handle.done:
+        engine.run_until(engine.now + 150)
+        agrees(engine, c)
+        counts.append(int((fetch(engine, c) != 1e6).sum()))
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 4
+    np.testing.assert_array_equal(fetch(engine, c), arrays[0] @ arrays[1] + arrays[3])
+
+
+def test_a_read_that_finds_nothing_done_leaves_it_whole(engine: GraphEngine) -> None:
+    x, y = (place(engine, small(64, 64, seed=s)) for s in range(2))
+
+    def kernel(x: int, y: int, *, tl: Tl) -> None:
+        tl.composite("add", tl.ref(x, (64, 64), "f32"), 5, out_ptr=y)
+
+    handle = start(engine, kernel, x, y)
+    while not composites(engine):
+        engine.machine.clock.step()
+    engine.replay()
+    engine.wait(handle)
+    agrees(engine, y)
+    assert tiled(engine) == 0
+
+
+# --- a dot -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_touches_a_dot_while_it_runs(engine: GraphEngine) -> None:
+    """A dot reads all at its start and commits all at its end: lifetimes of scratch keep everyone else away."""
+    x = place(engine, small(64, 64).astype(np.float16))
+
+    def kernel(x: int, *, tl: Tl) -> None:
+        total = tl.zeros((64, 64), "f16")
+        for _ in range(6):
+            a, b = tl.load(x, (64, 64), "f16"), tl.load(x, (64, 64), "f16")
+            total = total + tl.dot(a, b)
+            del a, b
+        tl.store(x, total)
+
+    launch(engine, kernel, x)
+    launch(engine, kernel, x)
+    dots = [r for r in engine.op_log if r.name == "dot"]
+    assert len(dots) == 12
+    for dot in dots:
+        near = [x for x in (*dot.inputs, dot.output) if isinstance(x, Operand)]
+        for r in engine.op_log:
+            if r is not dot and r.output is not None and dot.t_read_ps < r.t_commit_ps <= dot.t_commit_ps:
+                assert not any(_overlap(r.output, x) for x in near)
+
+
+def _overlap(a: Operand, b: Operand) -> bool:
+    return a.space == b.space and a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
