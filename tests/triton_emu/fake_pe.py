@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
-from kernbench.common.operators import EPILOGUE, OPERATORS, Attributes, Operator, evaluate, gemm, narrow, operator
+from kernbench.common.operators import EPILOGUE, Attributes, evaluate, gemm, narrow, operator
 from kernbench.messages.commands import (
     AwaitSpace,
     DotCommand,
@@ -35,16 +35,6 @@ from kernbench.triton_emu.source import kernel_source
 
 DOT_DTYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
 TCM_BASE = 0x1000
-
-
-def _iota(args: Any, out: DType, shape: tuple[int, ...], attrs: Attributes) -> Any:
-    """Each element is its index along the axis."""
-    assert attrs.axis is not None
-    return np.indices(shape)[attrs.axis]
-
-
-# As the operator table should have it; the table's own, once it is there.
-IOTA = OPERATORS.get("iota") or Operator("iota", 0, "fill", _iota)
 
 
 def site_of(
@@ -197,7 +187,7 @@ class FakePe:
             self._put(command.dst, evaluate(operator("dot"), factors, command.dst.dtype, attrs=attributes))
         elif isinstance(command, MathCommand):
             inputs = [self._array(x) for x in command.inputs]
-            op, dst = IOTA if command.operator == "iota" else operator(command.operator), command.dst
+            op, dst = operator(command.operator), command.dst
             value = evaluate(op, inputs, dst.dtype, dst.shape, command.attributes)
             self._put(dst, value.reshape(dst.shape) if op.kind == "reduce" else value)
         elif isinstance(command, GemmComposite):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kernbench.common.ids import HOST
@@ -30,13 +30,10 @@ class ControlIndex:
         found = [each for each in self._to(node, request_id, when) if isinstance(each.message, ORDERS)]
         return max(found, key=lambda each: each.handled_ps, default=None)
 
-    def last_order_in_sip(self, sip: int, request_id: int, when: int, sip_of: dict[str, int]) -> Handled | None:
-        """The order to a PE of the SIP that was the last to be there by ``when``."""
-        found = [
-            each
-            for each in self.orders_to_pes.get(request_id, ())
-            if each.handled_ps <= when and sip_of.get(each.dst) == sip
-        ]
+    def last_order(self, request_id: int, when: int, among: Callable[[str], bool]) -> Handled | None:
+        """The order that was the last to be at a PE by ``when``, of those whose CPUs are ``among`` those asked for."""
+        orders = self.orders_to_pes.get(request_id, ())
+        found = [each for each in orders if each.handled_ps <= when and among(each.dst)]
         return max(found, key=lambda each: each.handled_ps, default=None)
 
     def release_at(self, node: str, request_id: int, when: int) -> Handled | None:

@@ -1,0 +1,105 @@
+"""Where the time of a run went: the critical path of each request, and of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernbench.common.ids import pe_part
+from kernbench.messages.control import PeReport
+from kernbench.messages.requests import KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
+from kernbench.sim_engine.critical_path_control import ControlIndex, index_control, walk_down, walk_up
+from kernbench.sim_engine.critical_path_history import PeHistory, histories
+from kernbench.sim_engine.critical_path_kernel import KernelWalk
+from kernbench.sim_engine.critical_path_model import Chain, CriticalPath, Part
+from kernbench.sim_engine.engine import RequestHandle
+from kernbench.sim_engine.trace_log import Handled, TraceLog, Turn
+
+
+@dataclass(slots=True)
+class PathFinder:
+    """Finds critical paths in what ``log`` has seen, with memories, of a run with the requests ``handles``."""
+
+    log: TraceLog
+    handles: Sequence[RequestHandle]
+    _control: ControlIndex = field(default_factory=ControlIndex)
+    _histories: dict[PeCoord, PeHistory] = field(default_factory=dict)
+    _turns: dict[tuple[int, str], list[Turn]] = field(default_factory=dict)
+    _known: dict[int, CriticalPath] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._control = index_control(self.log.control())
+        self._histories = histories(self.log)
+        for turn in self.log.turns:
+            self._turns.setdefault((turn.op, turn.node), []).append(turn)
+
+    def of_request(self, handle: RequestHandle) -> CriticalPath:
+        """The path from the submission of a finished request to its completion; its steps add up to that time."""
+        found = self._known.get(handle.request_id)
+        if found is None:
+            found = self._known[handle.request_id] = self._walk(handle)
+        return found
+
+    def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
+        """The path between two times: from request to request, each submitted when the one before had ended."""
+        chain = Chain(begin_ps, end_ps)
+        done = sorted((h for h in self.handles if h.done and h.ended_ps <= end_ps), key=lambda h: h.ended_ps)
+        while done and chain.at_ps > begin_ps:
+            last = done[-1]
+            latest = [h for h in done if h.ended_ps == last.ended_ps]
+            # The host program takes no time: what was submitted last was submitted because of what ended then.
+            chosen = max(latest, key=lambda h: h.submitted_ps)
+            chain.back_to(chosen.ended_ps, Part.HOST_WAIT)
+            for step in reversed(self.of_request(chosen).steps):
+                chain.back_to(step.start_ps, step.part, step.pe, step.line)
+            done = [h for h in done if h.ended_ps <= chain.at_ps and h is not chosen]
+        chain.back_to(begin_ps, Part.HOST_WAIT)
+        return chain.finish(begin_ps, end_ps)
+
+    def _walk(self, handle: RequestHandle) -> CriticalPath:
+        chain = Chain(handle.submitted_ps, handle.ended_ps)
+        report = walk_up(chain, self._control, handle.request_id)
+        if report is None:
+            part = Part.RAW if isinstance(handle.msg, PeDmaMsg) else Part.HOST_TRANSFER
+            chain.back_to(handle.submitted_ps, part)
+        elif isinstance(handle.msg, KernelLaunchMsg):
+            self._walk_launch(chain, handle, report)
+        else:
+            waiting = Part.FILL if isinstance(handle.msg, MemoryWriteMsg) else Part.DOWN
+            order = self._control.order_at(report.src, handle.request_id, chain.at_ps)
+            if order is not None:
+                walk_down(chain, self._control, order, waiting)
+        return chain.finish(handle.submitted_ps, handle.ended_ps)
+
+    def _walk_launch(self, chain: Chain, handle: RequestHandle, report: Handled) -> None:
+        reports = {each.pe: each for each in (handle.outcome.reports if handle.outcome is not None else ())}
+        pe = next((each for each in reports if pe_part(*each, "pe_cpu") == report.src), None)
+        if pe is None:
+            return
+        walk = KernelWalk(
+            machine=self.log.machine,
+            histories=self._histories,
+            control=self._control,
+            exchanges=self.log.exchanges,
+            turns=self._turns,
+            chain=chain,
+            launch_id=handle.request_id,
+            starts={each: found.start_ps for each, found in reports.items()},
+            pe=pe,
+        )
+        first = walk.walk()
+        self._before_kernel(chain, handle.request_id, reports[first])
+
+    def _before_kernel(self, chain: Chain, request_id: int, report: PeReport) -> None:
+        """The orders: a PE starts with the others, or late because it was busy or got its order late."""
+        if report.late:
+            order = self._control.order_at(pe_part(*report.pe, "pe_cpu"), request_id, chain.at_ps)
+            waiting = Part.EARLIER_KERNEL
+        else:
+            nodes = self.log.machine.graph.nodes
+            sip = report.pe[0]
+            order = self._control.last_order(request_id, chain.at_ps, lambda node: nodes[node].sip == sip)
+            waiting = Part.COMMON_START
+        if order is not None:
+            walk_down(chain, self._control, order, waiting)
+
