@@ -72,7 +72,10 @@ def place(engine: GraphEngine, array: Array, pe: PeCoord = (0, 0, 0), name: str 
 
 
 def launch(
-    engine: GraphEngine, kernel: Callable[..., object], *args: Placed | float, targets: tuple[PeCoord, ...] = ((0, 0, 0),)
+    engine: GraphEngine,
+    kernel: Callable[..., object],
+    *args: Placed | float,
+    targets: tuple[PeCoord, ...] = ((0, 0, 0),),
 ) -> RequestTrace:
     """Run a kernel and wait for it."""
     given = tuple(a.arg if isinstance(a, Placed) else a for a in args)

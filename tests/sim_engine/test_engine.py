@@ -214,8 +214,12 @@ def signature() -> str:
     handles = [engine.submit(PeDmaMsg(pe=(0, 0, p), pa=hbm(0, 3, 3), nbytes=9000)) for p in range(8)]
     for handle in handles:
         engine.wait(handle)
-    records = [(r.seq, r.component, r.kind, r.t_start_ps, r.t_read_ps, r.t_commit_ps, r.t_end_ps) for r in engine.op_log]
-    return repr((records, engine.now, engine.n_events, [(k, v.nbytes) for k, v in engine.machine.network.links.items()]))
+    records = [
+        (r.seq, r.component, r.kind, r.t_start_ps, r.t_read_ps, r.t_commit_ps, r.t_end_ps) for r in engine.op_log
+    ]
+    return repr(
+        (records, engine.now, engine.n_events, [(k, v.nbytes) for k, v in engine.machine.network.links.items()])
+    )
 
 
 def test_two_runs_in_one_process_are_identical() -> None:
@@ -236,7 +240,10 @@ def test_express_changes_no_time() -> None:
     def times(express: bool) -> list[float]:
         engine = GraphEngine(machine(f"transport.express={str(express).lower()}"))
         x = place(engine, np.ones((64, 64), np.float16))
-        traces = [launch(engine, gemm, x, x, x, 64, 64, 64), launch(engine, lambda *, tl: tl.barrier(), targets=ALL_PES)]
+        traces = [
+            launch(engine, gemm, x, x, x, 64, 64, 64),
+            launch(engine, lambda *, tl: tl.barrier(), targets=ALL_PES),
+        ]
         handles = [
             engine.submit(PeDmaMsg(pe=(0, 0, p), pa=hbm(0, p % 3, 3), nbytes=9000, repeat=5, outstanding=3, op=op))
             for p, op in enumerate(("read", "write") * 4)

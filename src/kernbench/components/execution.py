@@ -32,7 +32,7 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.address_map import Segment
-from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Streamed
+from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, ScratchWaited, Streamed
 from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
@@ -229,7 +229,13 @@ class KernelExecution:
         """Wait until a command is done."""
         self.waiting_at = f"{request.nbytes} bytes of scratch at line {request.line}"
         self._changed = self.clock.event()
+        start = self.clock.time
         yield self._changed
+        hook = self.machine.hooks.scratch_waited
+        if hook.listeners:
+            launch = self.launch
+            waited = (request.line, request.nbytes, start, self.clock.time)
+            hook.emit(ScratchWaited(self.coord, launch.kernel.name, launch.request_id, *waited))
 
     def all_done(self) -> Wait:
         """Wait until no command is under way."""

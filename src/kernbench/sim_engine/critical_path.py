@@ -102,4 +102,3 @@ class PathFinder:
             waiting = Part.COMMON_START
         if order is not None:
             walk_down(chain, self._control, order, waiting)
-

@@ -46,6 +46,9 @@ class _Way:
             self._spend(Part.MEMORY_QUEUE, self._chain.at_ps - asked.delivered_ps - access, asked.delivered_ps)
             self._spend(Part.ACCESS, access, asked.delivered_ps)
         self._to(asked.delivered_ps, Part.MEMORY_QUEUE)
+        if self._exchange.writing:
+            # A memory works on what comes in: the slower of the two is what takes the time.
+            self._spend(Part.SERVICE, self._served_before(asked.delivered_ps), asked.injected_ps)
         self._transfer(asked, Part.REQUEST)
 
     def _data_back(self) -> None:
@@ -63,9 +66,13 @@ class _Way:
     def _served_after(self, when: int) -> int:
         return sum(turn.end_ps - turn.start_ps for turn in self._turns if turn.start_ps >= when)
 
+    def _served_before(self, when: int) -> int:
+        return sum(min(turn.end_ps, when) - turn.start_ps for turn in self._turns if turn.start_ps < when)
+
     def _transfer(self, transfer: Transfer, part: Part) -> None:
-        """A transfer whose bytes were all there: what it took more than alone is waiting."""
-        self._spend(part, transfer.route.latency_ps(transfer.nbytes), transfer.injected_ps)
+        """What a transfer took, up to where the path is; what it took more than alone is waiting."""
+        known = transfer.delivered_ps - self._chain.at_ps
+        self._spend(part, transfer.route.latency_ps(transfer.nbytes) - known, transfer.injected_ps)
         self._to(transfer.injected_ps, Part.NETWORK_QUEUE)
 
     def _spend(self, part: Part, ps: int, begin: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import U8
-from kernbench.common.errors import KernbenchError, SimulationDeadlock, UnknownNameError
+from kernbench.common.errors import InputError, KernbenchError, SimulationDeadlock, UnknownNameError
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.messages.control import PeReport
@@ -26,6 +26,7 @@ from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.sim_engine.record_content import ContentMaker
 from kernbench.sim_engine.recorder import Recorder
+from kernbench.sim_engine.sanitizer import Finding, Sanitizer
 from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.builder import Topology
 
@@ -86,10 +87,14 @@ class GraphEngine:
     """Simulates one machine.
 
     ``enable_data``: keep operands so that numbers can be replayed; without it a run gives times only. ``trace_hops``:
-    keep per-hop times of every transfer.
+    keep per-hop times of every transfer. ``sanitize``: look for what is wrong with the run; InputError without data.
     """
 
-    def __init__(self, topology: Topology, enable_data: bool = True, *, trace_hops: bool = False) -> None:
+    def __init__(
+        self, topology: Topology, enable_data: bool = True, *, trace_hops: bool = False, sanitize: bool = False
+    ) -> None:
+        if sanitize and not enable_data:
+            raise InputError("to sanitize, the engine has to compute data; make it with enable_data=True")
         self.topology = topology
         self.spec = topology.spec
         self.enable_data = enable_data
@@ -97,7 +102,8 @@ class GraphEngine:
         self.op_log = OpLog()
         contents = ContentMaker(self.machine.addresses, topology.spec.pe.gemm.tile_sizes)
         self._recorder = Recorder(self.op_log, self.machine.hooks, contents, enable_data=enable_data)
-        self._store = MemoryStore()
+        self._sanitizer = Sanitizer(self.op_log, self.machine.hooks, contents, self._pe_of) if sanitize else None
+        self._store = MemoryStore(None if self._sanitizer is None else self._unwritten)
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
         self._handles: dict[int, RequestHandle] = {}
         self._n_requests = 0
@@ -142,6 +148,8 @@ class GraphEngine:
         self._n_requests += 1
         handle = RequestHandle(numbered, self.machine.clock.time)
         self._handles[numbered.request_id] = handle
+        if self._sanitizer is not None:
+            self._sanitizer.submitted(numbered, handle.submitted_ps)
 
         def done(outcome: Outcome) -> None:
             handle.ended_ps = self.machine.clock.time
@@ -216,6 +224,21 @@ class GraphEngine:
         """Phase 2 up to now; what has been replayed is not replayed again."""
         if self.enable_data:
             self._executor.replay(self.machine.clock.time)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the sanitizer has found in all that has ended by now. KernbenchError in a run without it."""
+        if self._sanitizer is None:
+            raise KernbenchError("this run is not watched; make the engine with sanitize=True")
+        self.replay()
+        return self._sanitizer.findings()
+
+    def _unwritten(self, space: str, address: int, nbytes: int) -> None:
+        if self._sanitizer is not None:
+            self._sanitizer.unwritten(self._executor.current, space, address, nbytes)
+
+    def _pe_of(self, component: str) -> PeCoord | None:
+        node = self.machine.graph.node(component)
+        return None if node.sip is None or node.cube is None or node.pe is None else (node.sip, node.cube, node.pe)
 
     @property
     def phase2_stats(self) -> ReplayStats:

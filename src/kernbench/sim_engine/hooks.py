@@ -163,6 +163,19 @@ class Printed:
     parts: tuple[TcmArray | str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ScratchWaited:
+    """A kernel waited from ``start_ps`` to ``end_ps`` until a command gave back scratch, for ``nbytes`` of it."""
+
+    pe: PeCoord
+    kernel: str
+    launch_id: int
+    line: int
+    nbytes: int
+    start_ps: int
+    end_ps: int
+
+
 class Hooks:
     """All hooks of a machine."""
 
@@ -173,6 +186,7 @@ class Hooks:
         "op_ended",
         "op_started",
         "printed",
+        "scratch_waited",
         "sent",
         "served",
         "stage_ended",
@@ -188,3 +202,4 @@ class Hooks:
         self.sent: Hook[Sent] = Hook()
         self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
+        self.scratch_waited: Hook[ScratchWaited] = Hook()

@@ -57,11 +57,14 @@ class ContentMaker:
             return Content("memory_read", msg.name)
         if msg.data is None and msg.pattern is None:
             return Content("memory_write", msg.name)
-        pa, nbytes = segments[0]
-        space, owner = self._place(pa)
-        out = Operand(space, owner, pa, nbytes, (nbytes,), U8)
+        out = self.bytes_at(*segments[0])
         params = OpParams(pattern=msg.pattern) if msg.pattern is not None else NO_PARAMS
         return Content("memory_write", msg.name, output=out, params=params)
+
+    def bytes_at(self, pa: int, nbytes: int) -> Operand:
+        """A range of physical memory, as bytes."""
+        space, owner = self._place(pa)
+        return Operand(space, owner, pa, nbytes, (nbytes,), U8)
 
     def of_dma(self, command: LoadCommand | StoreCommand, moved: Moved, pe: PeCoord) -> Content:
         """A load or a store of a kernel."""

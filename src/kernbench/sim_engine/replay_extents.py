@@ -167,10 +167,7 @@ class ExtentIndex(Generic[T]):
         """The items that take a byte of ``[low, high)``."""
         first, last = self._meeting(low, high)
         return [
-            item
-            for cluster in self._clusters[first:last]
-            for start, end, item in cluster
-            if start < high and low < end
+            item for cluster in self._clusters[first:last] for start, end, item in cluster if start < high and low < end
         ]
 
     def _meeting(self, low: int, high: int) -> tuple[int, int]:

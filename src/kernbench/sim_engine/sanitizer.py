@@ -1,0 +1,230 @@
+"""What is wrong with a run although it gave numbers: bytes read before anyone wrote them, races, waits for scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from kernbench.common.ids import cube_part
+from kernbench.common.units import format_ns, format_size, ps_to_ns
+from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
+from kernbench.sim_engine.hooks import Hooks, Moved, OpEnded, OpStarted, ScratchWaited
+from kernbench.sim_engine.op_log import OpLog, OpRecord
+from kernbench.sim_engine.record_content import ContentMaker
+from kernbench.sim_engine.sanitizer_races import Access, Race, find_races
+from kernbench.sim_engine.sanitizer_tensors import TensorNames
+
+FindingKind: TypeAlias = Literal["unwritten", "race", "scratch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One party: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
+
+    The host has no kernel (empty), line (0) or PE (None). ``writes``: whether it writes the bytes of the finding.
+    """
+
+    action: str
+    kernel: str
+    line: int
+    pe: PeCoord | None
+    writes: bool
+    t_start_ns: float
+    t_end_ns: float
+
+    def __str__(self) -> str:
+        where = f" at line {self.line} of kernel {self.kernel!r}" if self.kernel else ""
+        on = f" on {cube_part(*self.pe[:2], f'pe{self.pe[2]}')}" if self.pe is not None else " of the host"
+        return f"{self.action}{where}{on}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
+
+    ``unwritten``: ``nbytes`` that ``side`` reads, the first at ``address``, were never written. ``race``: ``side`` and
+    ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``scratch``: the kernel had to wait
+    for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none.
+    """
+
+    kind: FindingKind
+    message: str
+    side: Side
+    space: str
+    tensor: str
+    address: int
+    nbytes: int
+    other: Side | None = None
+    count: int = 1
+
+    @property
+    def kernel(self) -> str:
+        """The kernel it happened in; empty: the host."""
+        return self.side.kernel
+
+    @property
+    def line(self) -> int:
+        """The line of the kernel's source."""
+        return self.side.line
+
+    @property
+    def pe(self) -> PeCoord | None:
+        """The PE it happened on first."""
+        return self.side.pe
+
+    @property
+    def t_start_ns(self) -> float:
+        """When what ``side`` did began."""
+        return self.side.t_start_ns
+
+    @property
+    def t_end_ns(self) -> float:
+        """When it ended."""
+        return self.side.t_end_ns
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" + (f" ({self.count} times)" if self.count > 1 else "")
+
+
+Key: TypeAlias = tuple[object, ...]
+
+
+class Sanitizer:
+    """Watches a machine by its ``hooks`` and ``op_log``.
+
+    ``pe_of`` tells which PE a component belongs to. Whoever replays has to report reads of unwritten bytes.
+    """
+
+    def __init__(
+        self, op_log: OpLog, hooks: Hooks, contents: ContentMaker, pe_of: Callable[[str], PeCoord | None]
+    ) -> None:
+        self._log = op_log
+        self._contents = contents
+        self._pe_of = pe_of
+        self._tensors = TensorNames()
+        self._noted: dict[Key, Finding] = {}
+        self._reading: dict[int, OpRecord] = {}
+        self._host_reads: list[OpRecord] = []
+        hooks.op_started.subscribe(self._op_started)
+        hooks.op_ended.subscribe(self._op_ended)
+        hooks.scratch_waited.subscribe(self._scratch_waited)
+
+    def submitted(self, msg: HostMsg, time_ps: int) -> None:
+        """The host has submitted ``msg``: mappings give tensors their names."""
+        self._tensors.submitted(msg, time_ps)
+
+    def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
+        """The replay of ``record`` read ``nbytes`` that nobody wrote, the first at ``address``."""
+        if record is None:  # the host looks at memory by itself: nothing of the run reads
+            return
+        side = self._side(record, writes=False)
+        tensor = self._tensors.name_at(address, record.t_read_ps)
+        message = f"{side} reads {format_size(nbytes)} of {_place(tensor, space, address)} that nobody wrote"
+        finding = Finding(
+            kind="unwritten", message=message, side=side, space=space, tensor=tensor, address=address, nbytes=nbytes
+        )
+        _note(self._noted, ("unwritten", side.kernel, side.line, side.action), finding)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """All that is wrong with what has ended by now, once for each place in the kernels, by time."""
+        found = dict(self._noted)
+        for race in find_races(self._log, self._host_reads, self._pe_of):
+            finding = self._race(race)
+            assert finding.other is not None
+            sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
+            _note(found, ("race", finding.tensor, *sides), finding)
+        return tuple(sorted(found.values(), key=lambda f: (f.t_start_ns, f.kind, f.kernel, f.line)))
+
+    def _race(self, race: Race) -> Finding:
+        later, earlier = self._of_access(race.later), self._of_access(race.earlier)
+        tensor = self._tensors.name_at(race.address, race.later.start_ps)
+        space = race.later.operand.space
+        message = (
+            f"{later} {_does(later)} {format_size(race.nbytes)} of {_place(tensor, space, race.address)} that {earlier}"
+            f" {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
+        )
+        return Finding(
+            kind="race",
+            message=message,
+            side=later,
+            space=space,
+            tensor=tensor,
+            address=race.address,
+            nbytes=race.nbytes,
+            other=earlier,
+        )
+
+    def _of_access(self, access: Access) -> Side:
+        """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
+        record = access.record
+        whole = self._log[record.parent] if record.parent >= 0 else record
+        side = self._side(whole, writes=access.writes)
+        return replace(side, t_start_ns=ps_to_ns(access.start_ps), t_end_ns=ps_to_ns(access.end_ps))
+
+    def _side(self, record: OpRecord, *, writes: bool) -> Side:
+        tiled = record.params.tile_sizes is not None and record.kind == "math"
+        return Side(
+            action=f"composite {record.name}" if tiled else (record.name if record.kernel else record.kind),
+            kernel=record.kernel,
+            line=record.line,
+            pe=self._pe_of(record.component),
+            writes=writes,
+            t_start_ns=record.t_start,
+            t_end_ns=record.t_end,
+        )
+
+    def _op_started(self, event: OpStarted) -> None:
+        """Reads of the host have no operands in the op-log, since nothing of them is replayed."""
+        moved = event.what
+        if isinstance(moved, Moved) and isinstance(moved.what, MemoryReadMsg):
+            self._reading[event.op] = OpRecord(
+                seq=-event.op,
+                component=event.component,
+                kind="memory_read",
+                t_start_ps=event.start_ps,
+                t_read_ps=event.start_ps,
+                name=moved.what.name,
+                inputs=(self._contents.bytes_at(moved.what.pa, moved.what.nbytes),),
+            )
+
+    def _op_ended(self, event: OpEnded) -> None:
+        record = self._reading.pop(event.op, None)
+        if record is not None:
+            record.t_end_ps = event.time_ps
+            self._host_reads.append(record)
+
+    def _scratch_waited(self, event: ScratchWaited) -> None:
+        side = Side(
+            action="allocation",
+            kernel=event.kernel,
+            line=event.line,
+            pe=event.pe,
+            writes=False,
+            t_start_ns=ps_to_ns(event.start_ps),
+            t_end_ns=ps_to_ns(event.end_ps),
+        )
+        waited = format_ns(side.t_end_ns - side.t_start_ns)
+        message = f"{side} waits {waited} for {format_size(event.nbytes)} of scratch that commands under way hold"
+        finding = Finding(
+            kind="scratch", message=message, side=side, space="tcm", tensor="", address=0, nbytes=event.nbytes
+        )
+        _note(self._noted, ("scratch", event.kernel, event.line), finding)
+
+
+def _note(found: dict[Key, Finding], key: Key, finding: Finding) -> None:
+    """Keep the first of a kind; count the others."""
+    first = found.get(key)
+    found[key] = finding if first is None else replace(first, count=first.count + 1)
+
+
+def _does(side: Side) -> str:
+    return "writes" if side.writes else "reads"
+
+
+def _span(side: Side) -> str:
+    return f"{side.t_start_ns:.3f} to {side.t_end_ns:.3f} ns"
+
+
+def _place(tensor: str, space: str, address: int) -> str:
+    return f"tensor {tensor!r} ({address:#x} in {space})" if tensor else f"{space} at {address:#x}"
