@@ -1,4 +1,4 @@
-"""Benchmarks of the simulator itself: `pytest benches`. Times are for a person to read; nothing here passes or fails by them."""
+"""Benchmarks of the simulator itself: `pytest benches`. Nothing here passes or fails by a time."""
 
 from __future__ import annotations
 

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
-from kernbench.cli.run_report import NONE, report_run, shares
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.op_log import OpLog
 from kernbench.topology.builder import resolve_topology
 
 Run = Callable[..., Any]
@@ -194,25 +192,3 @@ def test_a_limit_stops_at_the_last_event_before_it() -> None:
         short.wait(handle)
     assert not handle.done
     assert short.now < end_ns
-
-
-def test_a_run_without_launches_has_no_engines() -> None:
-    machine = resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1"])
-    engine = RunEngine(machine, False, Limits())
-    engine.wait(engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=HBM, nbytes=4096)))
-    report = report_run(engine)
-    assert (report.launches, report.engines) == ((), ())
-    assert report.traffic.hbm_out == 4096
-    assert report.traffic.hbm_in == 32
-    assert report.traffic.to_machine == 0
-
-
-def test_shares_split_all_of_the_time() -> None:
-    log = OpLog()
-    for kind, start, end in (("dma_read", 10, 50), ("dma_read", 20, 40), ("gemm", 45, 70), ("math", 90, 130)):
-        tile = (0, 0, 0) if kind == "gemm" else None
-        record = log.begin(component="pe", kind=kind, t_start_ps=start, t_read_ps=start, tile=tile)
-        log.finish(record, end)
-    log.finish(log.begin(component="pe", kind="gemm", t_start_ps=0, t_read_ps=0), 100)
-    found = {share.what: round(share.ns * 1000) for share in shares(log, 0, 100)}
-    assert found == {"DMA in": 35, NONE: 30, "GEMM": 20, "MATH": 10, "DMA in + GEMM": 5}

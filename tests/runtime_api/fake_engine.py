@@ -100,6 +100,10 @@ class FakeEngine:
     def allocators(self):
         return self._memories.pes
 
+    @property
+    def used_allocators(self):
+        return self._memories.used_pes
+
     def va_allocator(self, sip: int):
         return self._memories.va(sip)
 
@@ -158,16 +162,16 @@ class FakeEngine:
                     self.store.write(space_of(pa), pa, data)
                 else:
                     assert data is None, "data was made for a run that has none"
-            case MmuMapMsg(sip=sip, mapping=mapping):
-                self._each_mmu(sip, lambda mmu: mmu.map(mapping))
-            case MmuUnmapMsg(sip=sip, va_base=va):
-                self._each_mmu(sip, lambda mmu: mmu.unmap(va))
+            case MmuMapMsg(mapping=mapping):
+                self._each_mmu(msg, lambda mmu: mmu.map(mapping))
+            case MmuUnmapMsg(va_base=va):
+                self._each_mmu(msg, lambda mmu: mmu.unmap(va))
             case KernelLaunchMsg():
                 self._launch(msg, handle)
 
-    def _each_mmu(self, sip: int, act: Callable[[PeMMU], None]) -> None:
+    def _each_mmu(self, msg: MmuMapMsg | MmuUnmapMsg, act: Callable[[PeMMU], None]) -> None:
         for pe, mmu in self._mmus.items():
-            if pe[0] == sip:
+            if pe[0] == msg.sip and (msg.target_pe == "all" or pe in msg.target_pe):
                 act(mmu)
 
     def _launch(self, msg: KernelLaunchMsg, handle: FakeHandle) -> None:

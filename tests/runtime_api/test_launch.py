@@ -7,7 +7,7 @@ import pytest
 from fake_engine import LAUNCH_NS, FakeEngine, no_kernel
 
 from kernbench.common.errors import InputError, SimulationDeadlock, UnknownNameError
-from kernbench.messages.requests import KernelLaunchMsg, MemoryWriteMsg, PeDmaMsg, TensorArg
+from kernbench.messages.requests import KernelLaunchMsg, MemoryWriteMsg, MmuMapMsg, PeDmaMsg, TensorArg
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 
@@ -133,3 +133,17 @@ def test_requests_of_the_level_below(torch, engine):
     assert (dma.phase, dma.sip, dma.nbytes) == ("dma", 1, 192)
     assert torch.engine is engine
     assert torch.topology.pes_per_sip == 8
+
+
+def test_a_launch_maps_tensors_on_the_pes_that_do_not_know_them(torch, engine):
+    alone, spread = torch.zeros(4, name="alone"), torch.zeros(8, dp=DPPolicy(pe="row_wise", num_cubes=1), name="spread")
+    before = len(engine.messages)
+    torch.launch("k", axpy, alone, spread, 1)
+    mapping, launch = engine.messages[before:]
+    assert isinstance(mapping, MmuMapMsg)
+    assert mapping.mapping.name == "alone"
+    assert mapping.target_pe == tuple(pe for pe in launch.targets if pe != (0, 0, 0))
+    torch.launch("k", axpy, alone, spread, 1)
+    assert isinstance(engine.messages[-2], KernelLaunchMsg)  # nothing to map any more
+    alone.free()
+    assert engine.messages[-1].target_pe == launch.targets

@@ -399,6 +399,46 @@ def test_a_read_that_finds_nothing_done_leaves_it_whole(engine: GraphEngine) -> 
     assert tiled(engine) == 0
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_pes_do_to_one_another(engine: GraphEngine, seed: int) -> None:
+    """Random composites, loads and stores of four PEs on parts of two matrices, and a host that looks now and then."""
+    rng = np.random.default_rng(seed)
+    x, y = place(engine, small(128, 128, seed=seed)), place(engine, small(128, 128, seed=seed + 1))
+    plan = [[rng.integers(0, 64, 6).tolist() + [int(rng.integers(0, 5))] for _ in range(5)] for _ in range(4)]
+
+    def kernel(x: int, y: int, *, tl: Tl) -> None:
+        row = (128 * 4, 4)
+
+        def part(base: int, i: int, j: int, shape: tuple[int, int] = (64, 60)) -> object:
+            return tl.ref(base + 4 * (128 * i + j), shape, "f32", strides=row)
+
+        for a, b, c, d, e, f, what in plan[tl.program_id(0)]:
+            out = y + 4 * (128 * e + f)
+            if what == 0:
+                steps = (("scale", 0.0), ("add", part(x, e, f)))
+                tl.composite(
+                    "gemm", part(x, a, b), part(y, c, d, (60, 60)), out_ptr=out, out_strides=row, epilogue=steps
+                )
+            elif what == 1:
+                tl.composite("sub", part(y, a, b), part(x, c, d), out_ptr=x + 4 * (128 * e + f), out_strides=row)
+            elif what == 2:
+                staged = tl.load(x + 4 * (128 * a + b), (64, 60), "f32", strides=row)
+                tl.composite("maximum", staged, part(y, c, d), out_ptr=out, out_strides=row)
+            elif what == 3:
+                tl.store(out, tl.load(x + 4 * (128 * a + b), (8, 60), "f32", strides=row), strides=row)
+            else:
+                tl.barrier()
+
+    barriers = [sum(step[-1] == 4 for step in steps) for steps in plan]
+    for steps, count in zip(plan, barriers, strict=True):
+        steps += [[0] * 6 + [4]] * (max(barriers) - count)
+    handle = start(engine, kernel, x, y, pes=range(4))
+    while not handle.done:
+        engine.run_until(engine.now + float(rng.integers(200, 3000)))
+        agrees(engine, x, y)
+    assert tiled(engine) > 0
+
+
 # --- a dot -----------------------------------------------------------------------------------------------------------
 
 

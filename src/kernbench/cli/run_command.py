@@ -140,10 +140,11 @@ class _Watch:
             raise InputError(f"bench {self.bench.name!r} made no engine")
         head = self._head(self.engine)
         report = report_run(self.engine, self.engine.handles)
+        found = self.outputs.explanation(self.engine, self.log, head.summary.sim_ns)
         if as_json:
-            print_json(run_document(self.machine, head, report))
+            print_json(run_document(self.machine, head, report, found))
         else:
-            print_run(stdout(), self.machine, head, report)
+            print_run(stdout(), self.machine, head, report, found)
         self.outputs.write(self.engine, self.log)
 
     def _head(self, engine: RunEngine) -> RunHead:

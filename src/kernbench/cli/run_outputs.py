@@ -10,9 +10,10 @@ import rich_click as click
 
 from kernbench.cli.run_engine import RunEngine
 from kernbench.common.errors import InputError
+from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
 from kernbench.sim_engine.op_log_io import checked_path, writable, write_op_log
 from kernbench.sim_engine.trace import make_trace
-from kernbench.sim_engine.trace_filter import LINKS, MEMORY, TraceFilter, parse_filter
+from kernbench.sim_engine.trace_filter import EVERYTHING, LINKS, MEMORY, TraceFilter, parse_filter
 from kernbench.sim_engine.trace_io import write_trace
 from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology
@@ -24,14 +25,19 @@ class Outputs:
 
     op_log: Path | None = None
     trace: Path | None = None
-    keep: TraceFilter = TraceFilter()
+    keep: TraceFilter = EVERYTHING
     explain: bool = False
 
     def observe(self, engine: RunEngine) -> TraceLog | None:
         """Begin to observe ``engine``, as far as something wanted needs it."""
-        if self.trace is None:
-            return TraceLog(engine.machine) if self.explain else None
-        return TraceLog(engine.machine, links=self.keep.may_keep(LINKS), memories=self.keep.may_keep(MEMORY))
+        if self.trace is None and not self.explain:
+            return None
+        links = self.trace is not None and self.keep.may_keep(LINKS)
+        return TraceLog(engine.machine, links=links, memories=self.explain or self.keep.may_keep(MEMORY))
+
+    def explanation(self, engine: RunEngine, log: TraceLog | None, end_ns: float) -> RunExplanation | None:
+        """Where the time up to ``end_ns`` went, if that is wanted."""
+        return explain_run(log, engine.handles, 0.0, end_ns) if self.explain and log is not None else None
 
     def write(self, engine: RunEngine, log: TraceLog | None) -> None:
         """Write the files."""
@@ -51,7 +57,7 @@ def wanted_outputs(
     return Outputs(
         op_log=None if op_log is None else checked_path(op_log),
         trace=None if trace is None else writable(trace),
-        keep=TraceFilter() if keep is None else parse_filter(keep, machine.topology_obj.nodes),
+        keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
         explain=explain,
     )
 

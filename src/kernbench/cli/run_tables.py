@@ -9,14 +9,16 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import bar, facts, number, show, table, text
-from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
-from kernbench.sim_engine.statistics import Share
+from kernbench.cli.explain_tables import print_explanation
 from kernbench.common.config import ConfigModel
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_ns, format_size
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.comparison import Comparison
+from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.memory import CleanupReport, LeakedMemory
+from kernbench.runtime_api.run_explanation import RunExplanation
+from kernbench.sim_engine.statistics import Share
 from kernbench.topology.builder import Topology
 
 SMALLEST_SHARE = 0.005
@@ -59,12 +61,16 @@ class RunHead:
         return "PASS" if all(each.passed for each in self.comparisons) else "FAIL"
 
 
-def print_run(console: Console, machine: Topology, head: RunHead, report: RunReport) -> None:
+def print_run(
+    console: Console, machine: Topology, head: RunHead, report: RunReport, found: RunExplanation | None = None
+) -> None:
     """Everything about a run, the most important last."""
     show(console, facts("Run", _about(machine, head)), _phases(head))
     for launch in report.launches:
         show(console, _launch(launch))
     show(console, _engines(report), _links(report), facts("Traffic", _traffic(report)))
+    if found is not None:
+        print_explanation(console, found)
     if report.under_way:
         console.print(f"under way when it ended: {_some(report.under_way)}", style="yellow", soft_wrap=True)
     for line, style in _verdict(head):

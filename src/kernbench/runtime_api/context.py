@@ -152,6 +152,7 @@ class RuntimeContext(DTypeNames, Generic[P]):
         with the package. Raises what the kernel raised; InputError for arguments no kernel can have.
         """
         launch = prepare_launch(name, kernel, args, kwargs)
+        self._memory.map_on(launch.tensors, launch.message.targets)
         handle = self._requests.submit(launch.message)
         self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
         work = Work((handle,), self._requests)

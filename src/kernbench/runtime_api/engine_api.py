@@ -80,6 +80,10 @@ class Engine(Protocol):
     def allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
         """The memories of the PEs."""
 
+    @property
+    def used_allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
+        """Those of them that anything was asked of."""
+
     def va_allocator(self, sip: int) -> VirtualAllocator:
         """The virtual addresses of a SIP."""
 

@@ -72,12 +72,13 @@ class CleanupReport:
 class TensorMemory:
     """Places tensors on the machine, moves their data, and knows which of them live."""
 
-    __slots__ = ("_before", "_engine", "_live", "_requests", "uses")
+    __slots__ = ("_before", "_engine", "_live", "_mapped", "_requests", "uses")
 
     def __init__(self, engine: Engine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
         self.uses = Uses(requests)
         self._live: dict[TensorKey, TensorLayout] = {}
+        self._mapped: dict[TensorKey, set[PeCoord]] = {}
         self._before = _allocated(engine)
 
     @property
@@ -97,9 +98,29 @@ class TensorMemory:
         """Allocate (free of charge), then map and, unless ``fill`` is None, initialise, both at once."""
         layout = self._place(name, shape, dtype, dp, sip)
         self._live[layout.key] = layout
-        mapping = MmuMapMsg(name=name, sip=sip, mapping=layout.deployment.mapping())
-        self._requests.transfer([mapping, *(() if fill is None else fill_messages(layout, fill))])
+        self._mapped[layout.key] = set()
+        mapping = self._mappings([layout], layout.owners)
+        self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
+
+    def map_on(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> None:
+        """Tell the MMUs of ``pes`` that do not know yet where the tensors lie: those of their owners do."""
+        self._requests.transfer(self._mappings(layouts, pes))
+
+    def _mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
+        messages: list[HostMsg] = []
+        for layout in layouts:
+            known = self._mapped[layout.key]
+            new = tuple(pe for pe in pes if pe not in known)
+            if new:
+                known.update(new)
+                mapping = layout.deployment.mapping()
+                messages.append(MmuMapMsg(name=layout.name, sip=layout.sip, mapping=mapping, target_pe=new))
+        return messages
+
+    def _unmapping(self, layout: TensorLayout) -> HostMsg:
+        known = tuple(sorted(self._mapped[layout.key]))
+        return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=known)
 
     def _place(self, name: str, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
         spec = self._engine.spec
@@ -160,7 +181,7 @@ class TensorMemory:
     def release(self, layout: TensorLayout) -> None:
         """Take the tensor out of the MMUs, then give its memory back."""
         self.settle(layout)
-        self._requests.transfer([MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va)])
+        self._requests.transfer([self._unmapping(layout)])
         self._forget(layout)
 
     def release_all(self, *, unmap: bool = True) -> CleanupReport:
@@ -172,7 +193,7 @@ class TensorMemory:
         if unmap:
             for layout in left:
                 self.settle(layout)
-            self._requests.transfer(MmuUnmapMsg(name=each.name, sip=each.sip, va_base=each.va) for each in left)
+            self._requests.transfer([self._unmapping(each) for each in left])
         for layout in left:
             self._forget(layout)
         freed = tuple(FreedTensor(each.name, each.shape, each.dtype.name, each.sip, each.nbytes) for each in left)
@@ -192,7 +213,7 @@ class TensorMemory:
             raise InputError(f"tensor {layout.name!r} has been freed")
 
     def _forget(self, layout: TensorLayout) -> None:
-        del self._live[layout.key]
+        del self._live[layout.key], self._mapped[layout.key]
         release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
 
     def _leaks(self) -> Iterable[LeakedMemory]:
@@ -203,10 +224,9 @@ class TensorMemory:
 
 
 def _allocated(engine: Engine) -> dict[tuple[PeCoord, str], int]:
-    """Bytes in use of every PE's memories."""
+    """Bytes in use of the memories of every PE that anything was asked of."""
     found: dict[tuple[PeCoord, str], int] = {}
-    for pe in sorted(engine.allocators):
-        allocator = engine.allocators[pe]
+    for pe, allocator in sorted(engine.used_allocators.items()):
         found[pe, "hbm"], found[pe, "tcm"] = _in_use(allocator.hbm), _in_use(allocator.tcm)
     return found
 

@@ -1,8 +1,8 @@
 """The critical path through a kernel, walked backwards on a PE: what began when something else ended waited for it.
 
 Time is exact and every part of a PE acts at the instant at which it can, so whatever begins at t was made possible by
-something that ended at t. The rules of the PE say what that can be: the operands of a command, its issue by the program,
-the engine before it, for a tile its stage before, the tile before in the same stage, or a slot in the stage behind.
+something that ended at t. The rules of the PE say what that can be: the operands of a command, its issue by the
+program, the engine before it; for a tile its stage before, the tile before in that stage, a slot in the stage behind.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class KernelWalk:
         return Ended(min(behind, key=rank)) if behind else None
 
     def _could_issue(self, work: Work, when: int) -> bool:
-        """Whether the issue of a tile can have begun at ``when``: its plan began, a tile left, or one had been issued."""
+        """Whether a tile's issue can have begun at ``when``: its plan began, a tile left, or one had been issued."""
         here = self._here
         assert work.whole is not None
         return (

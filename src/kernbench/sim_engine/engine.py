@@ -134,6 +134,11 @@ class GraphEngine:
         """The memory of every PE, by (sip, cube, pe)."""
         return self.machine.memories.pes
 
+    @property
+    def used_allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
+        """Those of them that anything was asked of."""
+        return self.machine.memories.used_pes
+
     def va_allocator(self, sip: int) -> VirtualAllocator:
         """The virtual addresses of a SIP."""
         return self.machine.memories.va(sip)

@@ -16,10 +16,16 @@ class Memories:
 
     def __init__(self, spec: TopologySpec) -> None:
         self.config = address_config(spec)
-        self.pes: Mapping[PeCoord, PEMemAllocator] = _PeAllocators(self, spec)
+        self._pes = _PeAllocators(self, spec)
+        self.pes: Mapping[PeCoord, PEMemAllocator] = self._pes
         self._spec = spec
         self._cubes: dict[tuple[int, int], CubeMemAllocator] = {}
         self._va: dict[int, VirtualAllocator] = {}
+
+    @property
+    def used_pes(self) -> Mapping[PeCoord, PEMemAllocator]:
+        """The allocators of PEs that anything was asked of."""
+        return self._pes.made
 
     def cube(self, sip: int, cube: int) -> CubeMemAllocator:
         """The SRAM allocator of a cube."""
@@ -42,16 +48,16 @@ class _PeAllocators(Mapping[PeCoord, PEMemAllocator]):
     def __init__(self, memories: Memories, spec: TopologySpec) -> None:
         self._memories = memories
         self._spec = spec
-        self._made: dict[PeCoord, PEMemAllocator] = {}
+        self.made: dict[PeCoord, PEMemAllocator] = {}
 
     def __getitem__(self, key: PeCoord) -> PEMemAllocator:
-        found = self._made.get(key)
+        found = self.made.get(key)
         if found is None:
             sip, cube, pe = key
             spec = self._spec
             if not (0 <= sip < spec.num_sips and 0 <= cube < spec.cubes_per_sip and 0 <= pe < spec.pes_per_cube):
                 raise KeyError(key)
-            found = self._made[key] = PEMemAllocator(0, sip, cube, pe, self._memories.config)
+            found = self.made[key] = PEMemAllocator(0, sip, cube, pe, self._memories.config)
         return found
 
     def __iter__(self) -> Iterator[PeCoord]:

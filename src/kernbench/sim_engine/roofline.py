@@ -1,8 +1,8 @@
 """What bounds a run: the work given to each resource over its rate, and what the time beyond the largest was spent on.
 
 Rates come from the topology, amounts of work from commands and transfers. A bound is that of the busiest instance of a
-resource: a PE's matrix unit, an HBM slice, a link. The time beyond it is, part by part of the critical path, the time in
-which that instance had nothing to do, and what it was busy for longer than its rate says.
+resource: a PE's matrix unit, an HBM slice, a link. The time beyond it is, part by part of the critical path, the time
+in which that instance had nothing to do, and what it was busy for longer than its rate says.
 """
 
 from __future__ import annotations
@@ -160,10 +160,6 @@ class _Pile:
     amount: int = 0
     busy: list[Interval] = field(default_factory=list)
 
-    def add(self, amount: int, start: int, end: int) -> None:
-        self.amount += amount
-        self.busy.append((start, end))
-
 
 @dataclass(slots=True)
 class _Gatherer:
@@ -216,8 +212,8 @@ class _Gatherer:
             shape = _gemm_shape(each.command)
             if shape is not None and self._within(each.launch_id, each.time_ps):
                 assert isinstance(each.command, DotCommand | GemmComposite)
-                where = pe_part(*each.pe, "pe_gemm"), gemm.rate(each.command.a.dtype)
-                piles.setdefault(where, _Pile()).amount += self._whole_macs(shape)
+                unit = pe_part(*each.pe, "pe_gemm"), gemm.rate(each.command.a.dtype)
+                piles.setdefault(unit, _Pile()).amount += self._whole_macs(shape)
         busy = self._busy_of("GEMM")
         for (where, rate), pile in piles.items():
             yield Load(Bound("compute", where, pile.amount, "MACs", rate), tuple(busy.get(where, ())))
@@ -264,19 +260,30 @@ class _Gatherer:
                 yield Load(Bound(found[0], node, pile.amount, "bytes", found[1]), tuple(pile.busy))
 
     def _links(self) -> Iterator[Load]:
-        """Bytes of all transfers, headers included; a link is busy while a transfer that uses it is under way."""
+        """Bytes of all transfers, headers included."""
         graph = self.log.machine.graph
-        piles: dict[Link, _Pile] = {}
+        arrivals: dict[Link, list[tuple[int, int]]] = {}
         for transfer in self.log.sent:
-            start, end = transfer.injected_ps, transfer.delivered_ps
-            if self.path.start_ps <= start <= self.path.end_ps and end < NEVER:
-                for link in transfer.route.links:
-                    piles.setdefault(link, _Pile()).add(transfer.nbytes, start, end)
-        for link, pile in piles.items():
+            start = transfer.injected_ps
+            if self.path.start_ps <= start <= self.path.end_ps and transfer.delivered_ps < NEVER:
+                for link, offset in zip(transfer.route.links, transfer.route.offsets, strict=True):
+                    arrivals.setdefault(link, []).append((start + offset, transfer.nbytes))
+        for link, given in arrivals.items():
             host = graph.edge(link.src, link.dst).link_class in HOST_LINKS
-            where = f"{link.src} → {link.dst}"
-            bound = Bound("host link" if host else "NoC", where, pile.amount, "bytes", link.bw_gbs)
-            yield Load(bound, tuple(pile.busy))
+            amount = sum(nbytes for _, nbytes in given)
+            bound = Bound("host link" if host else "NoC", f"{link.src} → {link.dst}", amount, "bytes", link.bw_gbs)
+            yield Load(bound, _in_turn(link, given))
+
+
+def _in_turn(link: Link, arrivals: list[tuple[int, int]]) -> tuple[Interval, ...]:
+    """When a link is busy if transfers use it whole and in turn: how they share it changes none of its idle time."""
+    found: list[Interval] = []
+    free_at = 0
+    for when, nbytes in sorted(arrivals):
+        start = max(when, free_at)
+        free_at = start + link.serialise_ps(nbytes)
+        found.append((start, free_at))
+    return tuple(found)
 
 
 def _gemm_shape(command: PeCommand) -> tuple[int, int, int] | None:

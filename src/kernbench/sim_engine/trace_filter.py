@@ -43,6 +43,10 @@ class TraceFilter:
         )
 
 
+EVERYTHING = TraceFilter()
+"""Keeps all tracks."""
+
+
 def parse_filter(text: str, nodes: Iterable[str]) -> TraceFilter:
     """The filter that ``text`` says: globs with commas between, ``!`` before what is left out.
 

@@ -51,8 +51,10 @@ def trace_events(trace: Trace) -> Iterator[Event]:
 
 @dataclass(slots=True)
 class _Numbers:
-    """The process of each place and the thread of each lane. One count for both: a thread is never named like a process,
-    since readers take a process's number for that of its first thread."""
+    """The process of each place and the thread of each lane, in one count.
+
+    Readers take the number of a process for that of its first thread too, so no thread may have it.
+    """
 
     pids: dict[Place, int] = field(default_factory=dict)
     tids: dict[tuple[Track, int], int] = field(default_factory=dict)

@@ -236,15 +236,17 @@ def _of_command(event: OpStarted) -> Work:
 def _engine_and_name(what: object) -> tuple[str, str]:
     match what:
         case LoadCommand():
-            return ENGINE_OF["dma_read"], "load"
+            found = ENGINE_OF["dma_read"], "load"
         case StoreCommand():
-            return ENGINE_OF["dma_write"], "store"
+            found = ENGINE_OF["dma_write"], "store"
         case MathCommand():
-            return ENGINE_OF["math"], what.operator
+            found = ENGINE_OF["math"], what.operator
         case DotCommand():
-            return PLAN, "dot"
+            found = PLAN, "dot"
         case GemmComposite():
-            return PLAN, "gemm composite"
+            found = PLAN, "gemm composite"
         case MathComposite():
-            return PLAN, f"{what.operator} composite"
-    return OTHER, type(what).__name__.removesuffix("Command").lower()
+            found = PLAN, f"{what.operator} composite"
+        case _:
+            found = OTHER, type(what).__name__.removesuffix("Command").lower()
+    return found

@@ -1,0 +1,28 @@
+"""Every registered bench, with its defaults, timing only: wall time, simulated time, events."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernbench import benches
+from kernbench.runtime_api.bench_registry import known_benches
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.builder import Topology
+
+assert benches.__all__  # importing it registers them
+
+
+@pytest.mark.parametrize("name", [bench.name for bench in known_benches()])
+def test_bench(benchmark, topology: Topology, name: str) -> None:
+    bench = next(each for each in known_benches() if each.name == name)
+    done = benchmark.pedantic(
+        lambda: run_bench(
+            topology=topology,
+            bench_fn=bench,
+            engine_factory=lambda topology, _: GraphEngine(topology, enable_data=False),
+        ),
+        rounds=1,
+    )
+    assert done.error is None
+    benchmark.extra_info |= {"sim_ns": done.sim_ns, "events": done.engine.n_events}

@@ -1,0 +1,138 @@
+"""Where the time of a run went, as tables."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kernbench.cli.console import bar, number, show, table, text
+from kernbench.common.units import format_size
+from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
+from kernbench.sim_engine.critical_path_model import CriticalPath
+from kernbench.sim_engine.roofline import Bound, Roofline
+
+SMALLEST_SHARE = 0.002
+MOST_LINES = 16
+
+
+def print_explanation(console: Console, found: RunExplanation) -> None:
+    """The longest launch of each name, then the run."""
+    for launch in found.longest_of_each_name():
+        show(console, _path(f"Launch {launch.name!r}", launch.path), _lines(launch))
+        show(console, _bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
+        _verdict(console, f"launch {launch.name!r}", launch.roofline)
+    show(console, _path("Run", found.path), _bounds("Run", found.roofline), _differences(found.roofline))
+    _verdict(console, "run", found.roofline)
+
+
+def _path(what: str, path: CriticalPath) -> Table:
+    made = table(f"{what}: critical path", text("spent on"), number("ns"), number("share"), text(""))
+    for each in path.parts:
+        share = each.ps / path.ps
+        made.add_row(each.part, f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
+    made.add_row("all", f"{path.ps / 1000:,.3f}", "", "", style="bold")
+    return made
+
+
+def _lines(launch: LaunchExplanation) -> Table:
+    count = f"  (busy: added up over {launch.pe_count} PEs)" if launch.pe_count > 1 else ""
+    made = table(
+        f"Lines of {Path(launch.file).name}{count}",
+        number("line"),
+        text("source"),
+        number("on the path ns"),
+        number("share"),
+        text("engines busy, ns"),
+    )
+    shown = sorted(launch.lines, key=lambda each: -each.path_ns)[:MOST_LINES]
+    for each in sorted(shown, key=lambda each: each.line):
+        share = each.path_ns * 1000 / launch.path.ps
+        source = linecache.getline(launch.file, each.line).strip()
+        made.add_row(str(each.line), _short(source), f"{each.path_ns:,.3f}", f"{share:.1%}", _busy(each))
+    return made
+
+
+def _busy(line: LineUse) -> str:
+    return ", ".join(f"{each.engine} {each.ns:,.0f}" for each in line.busy)
+
+
+def _short(source: str, most: int = 40) -> str:
+    return source if len(source) <= most else f"{source[: most - 2].rstrip()} …"
+
+
+def _bounds(what: str, found: Roofline) -> Table:
+    made = table(
+        f"{what}: bounds",
+        text("resource"),
+        text("busiest"),
+        number("work"),
+        number("rate"),
+        number("at least ns"),
+        number("of the time"),
+        text(""),
+    )
+    for each in found.bounds:
+        share = each.ps / found.measured_ps if found.measured_ps else 0.0
+        work, rate = _work(each)
+        made.add_row(each.resource, each.where, work, rate, f"{each.ns:,.3f}", f"{share:.1%}", bar(share, 12))
+    return made
+
+
+def _work(bound: Bound) -> tuple[str, str]:
+    if bound.unit == "bytes":
+        return format_size(bound.amount), f"{bound.rate:g} GB/s"
+    return f"{bound.amount:,} {bound.unit}", f"{bound.rate:g}/ns"
+
+
+def _differences(found: Roofline) -> Table | None:
+    binding = found.binding
+    if binding is None:
+        return None
+    made = table(
+        f"What the time beyond the {binding.resource} bound was spent on",
+        text("it had nothing to do during"),
+        number("ns"),
+        number("of the time"),
+        text(""),
+    )
+    made.add_row(f"{binding.resource} bound", *_row(binding.ps, found), style="cyan")
+    for name, ps in _visible(found):
+        made.add_row(name, *_row(ps, found))
+    made.add_row("measured", f"{found.measured_ps / 1000:,.3f}", "", "", style="bold")
+    return made
+
+
+def _visible(found: Roofline) -> Iterator[tuple[str, int]]:
+    """The differences that can be seen, the largest first; the others in one."""
+    least = SMALLEST_SHARE * found.measured_ps
+    ordered = sorted(found.differences, key=lambda each: -abs(each.ps))
+    yield from ((each.what, each.ps) for each in ordered if abs(each.ps) >= least)
+    small = [each.ps for each in ordered if abs(each.ps) < least]
+    if small:
+        yield "anything else", sum(small)
+
+
+def _row(ps: int, found: Roofline) -> tuple[str, str, str]:
+    share = ps / found.measured_ps
+    return f"{ps / 1000:,.3f}", f"{share:.1%}", bar(share)
+
+
+def _verdict(console: Console, what: str, found: Roofline) -> None:
+    for line in _sentences(what, found):
+        console.print(line, style="bold", soft_wrap=True)
+    console.print()
+
+
+def _sentences(what: str, found: Roofline) -> Iterable[str]:
+    binding = found.binding
+    if binding is None:
+        return (f"{what}: nothing was computed or moved",)
+    useful = f"; {found.useful:.1%} of the MACs are useful, the rest is at the edges of tiles"
+    return (
+        f"{what}: {binding.resource} binds, at {binding.where}: {binding.ns:,.3f} ns; "
+        f"measured {found.beyond:.1%} more{useful if found.useful < 1 else ''}",
+    )

@@ -1,0 +1,115 @@
+"""Where the time of a run went: critical paths, lines of kernels, rooflines; of every launch, and of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.runtime_api.launch_report import launches_of
+from kernbench.sim_engine.clock import NEVER
+from kernbench.sim_engine.critical_path import PathFinder
+from kernbench.sim_engine.critical_path_model import CriticalPath, Spent
+from kernbench.sim_engine.engine import RequestHandle
+from kernbench.sim_engine.roofline import Roofline, roofline
+from kernbench.sim_engine.statistics import union_ps
+from kernbench.sim_engine.trace_log import PLAN, TraceLog
+from kernbench.triton_emu.source import kernel_source
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTime:
+    """How long an engine was busy: the union of its works' intervals, summed over PEs."""
+
+    engine: str
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class LineUse:
+    """A line of a kernel: its ns on the critical path, in all and by part, and how long it kept engines busy."""
+
+    line: int
+    path_ns: float
+    parts: tuple[Spent, ...]
+    busy: tuple[EngineTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchExplanation:
+    """Where a launch's time went; ``file`` is where its kernel is written."""
+
+    name: str
+    request_id: int
+    pe_count: int
+    file: str
+    path: CriticalPath
+    lines: tuple[LineUse, ...]
+    roofline: Roofline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExplanation:
+    """Where a run's time went, and that of each of its launches."""
+
+    path: CriticalPath
+    roofline: Roofline
+    launches: tuple[LaunchExplanation, ...]
+
+    def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
+        """The launch of each name that took longest."""
+        found: dict[str, LaunchExplanation] = {}
+        for launch in self.launches:
+            best = found.get(launch.name)
+            if best is None or launch.path.ps > best.path.ps:
+                found[launch.name] = launch
+        return tuple(found.values())
+
+
+def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
+    """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
+    finder = PathFinder(log, handles)
+    path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
+    launches = tuple(_launch(log, finder, handle) for handle in launches_of(handles))
+    return RunExplanation(path=path, roofline=roofline(log, path), launches=launches)
+
+
+def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle) -> LaunchExplanation:
+    path = finder.of_request(handle)
+    msg = handle.msg
+    assert isinstance(msg, KernelLaunchMsg)
+    return LaunchExplanation(
+        name=msg.name or msg.kernel.name,
+        request_id=handle.request_id,
+        pe_count=len(msg.targets),
+        file=kernel_source(msg.kernel.function).file,
+        path=path,
+        lines=_lines(log, handle.request_id, path),
+        roofline=roofline(log, path, handle.request_id),
+    )
+
+
+def _lines(log: TraceLog, launch_id: int, path: CriticalPath) -> tuple[LineUse, ...]:
+    """Every line that issued a command, and those that the path goes through."""
+    busy: dict[tuple[int, str], dict[PeCoord, list[Interval]]] = {}
+    for work in log.works:
+        if work.launch_id == launch_id and work.engine != PLAN and work.end_ps < NEVER:
+            of_line = busy.setdefault((work.line, work.engine), {})
+            of_line.setdefault(work.pe, []).append((work.start_ps, work.end_ps))
+    times: dict[int, list[EngineTime]] = {}
+    for (line, engine), of_pes in busy.items():
+        ns = ps_to_ns(sum(union_ps(intervals) for intervals in of_pes.values()))
+        times.setdefault(line, []).append(EngineTime(engine, ns))
+    on_path = {each.line: each for each in path.lines}
+    return tuple(
+        LineUse(
+            line,
+            on_path[line].ns if line in on_path else 0.0,
+            on_path[line].parts if line in on_path else (),
+            tuple(times.get(line, ())),
+        )
+        for line in sorted({*times, *on_path})
+    )

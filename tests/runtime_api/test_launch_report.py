@@ -1,0 +1,82 @@
+"""What a run did, and where its time went, as the command line shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernbench.cli.run_engine import Limits, RunEngine
+from kernbench.messages.requests import PeDmaMsg
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.launch_report import report_run
+from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
+from kernbench.sim_engine.trace_log import TraceLog
+from kernbench.topology.builder import Topology, resolve_topology
+
+SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
+
+
+@pytest.fixture(scope="module")
+def small() -> Topology:
+    return resolve_topology("default", SMALL)
+
+
+def two_kernels(torch: Any) -> None:
+    """A product, twice, and a sum."""
+    a = torch.zeros(64, 64, dtype="f16", name="A")
+    c = torch.zeros(64, 64, dtype="f16", name="C")
+    for _ in range(2):
+        torch.launch("product", "gemm_composite", a, a, c, 64, 64, 64, "f16")
+    torch.launch("copy", "offset_copy", a, c, 64, 0, "f16")
+
+
+def explained(machine: Topology) -> tuple[RunEngine, RunExplanation]:
+    engine = RunEngine(machine, False, Limits())
+    log = TraceLog(engine.machine, memories=True)
+    result = run_bench(topology=machine, bench_fn=two_kernels, engine_factory=lambda *_: engine)
+    if result.error is not None:
+        raise result.error
+    return engine, explain_run(log, engine.handles, 0.0, result.sim_ns)
+
+
+def test_a_run_without_launches_has_no_engines(small: Topology) -> None:
+    engine = RunEngine(small, False, Limits())
+    engine.wait(engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=PhysAddr.hbm_addr(0, 0, 0, 0).encode(), nbytes=4096)))
+    report = report_run(engine, engine.handles)
+    assert (report.launches, report.engines) == ((), ())
+    assert report.traffic.hbm_out == 4096
+    assert report.traffic.hbm_in == 32
+    assert report.traffic.to_machine == 0
+
+
+def test_launches_add_up(small: Topology) -> None:
+    engine, found = explained(small)
+    report = report_run(engine, engine.handles)
+    assert [(each.name, each.launches) for each in report.launches] == [("product", 2), ("copy", 1)]
+    for launch, split in zip(found.longest_of_each_name(), report.launches, strict=True):
+        assert split.total_ns == pytest.approx(launch.path.ps / 1000)
+        assert sum(share.ns for share in split.shares) == pytest.approx(split.slowest_ns)
+
+
+def test_every_launch_and_the_run_are_explained(small: Topology) -> None:
+    _, found = explained(small)
+    assert [launch.name for launch in found.launches] == ["product", "product", "copy"]
+    for each in (found, *found.launches):
+        assert sum(part.ps for part in each.path.parts) == each.path.ps == each.roofline.measured_ps
+        binding = each.roofline.binding
+        assert binding is not None
+        assert binding.ps + sum(gap.ps for gap in each.roofline.differences) == each.path.ps
+    assert sum(launch.path.ps for launch in found.launches) < found.path.ps
+
+
+def test_lines_of_a_kernel(small: Topology) -> None:
+    _, found = explained(small)
+    launch = found.launches[0]
+    assert launch.file.endswith("kernels/gemm.py")
+    (line,) = launch.lines
+    busy = {each.engine: each.ns for each in line.busy}
+    assert busy["GEMM"] == 4 * 16
+    assert set(busy) == {"DMA in", "fetch", "GEMM", "store", "DMA out"}
+    assert line.path_ns * 1000 == sum(part.ps for part in line.parts)
