@@ -85,9 +85,9 @@ def test_the_index_finds_what_a_list_finds(changes, asked) -> None:
         else:
             index.add(low, high, number)
             there.append((low, high, number))
-        low, high = asked
-        expected = {n for a, b, n in there if a < b and a < high and low < b}
-        if low < high:
-            assert set(index.find(low, high)) == expected
-            assert not (index.misses(low, high) and expected)
+        begin, end = asked
+        expected = {n for a, b, n in there if a < b and a < end and begin < b}
+        if begin < end:
+            assert set(index.find(begin, end)) == expected
+            assert not (index.misses(begin, end) and expected)
         assert index.is_empty == all(a >= b for a, b, _ in there)

@@ -258,7 +258,7 @@ class KernelWalk:
                 return Ended(same)
         if self._here.is_first(work):
             issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_scheduler.attrs.issue_ns)
-            if issue_ps and self._could_issue(work, self.chain.at_ps - issue_ps):
+            if self._could_issue(work, self.chain.at_ps - issue_ps):
                 self.chain.back_to(self.chain.at_ps - issue_ps, Part.TILE_ISSUE, self.pe, work.line)
                 return Issuing(work)
         behind = [each for each in ended if rank(each) > rank(work)]
@@ -271,7 +271,7 @@ class KernelWalk:
         return (
             work.whole.start_ps == when
             or any(each.whole is not None for each in stages(here.ended_at(when)))
-            or any(each.tile != work.tile for each in here.tiles_begun_at(when))
+            or (when < self.chain.at_ps and any(each.tile != work.tile for each in here.tiles_begun_at(when)))
         )
 
     def _issue_start(self, work: Work) -> Place | None:

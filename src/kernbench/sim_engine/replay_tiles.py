@@ -29,11 +29,13 @@ class Part:
     """An operand of a composite, by the name that the records of its tiles give it.
 
     ``axes``: along which of m, k, n each of its axes lies; None: an axis of one element, for every tile.
+    ``at_end``: only tiles of the last step along K use it.
     """
 
     name: str
     operand: Operand
     axes: tuple[int | None, ...]
+    at_end: bool = False
 
     def window(self, tile: Tile, sizes: tuple[int, int, int]) -> Operand:
         """What ``tile`` uses of it, where tiles are of ``sizes`` (m, k, n)."""
@@ -53,7 +55,7 @@ def parts_of(record: OpRecord) -> tuple[Part, ...]:
             found.append(Part(names[n] if names else f"x{n}", x, axes[n] if axes else (_M, _N)))
     for n, step in enumerate(record.params.epilogue):
         if isinstance(step.operand, Operand):
-            found.append(Part(f"epilogue{n}", step.operand, _epilogue_axes(step.name, step.operand)))
+            found.append(Part(f"epilogue{n}", step.operand, _epilogue_axes(step.name, step.operand), at_end=True))
     return (*found, Part("out", record.output, (_M, _N)))
 
 
@@ -132,9 +134,9 @@ class TiledReplay:
         self._samples[part.name, tile] = load(store, part.window(tile, self._sizes), private=True)
 
     def _fetch(self, tile: Tile, store: MemoryStore) -> None:
-        """Sample what lies in TCM; the epilogue's operands with the last step along K."""
+        """Sample what lies in TCM."""
         for part in self._staged:
-            needed = tile[2] == self._last or not part.name.startswith("epilogue")
+            needed = tile[2] == self._last or not part.at_end
             if needed and (part.name, tile) not in self._samples:
                 self._sample(part, tile, store)
 

@@ -79,7 +79,7 @@ def _accesses(record: OpRecord) -> list[Access]:
         return []
     times = record.t_start_ps, record.t_end_ps
     if record.params.tile_sizes is not None and record.output is not None:
-        return [Access(record, part.operand, part.name == "out", *times, part) for part in parts_of(record)]
+        return [Access(record, part.operand, part.operand is record.output, *times, part) for part in parts_of(record)]
     found = [Access(record, x, False, *times) for x in record.inputs if isinstance(x, Operand)]
     return [*found, Access(record, record.output, True, *times)] if record.output is not None else found
 

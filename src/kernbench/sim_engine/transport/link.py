@@ -55,6 +55,7 @@ class Link(Input):
 
     __slots__ = (
         "armed_at",
+        "arrive_rank",
         "busy_hook",
         "busy_ps",
         "bw_gbs",
@@ -94,6 +95,7 @@ class Link(Input):
     ) -> None:
         super().__init__(index)
         self.clock = clock
+        self.arrive_rank = RANK_ARRIVE + index
         self.src, self.dst = ends
         self.bw_gbs = bw_gbs
         self.overhead_ps = overhead_ps
@@ -192,7 +194,11 @@ class Link(Input):
     def arm(self, now: int) -> None:
         """See to it that an arbitration happens at the first moment when the front request can be granted, if known."""
         when, _, source = self.requests[0]
-        when = max(when, self.free_at, now, self._room_at(source.fifo[0].need, now))
+        when = max(when, self.free_at)
+        when = max(when, now)
+        need = source.fifo[0].need
+        if self.used + need > self.capacity:
+            when = max(when, self._room_at(need, now))
         if when < self.armed_at:
             self.armed_at = when
             self.pending += 1
@@ -235,12 +241,15 @@ class Link(Input):
         if hop == len(packet.links):
             self._finish(packet, tail, now)
         else:
-            self.hold(size, now)
+            if self.credits and self.credits[0][0] <= now:
+                self._collect(now)
+            used = self.used = self.used + size
+            self.peak = max(self.peak, used)
             if hop + 1 == len(packet.links):
                 packet.need = 0
             packet.tail = tail + self.hop_ps
             packet.callbacks = ARRIVE
-            self.clock.at(now + self.hop_ps, RANK_ARRIVE + self.index, packet)
+            self.clock.at(now + self.hop_ps, self.arrive_rank, packet)
         source.leave(packet, tail, now)
 
     def _finish(self, packet: Packet, tail: int, now: int) -> None:
@@ -360,9 +369,11 @@ def note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
 
 def _arrive(packet: Packet) -> None:
     link = packet.links[packet.hop - 1]
-    link.fifo.append(packet)
-    if len(link.fifo) == 1:
-        link.offer(max(link.ready_at, link.clock.time))
+    fifo = link.fifo
+    fifo.append(packet)
+    if len(fifo) == 1:
+        now = link.clock.time
+        packet.links[packet.hop].request(link, link.ready_at if link.ready_at > now else now)
 
 
 def _deliver(packet: Packet) -> None:
