@@ -252,3 +252,12 @@ def test_express_changes_no_time() -> None:
         return [*(t.total_ns for t in traces), *ends, engine.now]
 
     assert times(True) == times(False)
+
+
+def test_a_sideband_credit_takes_the_time_of_the_way_and_occupies_nothing(engine: GraphEngine) -> None:
+    src, dst = "sip0.cube0.pe0.pe_dma", "sip0.cube5.pe3.pe_dma"
+    links = engine.machine.route(src, dst).links
+    expected = sum(link.overhead_ps for link in links) + round(16 * 1000 / min(link.bw_gbs for link in links))
+    assert abs(engine.machine.sideband_ps(src, dst, 16) - expected) <= 1
+    assert engine.machine.clock.next_time() > 1 << 60
+    assert all(link.nbytes == 0 for link in links)

@@ -31,8 +31,8 @@ class LimitReached(RunError):  # noqa: N818 - it says what happened
 class RunEngine(GraphEngine):
     """A GraphEngine that keeps the handles of all requests, and raises LimitReached where one waits."""
 
-    def __init__(self, topology: Topology, enable_data: bool, limits: Limits) -> None:
-        super().__init__(topology, enable_data)
+    def __init__(self, topology: Topology, enable_data: bool, limits: Limits, *, sanitize: bool = False) -> None:
+        super().__init__(topology, enable_data, sanitize=sanitize)
         self.handles: list[RequestHandle] = []
         self._limits = limits
         self._last_ps = NEVER if limits.sim_ns is None else ns_to_ps(limits.sim_ns)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from kernbench.cli.console import Json
-from kernbench.cli.explain_json import explanation_document
+from kernbench.cli.run_extras import Extras, extras_document
 from kernbench.cli.run_tables import RunHead
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
-from kernbench.runtime_api.run_explanation import RunExplanation
 from kernbench.topology.builder import Topology
 
 
-def run_document(machine: Topology, head: RunHead, report: RunReport, found: RunExplanation | None = None) -> Json:
-    """Everything about a run; where its time went, if that was asked."""
+def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Extras | None = None) -> Json:
+    """Everything about a run."""
     document: dict[str, Json] = {
         "bench": head.bench,
         "params": head.params.model_dump(mode="json"),
@@ -41,7 +40,7 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, found: Run
         },
         "leaked": [str(leak) for leak in head.leaks],
     }
-    return document if found is None else document | {"explanation": explanation_document(found)}
+    return document if extras is None else document | extras_document(extras)
 
 
 def _phases(summary: BenchSummary) -> Json:

@@ -9,8 +9,9 @@ from pathlib import Path
 import rich_click as click
 
 from kernbench.cli.run_engine import RunEngine
+from kernbench.cli.run_extras import Extras
 from kernbench.common.errors import InputError
-from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
+from kernbench.runtime_api.run_explanation import explain_run
 from kernbench.sim_engine.op_log_io import checked_path, writable, write_op_log
 from kernbench.sim_engine.trace import make_trace
 from kernbench.sim_engine.trace_filter import EVERYTHING, LINKS, MEMORY, TraceFilter, parse_filter
@@ -27,6 +28,7 @@ class Outputs:
     trace: Path | None = None
     keep: TraceFilter = EVERYTHING
     explain: bool = False
+    sanitize: bool = False
 
     def observe(self, engine: RunEngine) -> TraceLog | None:
         """Begin to observe ``engine``, as far as something wanted needs it."""
@@ -35,9 +37,12 @@ class Outputs:
         links = self.trace is not None and self.keep.may_keep(LINKS)
         return TraceLog(engine.machine, links=links, memories=self.explain or self.keep.may_keep(MEMORY))
 
-    def explanation(self, engine: RunEngine, log: TraceLog | None, end_ns: float) -> RunExplanation | None:
-        """Where the time up to ``end_ns`` went, if that is wanted."""
-        return explain_run(log, engine.handles, 0.0, end_ns) if self.explain and log is not None else None
+    def extras(self, engine: RunEngine, log: TraceLog | None, end_ns: float) -> Extras:
+        """What the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
+        return Extras(
+            explanation=explain_run(log, engine.handles, 0.0, end_ns) if self.explain and log is not None else None,
+            findings=engine.findings() if self.sanitize else None,
+        )
 
     def write(self, engine: RunEngine, log: TraceLog | None) -> None:
         """Write the files."""
@@ -49,7 +54,7 @@ class Outputs:
 
 
 def wanted_outputs(
-    machine: Topology, op_log: str | None, trace: str | None, keep: str | None, explain: bool
+    machine: Topology, op_log: str | None, trace: str | None, keep: str | None, *, explain: bool, sanitize: bool
 ) -> Outputs:
     """The outputs that options ask for. InputError for a file that cannot be written and for a filter without sense."""
     if keep is not None and trace is None:
@@ -59,6 +64,7 @@ def wanted_outputs(
         trace=None if trace is None else writable(trace),
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
         explain=explain,
+        sanitize=sanitize,
     )
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import bar, facts, number, show, table, text
-from kernbench.cli.explain_tables import print_explanation
+from kernbench.cli.run_extras import Extras, print_extras
 from kernbench.common.config import ConfigModel
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_ns, format_size
@@ -17,7 +17,6 @@ from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.memory import CleanupReport, LeakedMemory
-from kernbench.runtime_api.run_explanation import RunExplanation
 from kernbench.sim_engine.statistics import Share
 from kernbench.topology.builder import Topology
 
@@ -62,15 +61,15 @@ class RunHead:
 
 
 def print_run(
-    console: Console, machine: Topology, head: RunHead, report: RunReport, found: RunExplanation | None = None
+    console: Console, machine: Topology, head: RunHead, report: RunReport, extras: Extras | None = None
 ) -> None:
     """Everything about a run, the most important last."""
     show(console, facts("Run", _about(machine, head)), _phases(head))
     for launch in report.launches:
         show(console, _launch(launch))
     show(console, _engines(report), _links(report), facts("Traffic", _traffic(report)))
-    if found is not None:
-        print_explanation(console, found)
+    if extras is not None:
+        print_extras(console, extras)
     if report.under_way:
         console.print(f"under way when it ended: {_some(report.under_way)}", style="yellow", soft_wrap=True)
     for line, style in _verdict(head):

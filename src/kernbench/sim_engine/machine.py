@@ -111,5 +111,9 @@ class Machine:
         """How long a header takes on an empty machine, without the handling at its end."""
         return self.route(src, dst).latency_ps(self.header_bytes)
 
+    def sideband_ps(self, src: str, dst: str, nbytes: int) -> int:
+        """Delay of a credit of ``nbytes`` from one part to another: the way's own time, and it occupies nothing."""
+        return self.network.sideband_ps(self.route(src, dst), nbytes)
+
     def _deliver(self, transfer: Transfer) -> None:
         self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)

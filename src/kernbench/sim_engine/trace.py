@@ -59,11 +59,11 @@ class _Maker:
         flows.make()
         return self.trace
 
-    def _track(self, place: Place, row: str, order: int, labels: tuple[str, ...]) -> Track | None:
+    def _track(self, place: Place, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
         """The track, made when it is first used; None when it is filtered out."""
         found = self.tracks.get((place, row))
         if found is None:
-            found = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(labels))
+            found = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(kinds, nodes))
         return found if found.kept else None
 
     def _span(self, track: Track | None, span: Span) -> Span | None:
@@ -76,20 +76,20 @@ class _Maker:
 
     def _request(self, handle: RequestHandle) -> Span | None:
         what = type(handle.msg).__name__.removesuffix("Msg")
-        track = self._track(Place("host"), "requests", 0, (HOST, "host"))
+        track = self._track(Place("host"), "requests", 0, (HOST,), "host")
         name = f"{what} {handle.msg.name}".strip()
         facts = (fact("request", handle.request_id),)
         return self._span(track, Span(name, handle.submitted_ps, handle.ended_ps, facts))
 
     def _kernel(self, handle: RequestHandle, report: PeReport) -> Span | None:
         node = pe_part(*report.pe, "pe_cpu")
-        track = self._track(self._place(node), "cpu", 0, (PES, CPU, node))
+        track = self._track(self._place(node), "cpu", 0, (PES, CPU), node)
         facts = (fact("request", handle.request_id), fact("late", report.late))
         return self._span(track, Span(handle.msg.name or "kernel", report.start_ps, report.end_ps, facts))
 
     def _work(self, work: Work) -> Span | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
-        track = self._track(self._place(work.node), work.engine, PE_ROWS.index(work.engine), (PES, kind, work.node))
+        track = self._track(self._place(work.node), work.engine, PE_ROWS.index(work.engine), (PES, kind), work.node)
         where = " " + ",".join(map(str, work.tile)) if work.tile is not None else ""
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
         return self._span(track, Span(work.name + where, work.start_ps, work.end_ps, facts))
@@ -98,7 +98,7 @@ class _Maker:
         if end_ps == start_ps:  # a CPU that takes no time for messages has no row
             return None
         kind = self.graph.node(node).kind
-        track = self._track(self._place(node), kind, 0, (CONTROL, node))
+        track = self._track(self._place(node), kind, 0, (CONTROL,), node)
         return self._span(track, Span(name, start_ps, end_ps))
 
     def _memories(self, flows: FlowMaker) -> None:
@@ -107,15 +107,15 @@ class _Maker:
         for turn in self.log.turns:
             way = "write" if turn.writing else "read"
             tcm = self.graph.node(turn.node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
-            track = self._track(place, f"{turn.node} TCM {way}" if tcm else turn.node, 0, (MEMORY, turn.node))
+            track = self._track(place, f"{turn.node} TCM {way}" if tcm else turn.node, 0, (MEMORY,), turn.node)
             flows.note_turn(turn, self._span(track, Span(way, turn.start_ps, turn.end_ps)))
 
     def _links(self) -> None:
         order = {(edge.src, edge.dst): at for at, edge in enumerate(self.graph.edges)} if self.log.busy else {}
         place = Place("links", 2)
         for each in self.log.busy:
-            labels = (LINKS, each.src, each.dst)
-            track = self._track(place, f"{each.src} → {each.dst}", order[each.src, each.dst], labels)
+            row = f"{each.src} → {each.dst}"
+            track = self._track(place, row, order[each.src, each.dst], (LINKS,), each.src, each.dst)
             facts = (fact("transfer", each.transfer_id),)
             self._span(track, Span(f"{each.nbytes} B", each.start_ps, each.end_ps, facts))
 

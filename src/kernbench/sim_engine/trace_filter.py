@@ -30,17 +30,15 @@ class TraceFilter:
     wanted: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
 
-    def keeps(self, labels: Iterable[str]) -> bool:
-        """Whether a track with these labels, its kinds and the nodes it is about, is kept."""
-        names = tuple(labels)
-        wanted = not self.wanted or _match(self.wanted, names)
-        return wanted and not _match(self.unwanted, names)
+    def keeps(self, kinds: tuple[str, ...], nodes: tuple[str, ...]) -> bool:
+        """Whether a track of these kinds, about these nodes, is kept."""
+        wanted = not self.wanted or _match(self.wanted, kinds, nodes)
+        return wanted and not _match(self.unwanted, kinds, nodes)
 
     def may_keep(self, kind: str) -> bool:
         """Whether tracks of this kind can be kept: if not, there is no need to observe what they show."""
-        return not _match(self.unwanted, (kind,)) and (
-            not self.wanted or any(fnmatchcase(kind, each) or each not in KINDS for each in self.wanted)
-        )
+        wanted = not self.wanted or any(fnmatchcase(kind, each) or each not in KINDS for each in self.wanted)
+        return wanted and not _match(self.unwanted, (kind,), ())
 
 
 EVERYTHING = TraceFilter()
@@ -68,5 +66,6 @@ def parse_filter(text: str, nodes: Iterable[str]) -> TraceFilter:
     )
 
 
-def _match(globs: Iterable[str], names: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs for name in names)
+def _match(globs: Iterable[str], kinds: tuple[str, ...], nodes: tuple[str, ...]) -> bool:
+    """Whether a glob matches a kind or a node; the name of a kind means that (``host`` is a part as well)."""
+    return any(fnmatchcase(name, glob) for glob in globs for name in (kinds if glob in KINDS else (*kinds, *nodes)))

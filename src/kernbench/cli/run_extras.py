@@ -1,0 +1,121 @@
+"""What a report has beside its figures, when it is asked for: where the time went, and what the sanitizer found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from kernbench.cli.console import Json, number, show, table, text
+from kernbench.cli.explain_json import explanation_document
+from kernbench.cli.explain_tables import print_explanation
+from kernbench.common.ids import cube_part
+from kernbench.common.units import format_size
+from kernbench.messages.requests import PeCoord
+from kernbench.runtime_api.run_explanation import RunExplanation
+from kernbench.sim_engine.sanitizer import Finding, Side
+
+WRONG = ("unwritten", "race")
+"""Findings that make a run fail; a wait for scratch only costs time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """None: it was not asked for."""
+
+    explanation: RunExplanation | None = None
+    findings: tuple[Finding, ...] | None = None
+
+
+def is_wrong(extras: Extras) -> bool:
+    """Whether something was found that makes numbers depend on chance."""
+    return any(finding.kind in WRONG for finding in extras.findings or ())
+
+
+def print_extras(console: Console, extras: Extras) -> None:
+    """What there is."""
+    if extras.explanation is not None:
+        print_explanation(console, extras.explanation)
+    if extras.findings is not None:
+        show(console, _findings(extras.findings))
+        for finding in extras.findings:
+            console.print(str(finding), style="bold red" if finding.kind in WRONG else "yellow", soft_wrap=True)
+        if not extras.findings:
+            console.print("sanitizer: nothing found", style="green")
+        console.print()
+
+
+def extras_document(extras: Extras) -> dict[str, Json]:
+    """What there is, as entries of the document of a run."""
+    found: dict[str, Json] = {}
+    if extras.explanation is not None:
+        found["explanation"] = explanation_document(extras.explanation)
+    if extras.findings is not None:
+        found["findings"] = [_finding(each) for each in extras.findings]
+    return found
+
+
+def _findings(findings: tuple[Finding, ...]) -> Table:
+    made = table(
+        "Sanitizer",
+        text("finding"),
+        text("kernel"),
+        text("line"),
+        text("PE"),
+        text("tensor"),
+        *(number(name) for name in ("bytes", "from ns", "to ns", "times")),
+    )
+    for each in findings:
+        made.add_row(
+            each.kind,
+            each.kernel or "host",
+            _lines(each),
+            _pes(each),
+            each.tensor or each.space,
+            format_size(each.nbytes),
+            f"{each.t_start_ns:,.3f}",
+            f"{each.t_end_ns:,.3f}",
+            f"{each.count:,}",
+        )
+    return made
+
+
+def _lines(finding: Finding) -> str:
+    sides = (finding.side, finding.other) if finding.other is not None else (finding.side,)
+    return " × ".join(f"{side.line} {side.action}" if side.line else side.action for side in sides)
+
+
+def _pes(finding: Finding) -> str:
+    sides = (finding.side, finding.other) if finding.other is not None else (finding.side,)
+    return " × ".join(dict.fromkeys(_pe(side.pe) for side in sides))
+
+
+def _pe(pe: PeCoord | None) -> str:
+    return "host" if pe is None else cube_part(pe[0], pe[1], f"pe{pe[2]}")
+
+
+def _finding(each: Finding) -> Json:
+    return {
+        "kind": each.kind,
+        "message": each.message,
+        "space": each.space,
+        "tensor": each.tensor,
+        "address": each.address,
+        "nbytes": each.nbytes,
+        "count": each.count,
+        "side": _side(each.side),
+        "other": None if each.other is None else _side(each.other),
+    }
+
+
+def _side(side: Side) -> Json:
+    return {
+        "action": side.action,
+        "kernel": side.kernel,
+        "line": side.line,
+        "pe": None if side.pe is None else list(side.pe),
+        "writes": side.writes,
+        "t_start_ns": side.t_start_ns,
+        "t_end_ns": side.t_end_ns,
+    }

@@ -1,0 +1,125 @@
+"""A run of ``kernbench run`` under observation: the engine it is made on, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kernbench.cli.console import print_json, stdout, steps
+from kernbench.cli.failures import FAILED, INTERRUPTED
+from kernbench.cli.run_engine import Limits, RunEngine
+from kernbench.cli.run_extras import Extras, is_wrong
+from kernbench.cli.run_json import run_document
+from kernbench.cli.run_outputs import Outputs
+from kernbench.cli.run_tables import RunHead, print_run
+from kernbench.common.errors import InputError
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_result import BenchStatus, summarise
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.launch_report import report_run
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.trace_log import TraceLog
+from kernbench.topology.builder import Topology
+
+
+@dataclass(slots=True)
+class Watch:
+    """A run under observation, so that what is finished can be told when it is interrupted."""
+
+    machine: Topology
+    bench: Bench
+    device: DeviceSelector
+    verify: bool
+    limits: Limits
+    outputs: Outputs
+    engine: RunEngine | None = None
+    log: TraceLog | None = None
+    context: RuntimeContext[Any] | None = None
+    result: BenchResult | None = None
+    extras: Extras = field(default_factory=Extras)
+
+    def run(self, params: Iterable[str]) -> None:
+        """Run to the end, or until the user interrupts."""
+        chosen = self.bench.make_params(params)
+        try:
+            with steps(1) as progress:
+                progress.begin(f"simulating {self.bench.name}")
+                self.result = run_bench(
+                    topology=self.machine,
+                    bench_fn=replace(self.bench, function=self._program),
+                    device=self.device,
+                    engine_factory=self._make_engine,
+                    params=chosen,
+                    verify=self.verify,
+                )
+        except KeyboardInterrupt:
+            if self.engine is None:
+                raise
+
+    def _program(self, torch: RuntimeContext[Any]) -> object:
+        self.context = torch
+        return self.bench(torch)
+
+    def _make_engine(self, machine: Topology, _: DeviceSelector) -> RunEngine:
+        # The sanitizer looks at bytes, so it needs a run with data.
+        data = self.verify or self.outputs.sanitize
+        self.engine = RunEngine(machine, data, self.limits, sanitize=self.outputs.sanitize)
+        self.log = self.outputs.observe(self.engine)
+        return self.engine
+
+    @property
+    def exit_code(self) -> int:
+        """What the command ends with."""
+        if self.result is None:
+            return INTERRUPTED
+        return self.result.exit_code or (FAILED if is_wrong(self.extras) else 0)
+
+    def show(self, *, as_json: bool) -> None:
+        """Print what is known of the run."""
+        if self.engine is None:
+            raise InputError(f"bench {self.bench.name!r} made no engine")
+        end_ns = self.result.sim_ns if self.result is not None else self.engine.now
+        self.extras = self.outputs.extras(self.engine, self.log, end_ns)
+        head = self._head(self.engine)
+        report = report_run(self.engine, self.engine.handles)
+        if as_json:
+            print_json(run_document(self.machine, head, report, self.extras))
+        else:
+            print_run(stdout(), self.machine, head, report, self.extras)
+        self.outputs.write(self.engine, self.log)
+
+    def _head(self, engine: RunEngine) -> RunHead:
+        result = self.result
+        if result is not None:
+            return RunHead(
+                bench=result.bench,
+                device=result.device,
+                status=_status(result, self.extras),
+                summary=result.summary,
+                params=result.params,
+                verify=self.verify,
+                comparisons=result.comparisons,
+                skipped=result.skipped_comparisons,
+                cleanup=result.cleanup,
+                error=result.error,
+            )
+        context = self.context
+        testing = context.testing if context is not None else None
+        return RunHead(
+            bench=self.bench.name,
+            device=str(self.device),
+            status="INTERRUPTED",
+            summary=summarise(context.traces if context is not None else (), engine.now),
+            params=context.params if context is not None else self.bench.params(),
+            verify=self.verify,
+            comparisons=testing.comparisons if testing is not None else (),
+            skipped=testing.skipped if testing is not None else 0,
+        )
+
+
+def _status(result: BenchResult, extras: Extras) -> str:
+    if result.status is BenchStatus.OK:
+        return BenchStatus.FAILED.value if is_wrong(extras) else "OK"
+    return result.status.value
