@@ -261,3 +261,27 @@ def test_a_sideband_credit_takes_the_time_of_the_way_and_occupies_nothing(engine
     assert abs(engine.machine.sideband_ps(src, dst, 16) - expected) <= 1
     assert engine.machine.clock.next_time() > 1 << 60
     assert all(link.nbytes == 0 for link in links)
+
+
+def scale_and_print(p: int, *, tl: Tl) -> None:
+    x = tl.load(p, (2, 3), "f32")
+    tl.device_print("before", x, tl.program_id(0))
+    x = x * 2.0
+    tl.device_print("after", x)
+    tl.store(p, x)
+
+
+@pytest.mark.parametrize("enable_data", [True, False])
+def test_what_kernels_print_shows_the_values_of_that_time(enable_data: bool) -> None:
+    engine = GraphEngine(machine(), enable_data=enable_data)
+    x = place(engine, np.arange(6, dtype=np.float32).reshape(2, 3))
+    launch(engine, scale_and_print, x)
+    before, after = engine.printed()
+    assert before.pe == after.pe == (0, 0, 0)
+    assert before.time_ns < after.time_ns
+    if enable_data:
+        assert before.text == "before [[0. 1. 2.]\n [3. 4. 5.]] 0"
+        assert after.text == "after [[ 0.  2.  4.]\n [ 6.  8. 10.]]"
+    else:
+        assert before.text == "before f32[2, 3] 0"
+    assert str(after).startswith(f"{after.time_ns:.3f} ns sip0.cube0.pe0: after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def check_perfetto(events: list[Event]) -> None:
             by_thread[e["pid"], e["tid"]].append(e)
     assert set(by_thread) == set(known)  # no empty track
     for given in by_thread.values():
-        for before, after in zip(given, given[1:], strict=False):
+        for before, after in pairwise(given):
             assert int(before["ts"] * 1000) + int(before["dur"] * 1000) <= int(after["ts"] * 1000)
     check_flows(timed, by_thread)
 
@@ -163,7 +164,7 @@ def test_the_next_tile_comes_in_while_one_is_multiplied() -> None:
     for e in spans(events, "SIP 0, cube 0, PE 0", "DMA in"):
         reads[e["name"].split()[1]].append(e)
     assert list(products) == tiles
-    for tile, following in zip(tiles, tiles[1:], strict=False):
+    for tile, following in pairwise(tiles):
         product = products[tile]
         assert all(product["ts"] >= e["ts"] + e["dur"] - 1e-9 for e in reads[tile])
         assert any(

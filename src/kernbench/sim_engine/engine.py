@@ -24,6 +24,7 @@ from kernbench.sim_engine.hooks import Sent
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.printing import PrintedLine, Printer
 from kernbench.sim_engine.record_content import ContentMaker
 from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.sanitizer import Finding, Sanitizer
@@ -103,6 +104,7 @@ class GraphEngine:
         contents = ContentMaker(self.machine.addresses, topology.spec.pe.gemm.tile_sizes)
         self._recorder = Recorder(self.op_log, self.machine.hooks, contents, enable_data=enable_data)
         self._sanitizer = Sanitizer(self.op_log, self.machine.hooks, contents, self._pe_of) if sanitize else None
+        self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(None if self._sanitizer is None else self._unwritten)
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
         self._handles: dict[int, RequestHandle] = {}
@@ -142,6 +144,11 @@ class GraphEngine:
     def va_allocator(self, sip: int) -> VirtualAllocator:
         """The virtual addresses of a SIP."""
         return self.machine.memories.va(sip)
+
+    def printed(self) -> tuple[PrintedLine, ...]:
+        """What kernels have printed up to now; without data arrays show their type and shape only."""
+        self.replay()
+        return self._printer.lines()
 
     def component(self, node_id: str) -> Component:
         """The component at a node. UnknownNameError when there is none."""

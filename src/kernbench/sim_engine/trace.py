@@ -90,9 +90,8 @@ class _Maker:
     def _work(self, work: Work) -> Span | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, PE_ROWS.index(work.engine), (PES, kind), work.node)
-        where = " " + ",".join(map(str, work.tile)) if work.tile is not None else ""
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
-        return self._span(track, Span(work.name + where, work.start_ps, work.end_ps, facts))
+        return self._span(track, Span(_name(work), work.start_ps, work.end_ps, facts))
 
     def _control(self, node: str, name: str, start_ps: int, end_ps: int) -> Span | None:
         if end_ps == start_ps:  # a CPU that takes no time for messages has no row
@@ -104,11 +103,13 @@ class _Maker:
     def _memories(self, flows: FlowMaker) -> None:
         """One span for each turn."""
         place = Place("memories", 1)
+        works = {work.op: work for work in self.log.works if work.op in self.log.exchanges}
         for turn in self.log.turns:
             way = "write" if turn.writing else "read"
             tcm = self.graph.node(turn.node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
             track = self._track(place, f"{turn.node} TCM {way}" if tcm else turn.node, 0, (MEMORY,), turn.node)
-            flows.note_turn(turn, self._span(track, Span(way, turn.start_ps, turn.end_ps)))
+            name = f"{way} {_name(works[turn.op])}" if turn.op in works else way
+            flows.note_turn(turn, self._span(track, Span(name, turn.start_ps, turn.end_ps)))
 
     def _links(self) -> None:
         order = {(edge.src, edge.dst): at for at, edge in enumerate(self.graph.edges)} if self.log.busy else {}
@@ -128,6 +129,11 @@ class _Maker:
         parts += [f"PE {node.pe}"] if node.pe is not None else []
         at = tuple(-1 if part is None else part for part in (node.sip, node.cube, node.pe))
         return Place(", ".join(parts), 0, at)
+
+
+def _name(work: Work) -> str:
+    """What was done, and to which tile."""
+    return work.name if work.tile is None else f"{work.name} {','.join(map(str, work.tile))}"
 
 
 def _kernels(handle: RequestHandle) -> Iterator[PeReport]:

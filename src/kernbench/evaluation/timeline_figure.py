@@ -1,0 +1,132 @@
+"""A timeline as a picture: the engines of a PE and a memory over the time of a kernel, drawn from a trace file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from kernbench.common.errors import InputError
+
+# Okabe-Ito, light enough for black letters. One colour a tile, so that the eye follows it from row to row.
+TILE_COLOURS = ("#56B4E9", "#E69F00", "#35B58A", "#CC79A7", "#F0E442", "#D55E00", "#6C8EBF")
+PLAIN = "#B0B0B0"
+_TILE = re.compile(r"(?P<what>.*) (?P<tile>\d+(?:,\d+)+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something on a row of the picture; times in ns. ``tile`` is empty for what belongs to no tile."""
+
+    process: str
+    row: str
+    name: str
+    start_ns: float
+    ns: float
+    tile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row and its bars."""
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+def read_bars(path: Path) -> tuple[Bar, ...]:
+    """The spans of a trace file. InputError for a file that is none."""
+    try:
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: no trace file: {error}") from error
+    processes = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
+    threads = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    spans = (each for each in events if each["ph"] == "X")
+    return tuple(
+        _bar(processes[each["pid"]], threads[each["tid"]], each["name"], each["ts"], each["dur"]) for each in spans
+    )
+
+
+def _bar(process: str, row: str, name: str, ts: float, dur: float) -> Bar:
+    found = _TILE.fullmatch(name)
+    what, tile = (found["what"], found["tile"]) if found else (name, "")
+    return Bar(process, row, what, ts * 1000, dur * 1000, tile)
+
+
+def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None:
+    """Draw the rows of process ``pe`` and the row of ``memory`` during the PE's kernels to the image ``path``.
+
+    InputError when the PE ran none.
+    """
+    given = tuple(bars)
+    kernels = [bar for bar in given if bar.process == pe and bar.row == "cpu"]
+    if not kernels:
+        raise InputError(f"{pe} ran no kernel in this trace")
+    begin, end = kernels[0].start_ns, max(bar.start_ns + bar.ns for bar in kernels)
+    rows = _rows([bar for bar in given if begin <= bar.start_ns < end], pe, memory)
+    figure = Figure(figsize=(10, 0.62 + 0.31 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    colours = _colours(rows)
+    for at, row in enumerate(rows):
+        for bar in row.bars:
+            _draw(axes, bar, at, begin, colours.get(bar.tile, PLAIN))
+    _style(axes, rows, end - begin)
+    _legend(axes, colours)
+    figure.savefig(path, dpi=160)
+
+
+def _rows(bars: Sequence[Bar], pe: str, memory: str) -> list[Row]:
+    """The rows of the PE in the order of the trace, then the memory's."""
+    labels = sorted({bar.row for bar in bars if bar.process == pe}, key=_row_order)
+    rows = [Row(label, tuple(bar for bar in bars if bar.process == pe and bar.row == label)) for label in labels]
+    served = tuple(bar for bar in bars if bar.process == "memories" and bar.row == memory)
+    return [*rows, Row(memory, served)] if served else rows
+
+
+def _row_order(label: str) -> tuple[int, int]:
+    engine, _, lane = label.partition(" #")
+    known = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
+    return known.index(engine) if engine in known else len(known), int(lane or 0)
+
+
+def _colours(rows: Iterable[Row]) -> dict[str, str]:
+    tiles = sorted({bar.tile for row in rows for bar in row.bars if bar.tile})
+    return {tile: TILE_COLOURS[at % len(TILE_COLOURS)] for at, tile in enumerate(tiles)}
+
+
+def _draw(axes: Axes, bar: Bar, at: int, begin: float, colour: str) -> None:
+    left = bar.start_ns - begin
+    axes.broken_barh([(left, bar.ns)], (at - 0.4, 0.8), facecolor=colour, edgecolor="white", linewidth=0.6)
+    label = bar.name if bar.name != "tile" else bar.tile
+    if bar.ns >= 2.4 * len(label):  # as wide as its letters are here
+        axes.text(left + bar.ns / 2, at, label, ha="center", va="center", fontsize=7, color="black", clip_on=True)
+
+
+def _style(axes: Axes, rows: Sequence[Row], length_ns: float) -> None:
+    axes.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0, length_ns)
+    axes.set_xlabel("ns since the start of the kernel", fontsize=9)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=True, axis="x", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _legend(axes: Axes, colours: dict[str, str]) -> None:
+    if not 0 < len(colours) <= len(TILE_COLOURS):
+        return
+    for tile, colour in colours.items():
+        axes.broken_barh([(-1, 0)], (0, 0), facecolor=colour, label=f"tile {tile}")
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(colours), frameon=False, fontsize=8, handlelength=1.2
+    )
