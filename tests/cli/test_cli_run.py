@@ -12,6 +12,7 @@ import pytest
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.sim_engine.op_log_io import read_op_log
 from kernbench.topology.builder import resolve_topology
 
 Run = Callable[..., Any]
@@ -40,6 +41,20 @@ def wrong_numbers(torch):
 
 def nothing(torch):
     """A bench that asks nothing."""
+
+
+def races(x, tl):
+    a = tl.load(x, (64, 64), "f16")
+    tl.store(x, a)
+    tl.load(x, (64, 64), "f16")
+
+
+def race(torch):
+    torch.launch("races", races, torch.zeros(64, 64, dtype="f16", name="X"))
+
+
+def reads_nothing(torch):
+    torch.launch("races", races, torch.empty(64, 64, dtype="f16", name="X"))
 
 
 def interrupted(torch):
@@ -192,3 +207,134 @@ def test_a_limit_stops_at_the_last_event_before_it() -> None:
         short.wait(handle)
     assert not handle.done
     assert short.now < end_ns
+
+
+# --- files, explanations, the sanitizer -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.jsonl"])
+def test_the_op_log_as_a_file(kernbench: Run, name: str) -> None:
+    ran = kernbench(*GEMM, "--op-log", name, "--verify-data")
+    assert ran.code == 0
+    assert f"wrote {name}" in ran.err
+    assert [path.name for path in Path().iterdir()] == [name]
+    records = read_op_log(name)
+    assert {record.kind for record in records} >= {"memory_write", "dma_read", "fetch", "gemm", "store", "dma_write"}
+    parts = [record for record in records if record.tile is not None]
+    assert parts
+    assert {(record.kernel, record.parent >= 0, record.line > 0) for record in parts} == {
+        ("gemm_composite", True, True)
+    }
+
+
+def test_a_trace_as_a_file(kernbench: Run) -> None:
+    ran = kernbench(*GEMM, "--trace", "t.json", *SMALL)
+    assert ran.code == 0
+    assert "wrote t.json" in ran.err
+    whole = json.loads(Path("t.json").read_text())["traceEvents"]
+    assert kernbench(*GEMM, "--trace", "t.json", "--trace-filter", "pes,memory", *SMALL).code == 0
+    some = json.loads(Path("t.json").read_text())["traceEvents"]
+    named = [{e["args"]["name"] for e in events if e["name"] == "process_name"} for events in (whole, some)]
+    assert named[0] >= {"host", "SIP 0", "SIP 0, cube 0", "SIP 0, cube 0, PE 0", "memories", "links"}
+    assert named[1] == {"SIP 0, cube 0, PE 0", "memories"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--op-log", "log.csv"), "log.csv: an op-log is written as one of .jsonl, .parquet"),
+        (("--op-log", "no/such/log.jsonl"), "no/such/log.jsonl: cannot be written there"),
+        (("--trace", "no/such/t.json"), "no/such/t.json: cannot be written there"),
+        (("--trace", "."), ".: is a folder"),
+        (("--trace", "t.json", "--trace-filter", "linkz"), "'linkz' matches no part of the machine"),
+        (("--trace", "t.json", "--trace-filter", "pes,,"), "an empty glob"),
+        (("--trace-filter", "pes"), "give both"),
+    ],
+)
+def test_bad_outputs_are_found_before_the_run(kernbench: Run, arguments: tuple[str, ...], message: str) -> None:
+    ran = kernbench(*GEMM, *arguments, *SMALL)
+    assert ran.code == 2
+    assert message in ran.err
+    assert "simulating" not in ran.err
+    assert not list(Path().iterdir())
+
+
+def test_outputs_of_a_run_that_fails(kernbench: Run, user_bench: str) -> None:
+    ran = kernbench("run", "--bench", f"{user_bench}:kernel_fails", "--explain", "--trace", "t.json", *SMALL)
+    assert ran.code == 1
+    assert "Launch 'bad': critical path" in ran.out
+    assert json.loads(Path("t.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("limit", ["300", "900", "1200"])
+def test_outputs_of_a_run_that_was_stopped(kernbench: Run, limit: str) -> None:
+    ran = kernbench(*GEMM, "--max-sim-ns", limit, "--explain", "--trace", "t.json", "--op-log", "o.jsonl", *SMALL)
+    assert ran.code == 1
+    assert "stopped by --max-sim-ns" in ran.err
+    assert "Run: critical path" in ran.out
+    ends = [e["ts"] + e["dur"] for e in json.loads(Path("t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert max(ends) * 1000 <= float(limit) + 1e-6
+
+
+def test_an_explanation(kernbench: Run) -> None:
+    ran = kernbench(*GEMM, "--explain", *SMALL)
+    assert ran.code == 0
+    for text in (
+        "Launch 'gemm': critical path",
+        "Lines of gemm.py",
+        "matmul(a_ptr, b_ptr, c_ptr, product, tl)",
+        "204.8 GB/s",
+        "4096/ns",
+        "Run: bounds",
+    ):
+        assert text in ran.out
+    assert "launch 'gemm': HBM binds, at sip0.cube0.hbm0" in ran.out
+    assert "…" not in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 120
+
+
+def test_an_explanation_adds_up_to_the_ps(kernbench: Run) -> None:
+    ran = kernbench(*GEMM, "--explain", "--json", *SMALL)
+    document = json.loads(ran.out)
+    found = document["explanation"]
+    for each in (found, *found["launches"]):
+        path, roof = each["critical_path"], each["roofline"]
+        assert sum(part["ps"] for part in path["parts"]) == path["total_ps"] == roof["measured_ps"]
+        assert roof["bounds"][0]["ps"] + sum(gap["ps"] for gap in roof["differences"]) == roof["measured_ps"]
+    assert found["critical_path"]["total_ps"] == round(document["sim_ns"] * 1000)
+    (launch,) = found["launches"]
+    assert launch["critical_path"]["total_ps"] == round(document["launches"][0]["total_ns"] * 1000)
+    assert kernbench(*GEMM, "--explain", "--json", *SMALL).out == ran.out
+    assert "explanation" not in json.loads(kernbench(*GEMM, "--json", *SMALL).out)
+
+
+def test_asking_changes_no_time(kernbench: Run) -> None:
+    asked = json.loads(kernbench(*GEMM, "--explain", "--trace", "t.json", "--sanitize", "--json", *SMALL).out)
+    plain = json.loads(kernbench(*GEMM, "--json", *SMALL).out)
+    assert {key: value for key, value in asked.items() if key not in ("explanation", "findings")} == plain
+
+
+def test_nothing_to_explain(kernbench: Run, user_bench: str) -> None:
+    ran = kernbench("run", "--bench", f"{user_bench}:nothing", "--explain", "--trace", "t.json", *SMALL)
+    assert ran.code == 1
+    assert "run: nothing was computed or moved" in ran.out
+
+
+def test_the_sanitizer_finds_nothing(kernbench: Run) -> None:
+    ran = kernbench(*GEMM, "--sanitize", *SMALL)
+    assert ran.code == 0
+    assert "sanitizer: nothing found" in ran.out
+    assert json.loads(kernbench(*GEMM, "--sanitize", "--json", *SMALL).out)["findings"] == []
+
+
+@pytest.mark.parametrize(("function", "kind"), [("race", "race"), ("reads_nothing", "unwritten")])
+def test_the_sanitizer_finds_something(kernbench: Run, user_bench: str, function: str, kind: str) -> None:
+    ran = kernbench("run", "--bench", f"{user_bench}:{function}", "--sanitize", *SMALL)
+    assert ran.code == 1
+    assert f"{kind}: " in ran.out
+    assert "tensor 'X'" in ran.out
+    assert ran.out.splitlines()[-1].startswith("FAILED  ")
+    document = json.loads(kernbench("run", "--bench", f"{user_bench}:{function}", "--sanitize", "--json", *SMALL).out)
+    assert kind in {finding["kind"] for finding in document["findings"]}
+    assert document["status"] == "FAILED"
+    assert kernbench("run", "--bench", f"{user_bench}:{function}", *SMALL).code == 0

@@ -95,8 +95,8 @@ def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle) -> LaunchE
 def _lines(log: TraceLog, launch_id: int, path: CriticalPath) -> tuple[LineUse, ...]:
     """Every line that issued a command, and those that the path goes through."""
     busy: dict[tuple[int, str], dict[PeCoord, list[Interval]]] = {}
-    for work in log.works:
-        if work.launch_id == launch_id and work.engine != PLAN and work.end_ps < NEVER:
+    for work in log.works_of.get(launch_id, ()):
+        if work.engine != PLAN and work.end_ps < NEVER:
             of_line = busy.setdefault((work.line, work.engine), {})
             of_line.setdefault(work.pe, []).append((work.start_ps, work.end_ps))
     times: dict[int, list[EngineTime]] = {}

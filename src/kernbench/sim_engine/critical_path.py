@@ -13,7 +13,7 @@ from kernbench.sim_engine.critical_path_history import PeHistory, histories
 from kernbench.sim_engine.critical_path_kernel import KernelWalk
 from kernbench.sim_engine.critical_path_model import Chain, CriticalPath, Part
 from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.trace_log import Handled, TraceLog, Turn
+from kernbench.sim_engine.trace_log import Handled, TraceLog
 
 
 @dataclass(slots=True)
@@ -24,14 +24,11 @@ class PathFinder:
     handles: Sequence[RequestHandle]
     _control: ControlIndex = field(default_factory=ControlIndex)
     _histories: dict[PeCoord, PeHistory] = field(default_factory=dict)
-    _turns: dict[tuple[int, str], list[Turn]] = field(default_factory=dict)
     _known: dict[int, CriticalPath] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._control = index_control(self.log.control())
         self._histories = histories(self.log)
-        for turn in self.log.turns:
-            self._turns.setdefault((turn.op, turn.node), []).append(turn)
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
         """The path from the submission of a finished request to its completion; its steps add up to that time."""
@@ -81,7 +78,7 @@ class PathFinder:
             histories=self._histories,
             control=self._control,
             exchanges=self.log.exchanges,
-            turns=self._turns,
+            turns_of=self.log.turns_of,
             chain=chain,
             launch_id=handle.request_id,
             starts={each: found.start_ps for each, found in reports.items()},

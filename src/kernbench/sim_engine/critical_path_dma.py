@@ -13,6 +13,7 @@ from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 def walk_dma(chain: Chain, work: Work, exchange: Exchange | None, turns: list[Turn], machine: Machine) -> None:
     """Take ``chain`` from the end of ``work`` to its start along ``exchange``, whose answer came last."""
     if exchange is not None and exchange.answered is not None:
+        turns = [turn for turn in turns if turn.node == exchange.node]
         _Way(chain, work, exchange, exchange.answered, turns).walk(access_ps(machine, exchange.node))
     chain.back_to(work.start_ps, Part.DMA_SETUP, work.pe, work.line)
 

@@ -58,14 +58,14 @@ Place: TypeAlias = Ended | Starting | Issuing | Running
 class KernelWalk:
     """Walks ``chain`` from the end of a kernel of ``launch_id`` on ``pe`` to its start, perhaps on another PE.
 
-    ``starts``: when every PE began the kernel; ``turns``: of memories, by operation and node.
+    ``starts``: when every PE began the kernel; ``turns_of``: of memories, by operation.
     """
 
     machine: Machine
     histories: dict[PeCoord, PeHistory]
     control: ControlIndex
     exchanges: dict[int, list[Exchange]]
-    turns: dict[tuple[int, str], list[Turn]]
+    turns_of: dict[int, list[Turn]]
     chain: Chain
     launch_id: int
     starts: dict[PeCoord, int]
@@ -134,8 +134,7 @@ class KernelWalk:
             return self._plan_ended(work)
         if is_dma(work):
             exchange = max(self.exchanges.get(work.op, ()), key=_answered, default=None)
-            turns = self.turns.get((work.op, exchange.node), []) if exchange is not None else []
-            walk_dma(self.chain, work, exchange, turns, self.machine)
+            walk_dma(self.chain, work, exchange, self.turns_of.get(work.op, []), self.machine)
         else:
             self.chain.back_to(work.start_ps, ENGINE_PARTS.get(work.engine, Part.WAIT), self.pe, work.line)
         return Starting(work)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernbench.common.dtypes import dtype
+from kernbench.common.dtypes import U8, dtype
 from kernbench.common.errors import InputError
 from kernbench.sim_engine.op_log import Epilogue, Operand, OpParams, OpRecord
 
@@ -243,7 +243,7 @@ def _operand(row: Row) -> Operand:
         address=row["address"],
         nbytes=row["nbytes"],
         shape=tuple(row["shape"]),
-        dtype=dtype(row["dtype"]),
+        dtype=U8 if row["dtype"] == U8.name else dtype(row["dtype"]),  # bytes of the host, no type of tensors
         strides=_tuple(row["strides"]),
         segments=tuple((s["address"], s["nbytes"]) for s in row["segments"]),
         valid=_tuple(row["valid"]),

@@ -16,6 +16,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.messages.commands import DotCommand, GemmComposite, PeCommand
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.critical_path_model import CriticalPath, Part
+from kernbench.sim_engine.hooks import Issued
 from kernbench.sim_engine.trace_log import Exchange, TraceLog, Work
 from kernbench.sim_engine.transport import Link
 
@@ -168,35 +169,41 @@ class _Gatherer:
     log: TraceLog
     path: CriticalPath
     launch_id: int | None
+    _works: list[Work] = field(default_factory=list)
+    _busy: dict[tuple[str, str], list[Interval]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = self.log.works if self.launch_id is None else self.log.works_of.get(self.launch_id, ())
+        self._works = [each for each in given if each.end_ps < NEVER and self._within(each.start_ps)]
+        for work in self._works:
+            self._busy.setdefault((work.engine, work.node), []).append((work.start_ps, work.end_ps))
 
     def loads(self) -> Iterator[Load]:
         """The loads of all instances of all resources."""
         yield from self._compute()
         pe = self.log.machine.spec.pe
-        yield from self._engine("TCM fetch", "fetch", pe.tcm.read_bw_gbs)
-        yield from self._engine("TCM store", "store", pe.tcm.write_bw_gbs)
-        yield from self._engine("MATH", "MATH", pe.math.bytes_per_ns)
+        yield from self._engine("TCM fetch", "fetch", "bytes", pe.tcm.read_bw_gbs)
+        yield from self._engine("TCM store", "store", "bytes", pe.tcm.write_bw_gbs)
+        yield from self._engine("MATH", "MATH", "bytes and start-ups", pe.math.bytes_per_ns)
         yield from self._memories()
         yield from self._links()
 
     def macs(self) -> Macs:
         """Of all GEMMs."""
         total = Macs()
-        for command in self._commands():
-            shape = _gemm_shape(command)
+        for issued in self._issued():
+            shape = _gemm_shape(issued.command)
             if shape is not None:
                 total.useful += shape[0] * shape[1] * shape[2]
                 total.whole += self._whole_macs(shape)
         return total
 
-    def _commands(self) -> Iterator[PeCommand]:
-        return (each.command for each in self.log.issued if self._within(each.launch_id, each.time_ps))
+    def _issued(self) -> Iterator[Issued]:
+        given = self.log.issued if self.launch_id is None else self.log.issued_of.get(self.launch_id, ())
+        return (each for each in given if self._within(each.time_ps))
 
-    def _within(self, launch_id: int, when: int) -> bool:
-        return self.path.start_ps <= when <= self.path.end_ps and self.launch_id in (None, launch_id)
-
-    def _works(self) -> Iterator[Work]:
-        return (each for each in self.log.works if each.end_ps < NEVER and self._within(each.launch_id, each.start_ps))
+    def _within(self, when: int) -> bool:
+        return self.path.start_ps <= when <= self.path.end_ps
 
     def _whole_macs(self, shape: tuple[int, int, int]) -> int:
         macs = 1
@@ -208,50 +215,39 @@ class _Gatherer:
         """MACs of whole tiles over the rate of their type; a PE that uses several types is counted by each."""
         gemm = self.log.machine.spec.pe.gemm
         piles: dict[tuple[str, float], _Pile] = {}
-        for each in self.log.issued:
+        for each in self._issued():
             shape = _gemm_shape(each.command)
-            if shape is not None and self._within(each.launch_id, each.time_ps):
+            if shape is not None:
                 assert isinstance(each.command, DotCommand | GemmComposite)
                 unit = pe_part(*each.pe, "pe_gemm"), gemm.rate(each.command.a.dtype)
                 piles.setdefault(unit, _Pile()).amount += self._whole_macs(shape)
-        busy = self._busy_of("GEMM")
         for (where, rate), pile in piles.items():
-            yield Load(Bound("compute", where, pile.amount, "MACs", rate), tuple(busy.get(where, ())))
+            busy = self._busy.get(("GEMM", where), ())
+            yield Load(Bound("compute", where, pile.amount, "MACs", rate), tuple(busy))
 
-    def _busy_of(self, engine: str) -> dict[str, list[Interval]]:
-        found: dict[str, list[Interval]] = {}
-        for work in self._works():
-            if work.engine == engine:
-                found.setdefault(work.node, []).append((work.start_ps, work.end_ps))
-        return found
-
-    def _engine(self, resource: str, engine: str, rate: float) -> Iterator[Load]:
+    def _engine(self, resource: str, name: str, unit: str, rate: float) -> Iterator[Load]:
         """An engine whose time is that of its bytes."""
-        for node, intervals in self._busy_of(engine).items():
-            busy = sum(end - start for start, end in intervals)
-            yield Load(Bound(resource, node, round(busy * rate / 1000), "bytes", rate), tuple(intervals))
+        for (engine, node), intervals in self._busy.items():
+            if engine == name:
+                busy = sum(end - start for start, end in intervals)
+                yield Load(Bound(resource, node, round(busy * rate / 1000), unit, rate), tuple(intervals))
 
     def _exchanges(self) -> Iterator[tuple[int, Exchange]]:
         """Accesses of memories with their operations: those of the launch, or all."""
-        ops = None if self.launch_id is None else {work.op for work in self._works()}
-        for op, exchanges in self.log.exchanges.items():
-            if ops is None or op in ops:
-                yield from ((op, each) for each in exchanges if self._overlaps(each))
-
-    def _overlaps(self, exchange: Exchange) -> bool:
-        begin = exchange.asked.injected_ps
-        return begin < NEVER and self.path.start_ps <= begin <= self.path.end_ps
+        exchanges = self.log.exchanges
+        ops = exchanges if self.launch_id is None else {work.op: None for work in self._works}
+        for op in ops:
+            yield from ((op, each) for each in exchanges.get(op, ()) if self._within(each.asked.injected_ps))
 
     def _memories(self) -> Iterator[Load]:
         machine = self.log.machine
         piles: dict[str, _Pile] = {}
-        mine: set[tuple[int, str]] = set()
+        mine: set[int] = set()
         for op, exchange in self._exchanges():
             piles.setdefault(exchange.node, _Pile()).amount += exchange.access.nbytes
-            mine.add((op, exchange.node))
-        for turn in self.log.turns:
-            if (turn.op, turn.node) in mine:
-                piles[turn.node].busy.append((turn.start_ps, turn.end_ps))
+            mine.add(op)
+        for turn in (turn for op in mine for turn in self.log.turns_of.get(op, ())):
+            piles[turn.node].busy.append((turn.start_ps, turn.end_ps))
         cube = machine.spec.cube
         rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs), "sram": ("SRAM", cube.sram_bw_gbs)}
         for node, pile in piles.items():
@@ -263,11 +259,10 @@ class _Gatherer:
         """Bytes of all transfers, headers included."""
         graph = self.log.machine.graph
         arrivals: dict[Link, list[tuple[int, int]]] = {}
-        for transfer in self.log.sent:
-            start = transfer.injected_ps
-            if self.path.start_ps <= start <= self.path.end_ps and transfer.delivered_ps < NEVER:
+        for transfer in self.log.injected_between(self.path.start_ps, self.path.end_ps):
+            if transfer.delivered_ps < NEVER:
                 for link, offset in zip(transfer.route.links, transfer.route.offsets, strict=True):
-                    arrivals.setdefault(link, []).append((start + offset, transfer.nbytes))
+                    arrivals.setdefault(link, []).append((transfer.injected_ps + offset, transfer.nbytes))
         for link, given in arrivals.items():
             host = graph.edge(link.src, link.dst).link_class in HOST_LINKS
             amount = sum(nbytes for _, nbytes in given)

@@ -5,7 +5,10 @@ Nothing is observed unless a ``TraceLog`` is made, and links and memories only w
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from kernbench.messages.commands import (
     Command,
@@ -112,20 +115,21 @@ class Handled:
 class TraceLog:
     """Subscribes to the hooks of ``machine`` when it is made; everything is in the order in which it was reported.
 
-    ``exchanges``: of every operation, those of its parts in order. ``turns`` and ``busy`` stay empty unless
-    ``memories`` and ``links`` are observed.
+    ``works_of`` and ``issued_of`` go by launch, ``exchanges``, one for each part, and ``turns_of`` by operation. ``turns_of``
+    and ``busy`` stay empty unless ``memories`` and ``links`` are observed.
     """
 
     machine: Machine
     links: bool = False
     memories: bool = False
-    works: list[Work] = field(default_factory=list)
-    issued: list[Issued] = field(default_factory=list)
+    works_of: dict[int, list[Work]] = field(default_factory=dict)
+    issued_of: dict[int, list[Issued]] = field(default_factory=dict)
     exchanges: dict[int, list[Exchange]] = field(default_factory=dict)
-    turns: list[Turn] = field(default_factory=list)
+    turns_of: dict[int, list[Turn]] = field(default_factory=dict)
     busy: list[LinkBusy] = field(default_factory=list)
     sent: list[Transfer] = field(default_factory=list)
     _control: list[tuple[ControlMessage, Transfer]] = field(default_factory=list)
+    _by_injection: list[Transfer] = field(default_factory=list)
     _open: dict[int, Work] = field(default_factory=dict)
     _turn_of: dict[tuple[str, bool], Turn] = field(default_factory=dict)
 
@@ -134,7 +138,7 @@ class TraceLog:
         hooks.op_started.subscribe(self._started)
         hooks.op_ended.subscribe(self._ended)
         hooks.stage_ended.subscribe(self._stage)
-        hooks.issued.subscribe(self.issued.append)
+        hooks.issued.subscribe(self._issued)
         hooks.sent.subscribe(self._sent)
         if self.memories:
             hooks.served.subscribe(self._served)
@@ -156,12 +160,40 @@ class TraceLog:
             found.append(Handled(message, transfer, begun, handled))
         return found
 
+    @property
+    def works(self) -> Iterator[Work]:
+        """Those of all launches."""
+        return chain.from_iterable(self.works_of.values())
+
+    @property
+    def issued(self) -> Iterator[Issued]:
+        """The commands of all launches."""
+        return chain.from_iterable(self.issued_of.values())
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        """Those of all operations."""
+        return chain.from_iterable(self.turns_of.values())
+
+    def injected_between(self, start_ps: int, end_ps: int) -> list[Transfer]:
+        """The transfers that were injected from one time up to another."""
+        if len(self._by_injection) < len(self.sent):
+            self._by_injection = sorted(self.sent, key=_injection)
+        first = bisect_left(self._by_injection, start_ps, key=_injection)
+        return self._by_injection[first : bisect_right(self._by_injection, end_ps, key=_injection)]
+
+    def _note(self, work: Work) -> None:
+        self.works_of.setdefault(work.launch_id, []).append(work)
+
+    def _issued(self, event: Issued) -> None:
+        self.issued_of.setdefault(event.launch_id, []).append(event)
+
     def _started(self, event: OpStarted) -> None:
         if event.pe is None:  # the host's: its requests say it
             return
         what = event.what
         made = self._of_tile(event, what) if isinstance(what, TileMoved) else _of_command(event)
-        self.works.append(made)
+        self._note(made)
         self._open[event.op] = made
 
     def _of_tile(self, event: OpStarted, moved: TileMoved) -> Work:
@@ -182,7 +214,7 @@ class TraceLog:
             return
         made = Work(event.op, ENGINE_OF[event.stage], "tile", event.component, whole.pe, event.start_ps, event.end_ps)
         made.tile = event.tile
-        self.works.append(_part_of(whole, made))
+        self._note(_part_of(whole, made))
 
     def _served(self, event: MemoryServed) -> None:
         """A turn; it cuts the one before it, which was announced with the end it would have had."""
@@ -193,7 +225,7 @@ class TraceLog:
             before.end_ps = max(before.start_ps, min(before.end_ps, event.start_ps))
         turn = Turn(event.node, event.op, event.writing, event.start_ps, event.end_ps)
         self._turn_of[server] = turn
-        self.turns.append(turn)
+        self.turns_of.setdefault(event.op, []).append(turn)
 
     def _sent(self, event: Sent) -> None:
         message, transfer = event.message, event.transfer
@@ -209,6 +241,10 @@ class TraceLog:
                 self._control.append((message, transfer))
             case _:  # messages of parts that nobody here knows are links' traffic only
                 pass
+
+
+def _injection(transfer: Transfer) -> int:
+    return transfer.injected_ps
 
 
 def _delivery(transfer: Transfer) -> tuple[int, int, int]:
