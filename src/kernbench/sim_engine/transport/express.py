@@ -152,7 +152,7 @@ class Express:
         over_at = transfer.start_ps + transfer.route.offsets[hop + 1] + profile.ends[hop + 1]
         claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at, profile.peaks[hop])
         if link.claims and claim.peak + link.claimed_bytes > link.sure_bytes:
-            claim.earlier = tuple(link.claims)
+            claim.earlier = _still_there(link.claims, transfer.start_ps + transfer.route.offsets[hop])
             claim.peak = claim.peak_until(over_at)
         return claim
 
@@ -284,6 +284,18 @@ class Express:
             self.clock.at(arrival, RANK_ARRIVE + link.index, packet)
         else:
             link.fifo.append(packet)
+
+
+def _still_there(claims: list[Claim], at: int) -> tuple[Claim, ...]:
+    """Those that may have bytes in the FIFO at ``at`` or later. They leave it in order, so the last ones are enough."""
+    found: list[Claim] = []
+    for claim in reversed(claims):
+        if claim.hop == len(claim.profile.pace) - 1:
+            continue  # it ends here and never was in the FIFO
+        if claim.over_at <= at:
+            break
+        found.append(claim)
+    return tuple(found)
 
 
 class Course:
