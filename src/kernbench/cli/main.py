@@ -6,6 +6,7 @@ Nothing heavy is imported here: a command's module is loaded when the command is
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -57,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script."""
+    # Phase 2 multiplies many small matrices: a thread for each core makes that slower, not faster. Before NumPy comes.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
         # A terminal without the letters of a table shows others in their place.
         if isinstance(stream, io.TextIOWrapper):

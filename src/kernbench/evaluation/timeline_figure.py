@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -43,15 +44,17 @@ class Row:
 def read_bars(path: Path) -> tuple[Bar, ...]:
     """The spans of a trace file. InputError for a file that is none."""
     try:
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        return tuple(_bars(json.loads(path.read_text(encoding="utf-8"))["traceEvents"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: no trace file: {error}") from error
+
+
+def _bars(events: list[dict[str, Any]]) -> Iterator[Bar]:
     processes = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
     threads = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
-    spans = (each for each in events if each["ph"] == "X")
-    return tuple(
-        _bar(processes[each["pid"]], threads[each["tid"]], each["name"], each["ts"], each["dur"]) for each in spans
-    )
+    for each in events:
+        if each["ph"] == "X":
+            yield _bar(processes[each["pid"]], threads[each["tid"]], each["name"], each["ts"], each["dur"])
 
 
 def _bar(process: str, row: str, name: str, ts: float, dur: float) -> Bar:

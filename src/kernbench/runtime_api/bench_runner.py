@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import BenchError
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
@@ -64,7 +65,7 @@ class _Run:
     def result(self) -> BenchResult:
         """Run to the end, well or not."""
         try:
-            with self._context:
+            with patient_collector(), self._context:
                 self._run()
         except Exception as error:
             self._error = error

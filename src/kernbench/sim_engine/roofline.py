@@ -184,7 +184,7 @@ class _Gatherer:
         pe = self.log.machine.spec.pe
         yield from self._engine("TCM fetch", "fetch", "bytes", pe.tcm.read_bw_gbs)
         yield from self._engine("TCM store", "store", "bytes", pe.tcm.write_bw_gbs)
-        yield from self._engine("MATH", "MATH", "bytes and start-ups", pe.math.bytes_per_ns)
+        yield from self._engine("MATH", "MATH", "bytes", pe.math.bytes_per_ns)
         yield from self._memories()
         yield from self._links()
 
@@ -226,7 +226,7 @@ class _Gatherer:
             yield Load(Bound("compute", where, pile.amount, "MACs", rate), tuple(busy))
 
     def _engine(self, resource: str, name: str, unit: str, rate: float) -> Iterator[Load]:
-        """An engine whose time is that of its bytes."""
+        """An engine whose time is that of its bytes; a start-up counts as the bytes that fit in it."""
         for (engine, node), intervals in self._busy.items():
             if engine == name:
                 busy = sum(end - start for start, end in intervals)

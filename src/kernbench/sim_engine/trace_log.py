@@ -115,8 +115,8 @@ class Handled:
 class TraceLog:
     """Subscribes to the hooks of ``machine`` when it is made; everything is in the order in which it was reported.
 
-    ``works_of`` and ``issued_of`` go by launch, ``exchanges``, one for each part, and ``turns_of`` by operation. ``turns_of``
-    and ``busy`` stay empty unless ``memories`` and ``links`` are observed.
+    ``works_of`` and ``issued_of`` go by launch; ``exchanges``, one for each part, and ``turns_of`` by operation.
+    ``turns_of`` and ``busy`` stay empty unless ``memories`` and ``links`` are observed.
     """
 
     machine: Machine
