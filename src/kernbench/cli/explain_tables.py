@@ -52,16 +52,12 @@ def _lines(launch: LaunchExplanation) -> Table:
     for each in sorted(shown, key=lambda each: each.line):
         share = each.path_ns * 1000 / launch.path.ps
         source = linecache.getline(launch.file, each.line).strip()
-        made.add_row(str(each.line), _short(source), f"{each.path_ns:,.3f}", f"{share:.1%}", _busy(each))
+        made.add_row(str(each.line), source, f"{each.path_ns:,.3f}", f"{share:.1%}", _busy(each))
     return made
 
 
 def _busy(line: LineUse) -> str:
     return ", ".join(f"{each.engine} {each.ns:,.0f}" for each in line.busy)
-
-
-def _short(source: str, most: int = 40) -> str:
-    return source if len(source) <= most else f"{source[: most - 2].rstrip()} …"
 
 
 def _bounds(what: str, found: Roofline) -> Table:
