@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kernbench.cli.main import main
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
@@ -338,3 +339,22 @@ def test_the_sanitizer_finds_something(kernbench: Run, user_bench: str, function
     assert kind in {finding["kind"] for finding in document["findings"]}
     assert document["status"] == "FAILED"
     assert kernbench("run", "--bench", f"{user_bench}:{function}", *SMALL).code == 0
+
+
+PRINTING = """
+def kernel(x, tl):
+    tl.device_print("x is", tl.load(x, (1, 2), "f32"))
+
+def run(torch):
+    torch.launch("k", kernel, torch.full((1, 2), 3.0, dtype="f32"))
+"""
+
+
+def test_what_kernels_print_is_shown(tmp_path, capsys):
+    path = tmp_path / "printing.py"
+    path.write_text(PRINTING)
+    assert main(["run", "--bench", str(path), "--verify-data"]) == 0
+    assert "sip0.cube0.pe0: x is [[3. 3.]]" in capsys.readouterr().out
+    assert main(["run", "--bench", str(path), "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["printed"]
+    assert (line["pe"], line["text"]) == ([0, 0, 0], "x is f32[1, 2]")

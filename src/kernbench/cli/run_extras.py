@@ -1,4 +1,4 @@
-"""What a report has beside its figures, when it is asked for: where the time went, and what the sanitizer found."""
+"""What a report has beside its figures: what kernels printed and, when asked for, where time went and what is wrong."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kernbench.common.ids import cube_part
 from kernbench.common.units import format_size
 from kernbench.messages.requests import PeCoord
 from kernbench.runtime_api.run_explanation import RunExplanation
+from kernbench.sim_engine.printing import PrintedLine
 from kernbench.sim_engine.sanitizer import Finding, Side
 
 WRONG = ("unwritten", "race")
@@ -22,8 +23,9 @@ WRONG = ("unwritten", "race")
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """None: it was not asked for."""
+    """``printed`` by kernels; the rest is None when it was not asked for."""
 
+    printed: tuple[PrintedLine, ...] = ()
     explanation: RunExplanation | None = None
     findings: tuple[Finding, ...] | None = None
 
@@ -35,6 +37,10 @@ def is_wrong(extras: Extras) -> bool:
 
 def print_extras(console: Console, extras: Extras) -> None:
     """What there is."""
+    for line in extras.printed:
+        console.print(str(line), soft_wrap=True, markup=False, highlight=False)
+    if extras.printed:
+        console.print()
     if extras.explanation is not None:
         print_explanation(console, extras.explanation)
     if extras.findings is not None:
@@ -49,6 +55,11 @@ def print_extras(console: Console, extras: Extras) -> None:
 def extras_document(extras: Extras) -> dict[str, Json]:
     """What there is, as entries of the document of a run."""
     found: dict[str, Json] = {}
+    if extras.printed:
+        found["printed"] = [
+            {"time_ns": each.time_ns, "pe": list(each.pe), "line": each.line, "text": each.text}
+            for each in extras.printed
+        ]
     if extras.explanation is not None:
         found["explanation"] = explanation_document(extras.explanation)
     if extras.findings is not None:

@@ -41,6 +41,7 @@ class Outputs:
         """What the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
         return Extras(
             explanation=explain_run(log, engine.handles, 0.0, end_ns) if self.explain and log is not None else None,
+            printed=engine.printed(),
             findings=engine.findings() if self.sanitize else None,
         )
 
