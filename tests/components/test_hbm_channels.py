@@ -18,6 +18,7 @@ def channels(*overrides: str) -> HbmChannels:
 XOR = channels()
 MOD = channels("channel_hash=mod")
 FEW = channels("num_pcs=4", "burst_bytes=128", "access_bytes=32")
+ONE = channels("num_pcs=1")
 
 
 def brute_force_channel(burst: int, n: int, xor: bool) -> int:
@@ -57,6 +58,7 @@ def test_busiest_channel_is_what_brute_force_finds(access: Access) -> None:
     assert XOR.busiest_bytes(access) == brute_force(access, 8, 256, 64, xor=True)
     assert MOD.busiest_bytes(access) == brute_force(access, 8, 256, 64, xor=False)
     assert FEW.busiest_bytes(access) == brute_force(access, 4, 128, 32, xor=True)
+    assert ONE.busiest_bytes(access) == brute_force(access, 1, 256, 64, xor=False)
 
 
 @given(st.integers(0, 1 << 30), st.integers(1, 40_000))

@@ -19,7 +19,8 @@ class HbmChannels:
         self._n = hbm.num_pcs
         self._burst = hbm.burst_bytes
         self._piece = hbm.access_bytes
-        self._xor = hbm.channel_hash == "xor"
+        # One channel has no digits to fold.
+        self._xor = hbm.channel_hash == "xor" and hbm.num_pcs > 1
         self._ps_per_byte = 1000 / (spec.cube.pc_bw_gbs * spec.cube.components.hbm_ctrl.attrs.efficiency)
         self._cache: dict[tuple[int, int, int, int], int] = {}
 
