@@ -12,7 +12,8 @@ class ScratchAllocator:
     """Hands out ``nbytes`` of TCM from address ``base`` to handles, by their lifetime; each allocation has an owner."""
 
     def __init__(self, base: int, nbytes: int, *, alignment: int = SCRATCH_ALIGNMENT_BYTES) -> None:
-        self._space = FreeList("scratch", base, nbytes, alignment=alignment)
+        # Whole units of the alignment: what lay between two of them would be a hole that no search could use.
+        self._space = FreeList("scratch", base, nbytes, alignment=alignment, granule=alignment)
         self._owners: dict[int, tuple[str, int]] = {}
 
     @property
