@@ -67,7 +67,7 @@ def test_version(kernbench: Run) -> None:
         (("probe", "--case", "pe-sram", "--size", "1GiB"), "pe-sram takes 1 byte to 32 MiB"),
         (("topology", "--format", "pdf"), "'pdf' is not one of"),
         (("topology", "--topology", "nowhere.yaml"), "nowhere.yaml: no such file"),
-        (("topology", "--format", "dot", "--out", "no/such/dir.dot"), "cannot be written: No such file"),
+        (("topology", "--format", "dot", "--out", "no/such/dir.dot"), "cannot be written there: no such folder"),
         (("list", "--frob"), "No such option"),
     ],
 )

@@ -218,7 +218,9 @@ def test_the_op_log_as_a_file(kernbench: Run, name: str) -> None:
     ran = kernbench(*GEMM, "--op-log", name, "--verify-data")
     assert ran.code == 0
     assert f"wrote {name}" in ran.err
-    assert [path.name for path in Path().iterdir()] == [name]
+    config = f"{name}.config.yaml"
+    assert sorted(path.name for path in Path().iterdir()) == sorted((name, config))
+    assert resolve_topology(config).digest == resolve_topology("default").digest
     records = read_op_log(name)
     assert {record.kind for record in records} >= {"memory_write", "dma_read", "fetch", "gemm", "store", "dma_write"}
     parts = [record for record in records if record.tile is not None]

@@ -29,7 +29,7 @@ def bytes_of(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...]) ->
 
 @st.composite
 def strided(draw: st.DrawFn) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """A non-overlapping array: each axis steps over all of the axes inside it, with a gap or none."""
+    """A non-overlapping array: each axis steps over all of the axes inside it, with a gap or none. In any order."""
     itemsize = draw(st.sampled_from([1, 2, 4]))
     shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
     strides: list[int] = []
@@ -38,7 +38,9 @@ def strided(draw: st.DrawFn) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
         step = span + itemsize * draw(st.sampled_from([0, 0, 1, 7]))
         strides.append(step)
         span = step * (count - 1) + span
-    return shape, itemsize, tuple(reversed(strides))
+    strides.reverse()
+    order = draw(st.permutations(range(len(shape))))
+    return tuple(shape[i] for i in order), itemsize, tuple(strides[i] for i in order)
 
 
 @given(strided(), st.integers(0, 200))
@@ -71,6 +73,13 @@ def test_a_row_major_tile_is_one_two_dimensional_access() -> None:
     ((node, access),) = plan(ADDRESSES, ((BASE, 31 * 1024 + 128),), (32, 64), 2, (1024, 2))
     assert node == "sip0.cube0.hbm0"
     assert (access.rows, access.row_bytes, access.stride) == (32, 128, 1024)
+
+
+def test_a_transposed_tile_is_read_by_its_rows() -> None:
+    ((_, access),) = plan(ADDRESSES, ((BASE, 31 * 1024 + 128),), (64, 32), 2, (2, 1024))
+    assert (access.rows, access.row_bytes, access.stride) == (32, 128, 1024)
+    assert runs((32, 64), 2, (2, 64)) == (4096, ())
+    assert runs((64, 32), 2, (2, 0)) == runs((32, 64), 2, (0, 2)) == (128, ((32, 0),))
 
 
 def test_shards_of_a_virtual_range_are_joined_in_order() -> None:

@@ -188,6 +188,16 @@ def test_scratch_says_who_holds_it():
     assert scratch.alloc(512, "d") == a
 
 
+def test_small_scratch_leaves_no_holes_between():
+    scratch = ScratchAllocator(0x1000, 1024)
+    starts = [scratch.alloc(32, "x") for _ in range(4)]
+    assert starts == [0x1000, 0x1040, 0x1080, 0x10C0]
+    assert scratch.free_bytes == 1024 - 4 * 64
+    for start in starts[:3]:
+        scratch.free(start)
+    assert scratch.alloc(192, "y") == 0x1000
+
+
 def test_virtual_ranges_have_their_pages_to_themselves():
     virtual = VirtualAllocator(va_size=16 << 10)
     a, b = virtual.alloc(1), virtual.alloc(4097)

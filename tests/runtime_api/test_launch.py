@@ -121,6 +121,15 @@ def test_a_deadlock_is_raised_and_memory_is_given_back(engine):
     assert not engine.allocators[0, 0, 0].hbm.live
 
 
+def test_a_deadlock_that_was_caught_does_not_come_back_at_the_end(engine):
+    with RuntimeContext(engine) as torch:
+        stuck = torch.zeros(2)
+        with pytest.raises(SimulationDeadlock):
+            torch.launch("never", no_kernel, stuck)
+        assert stuck.numpy().tolist() == [0, 0]
+    assert not engine.allocators[0, 0, 0].hbm.live
+
+
 def test_requests_of_the_level_below(torch, engine):
     pa = torch.zeros(64, name="x").shards[0].pa
     handle = torch.submit(MemoryWriteMsg(pa=pa, nbytes=4, data=np.array([0, 0, 128, 63], np.uint8)))

@@ -116,11 +116,11 @@ def test_an_empty_log_and_a_failed_write(tmp_path: Path) -> None:
 
     def failing():
         yield from sample_log()
-        raise OSError("disk")
+        raise OSError(28, "No space left on device")
 
     for name in ("a.jsonl", "a.parquet"):
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(OSError, match="disk"):
+        with pytest.raises(InputError, match="No space left on device"):
             write_op_log(failing(), tmp_path / name)
         assert (tmp_path / name).read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2

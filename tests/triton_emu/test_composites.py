@@ -62,6 +62,24 @@ def test_a_gemm_of_handles_and_refs(staged: tuple[str, ...], order: int | None) 
     assert isinstance(composite.b, TcmArray if "b" in staged else MemoryRef)
 
 
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda tl, a, b, steps: tl.composite("gemm", a=a, b=b, out_ptr=OUT, epilogue=steps),
+        lambda tl, a, b, steps: tl.composite(op="gemm", b=b, a=a, out_ptr=OUT, epilogue=steps),
+        lambda tl, a, b, steps: tl.composite("gemm", a, b=b, out_ptr=OUT, epilogue=steps),
+        lambda tl, a, b, steps: tl.composite("gemm", a, b, OUT, steps),
+        lambda tl, a, b, steps: tl.composite("gemm", a, b, OUT, list(steps)),
+    ],
+)
+def test_a_gemm_may_name_its_operands_and_end_with_its_epilogue(spelled: Callable[..., None]) -> None:
+    def body(tl: Any) -> None:
+        spelled(tl, tl.ref(0, (5, 7), "f16"), tl.ref(1024, (7, 3), "f16"), (("scale", 2.0),))
+
+    found = run(body, A, B).memory.view(OUT, (5, 3), F16)
+    assert np.array_equal(found, (2 * product()).astype(np.float16))
+
+
 def test_strided_operands_and_results() -> None:
     def body(tl: Any) -> None:
         a = tl.ref(0, (5, 7), "f16")

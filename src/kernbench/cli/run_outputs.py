@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import rich_click as click
 
+from kernbench import __version__
 from kernbench.cli.run_engine import RunEngine
 from kernbench.cli.run_extras import Extras
 from kernbench.common.errors import InputError
+from kernbench.common.files import replacing, writable
 from kernbench.runtime_api.run_explanation import explain_run
-from kernbench.sim_engine.op_log_io import checked_path, writable, write_op_log
+from kernbench.sim_engine.op_log_io import checked_path, write_op_log
 from kernbench.sim_engine.trace import make_trace
 from kernbench.sim_engine.trace_filter import EVERYTHING, LINKS, MEMORY, TraceFilter, parse_filter
 from kernbench.sim_engine.trace_io import write_trace
@@ -45,13 +46,14 @@ class Outputs:
             findings=engine.findings() if self.sanitize else None,
         )
 
-    def write(self, engine: RunEngine, log: TraceLog | None) -> None:
-        """Write the files."""
+    def write(self, engine: RunEngine, log: TraceLog | None, what: str) -> None:
+        """Write the files, and beside each the machine that it was made on; ``what`` was run."""
         if self.op_log is not None:
-            _write(self.op_log, lambda path: write_op_log(engine.op_log, path))
+            write_op_log(engine.op_log, self.op_log)
+            _wrote(self.op_log, engine.topology, what)
         if self.trace is not None and log is not None:
-            trace = make_trace(log, engine.handles, self.keep)
-            _write(self.trace, lambda path: write_trace(trace, path))
+            write_trace(make_trace(log, engine.handles, self.keep), self.trace)
+            _wrote(self.trace, engine.topology, what)
 
 
 def wanted_outputs(
@@ -69,9 +71,9 @@ def wanted_outputs(
     )
 
 
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    try:
-        write(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    click.echo(f"wrote {path}", err=True)
+def _wrote(path: Path, machine: Topology, what: str) -> None:
+    """Say so, and keep the configuration: a file that ``--topology`` takes."""
+    config = path.with_name(f"{path.name}.config.yaml")
+    with replacing(config) as temporary:
+        temporary.write_text(f"# kernbench {__version__}: {what}\n{machine.resolved_yaml()}", encoding="utf-8")
+    click.echo(f"wrote {path}, and {config.name} with the machine it was made on", err=True)

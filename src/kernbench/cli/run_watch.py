@@ -88,7 +88,8 @@ class Watch:
             print_json(run_document(self.machine, head, report, self.extras))
         else:
             print_run(stdout(), self.machine, head, report, self.extras)
-        self.outputs.write(self.engine, self.log)
+        params = " ".join(f"{name}={value}" for name, value in head.params)
+        self.outputs.write(self.engine, self.log, f"bench {head.bench} {params}".rstrip())
 
     def _head(self, engine: RunEngine) -> RunHead:
         result = self.result

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from rich.console import Console
 from kernbench.cli.console import facts, number, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.common.errors import InputError
+from kernbench.common.files import replacing, writable
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.export import LinkRow, link_rows, machine_rows, part_rows, to_dot, to_json
@@ -121,24 +120,5 @@ RENDERERS: dict[str, Callable[[Topology], bytes]] = {
 
 def write_file(path: Path, content: bytes) -> None:
     """Write all of a file or nothing. InputError when it cannot be written."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    scratch = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        scratch.chmod(0o666 & ~_umask())
-        scratch.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    """The process's mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with replacing(writable(path)) as temporary:
+        temporary.write_bytes(content)

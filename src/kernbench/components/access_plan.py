@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from math import inf
 
 from kernbench.components.initiator import Target
 from kernbench.messages.fabric import Access
@@ -26,14 +27,22 @@ def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | Non
 
 
 def runs(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, Dims]:
-    """Bytes that lie in one piece, and how often and how far apart such pieces repeat (outer axes first)."""
+    """Bytes that lie in one piece, and how often and how far apart such pieces repeat (the longest steps first).
+
+    Memory is walked in its own order, whatever the order of the axes: a transposed matrix is read by its rows.
+    """
     if strides is None:
         return extent(shape, itemsize, None)[1], ()
     run = itemsize
-    dims = list(zip(shape, strides, strict=True))
-    while dims and (dims[-1][1] == run or dims[-1][0] == 1):
+    dims = sorted(((n, s) for n, s in zip(shape, strides, strict=True) if n > 1), key=_step, reverse=True)
+    while dims and dims[-1][1] == run:
         run *= dims.pop()[0]
-    return run, tuple((n, s) for n, s in dims if n > 1)
+    return run, tuple(dims)
+
+
+def _step(dim: tuple[int, int]) -> float:
+    """How far an axis steps; repeats of the same bytes (stride 0) go outside all others."""
+    return abs(dim[1]) or inf
 
 
 def plan(

@@ -24,6 +24,7 @@ from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.transfers import (
     copy_messages,
     fill_messages,
+    fill_pattern,
     gathered,
     read_messages,
     update_messages,
@@ -96,6 +97,8 @@ class TensorMemory:
         fill: float | None = None,
     ) -> TensorLayout:
         """Allocate (free of charge), then map and, unless ``fill`` is None, initialise, both at once."""
+        if fill is not None:
+            fill_pattern(fill, dtype)  # what is no number is found out before anything is allocated
         layout = self._place(name, shape, dtype, dp, sip)
         self._live[layout.key] = layout
         self._mapped[layout.key] = set()

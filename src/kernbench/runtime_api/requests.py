@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from kernbench.common.errors import SimulationDeadlock
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
@@ -101,9 +102,15 @@ class Requests:
         return handle.request_id in self._unseen
 
     def wait(self, handles: Sequence[RequestHandle]) -> list[Completion]:
-        """Let time pass until all are done; at once for what is done. Raises the error of the first that failed."""
+        """Let time pass until all are done; at once for what is done. Raises the error of the first that failed.
+
+        After a SimulationDeadlock nothing that is under way is waited for unasked: it would be the same again.
+        """
         try:
             self._waiter.wait(handles)
+        except SimulationDeadlock:
+            self.abandon()
+            raise
         finally:
             self._see(handle for handle in handles if handle.done)
         completions = [self._engine.get_completion(handle)[0] for handle in handles]

@@ -8,18 +8,28 @@ from typing import TypeAlias
 
 import numpy as np
 
+from kernbench.common.dtypes import DType
+from kernbench.common.errors import InputError
 from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import Piece, pieces
-from kernbench.runtime_api.arrays import Array, as_bytes, converted
+from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
 from kernbench.runtime_api.layout import Stretch, TensorLayout
 
 ReadBytes: TypeAlias = Callable[[int, int], Array]
 
 
+def fill_pattern(value: float, dtype: DType) -> bytes:
+    """The bytes of an element that is ``value``; InputError unless that is one real number."""
+    number = numeric(value, "a fill value")
+    if number.ndim:
+        raise InputError(f"a fill value is one number, not {value!r}")
+    return converted(number, dtype).tobytes()
+
+
 def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg]:
     """Every element becomes ``value``, written by the device; one message for each shard."""
-    pattern = converted(np.asarray(value), layout.dtype).tobytes()
+    pattern = fill_pattern(value, layout.dtype)
     for shard in layout.deployment.shards:
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, pattern=pattern)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 
 from kernbench.common.dtypes import U8, dtype
 from kernbench.common.errors import InputError
+from kernbench.common.files import replacing, writable
 from kernbench.sim_engine.op_log import Epilogue, Operand, OpParams, OpRecord
 
 Row: TypeAlias = dict[str, Any]
@@ -125,26 +124,6 @@ def checked_path(path: str | Path) -> Path:
     """``path`` if an op-log can be written there. InputError for another suffix, or a folder that does not exist."""
     _format(path, _WRITERS)
     return writable(path)
-
-
-def writable(path: str | Path) -> Path:
-    """``path`` if its folder can be written to. InputError when it cannot: better said before a long run."""
-    place = Path(path)
-    if place.is_dir() or not os.access(place.parent, os.W_OK):
-        why = "is a folder" if place.is_dir() else "cannot be written there: no such folder, or not allowed"
-        raise InputError(f"{path}: {why}")
-    return place
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; what is there takes the place of ``path`` once it is complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _groups(records: Iterable[OpRecord]) -> Iterator[list[Row]]:

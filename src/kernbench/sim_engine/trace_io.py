@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kernbench.sim_engine.op_log_io import replacing
+from kernbench.common.files import replacing
 from kernbench.sim_engine.trace_model import Flow, Place, Span, Trace, Track
 
 Event: TypeAlias = dict[str, Any]

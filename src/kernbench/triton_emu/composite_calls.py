@@ -16,12 +16,13 @@ from kernbench.triton_emu.composite_checks import (
     check_step,
     elementwise_form,
     gemm_form,
+    given,
     listed,
     output,
     split_output,
     step_array,
 )
-from kernbench.triton_emu.handles import Handle, Number
+from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.refs import Ref
 from kernbench.triton_emu.source import kernel_error
@@ -46,7 +47,9 @@ class CompositeCalls(Issuer):
     def composite(
         self,
         op: str,
-        *operands: Handle | Ref | Number,
+        *operands: Input | Sequence[Step],
+        a: Handle | Ref | None = None,
+        b: Handle | Ref | None = None,
         out_ptr: int | None = None,
         epilogue: Sequence[Step] = (),
         out_dtype: object = None,
@@ -54,24 +57,27 @@ class CompositeCalls(Issuer):
     ) -> None:
         """``op`` of ``operands``, tile by tile, written to memory at ``out_ptr``: a keyword, or behind the operands.
 
+        The operands of a gemm go by ``a`` and ``b`` too, and the epilogue may follow a positional ``out_ptr``.
         ``"gemm"``: (m, k) by (k, n), each a handle or a ref. The name of an elementwise operator: handles and refs of
         one shape of one or two axes, and numbers. The ``epilogue`` steps work on each tile before it is rounded to
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
         that ``dot`` or the operator gives. KernelError for what does not fit.
         """
         line = self._line()
-        inputs, place = split_output(op, operands, out_ptr)
+        inputs, place, trailing = split_output(op, (*given(a), *operands, *given(b)), out_ptr)
         streams = [self._stream(x) for x in inputs]
         form = gemm_form(streams, self._site.dot_dtypes) if op == GEMM else elementwise_form(op, streams)
         out = output(op, form, pointer(place), out_dtype, out_strides)
-        steps = listed(epilogue)
+        steps = listed(epilogue or trailing)
         after_tile = tuple([self._step(step, form) for step in steps])
-        reads = [x for x in (*inputs, *(x for _, *given in steps for x in given)) if isinstance(x, Handle)]
+        reads = [x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         command: GemmComposite | MathComposite
         if op == GEMM:
-            a, b = form.arrays
-            command = GemmComposite(serial=serial, line=line, after=after, a=a, b=b, out=out, epilogue=after_tile)
+            left, right = form.arrays
+            command = GemmComposite(
+                serial=serial, line=line, after=after, a=left, b=right, out=out, epilogue=after_tile
+            )
         else:
             command = MathComposite(
                 serial=serial, line=line, after=after, operator=op, inputs=form.inputs, out=out, epilogue=after_tile
@@ -87,11 +93,11 @@ class CompositeCalls(Issuer):
         return x.array if isinstance(x, Ref) else x
 
     def _step(self, step: Step, form: Form) -> EpilogueStep:
-        name, *given = step
-        check_step(name, given)
-        if not given:
+        name, *operands = step
+        check_step(name, operands)
+        if not operands:
             return EpilogueStep(name)
-        (x,) = given
+        (x,) = operands
         if isinstance(x, Handle | Ref):
             return EpilogueStep(name, step_array(name, self._stream(x), form))
         return EpilogueStep(name, number_as(x, F32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.operators import EPILOGUE, OPERATORS
@@ -49,15 +49,27 @@ class Form:
         return tuple([x for x in self.inputs if isinstance(x, TcmArray | MemoryRef)])
 
 
-def split_output(op: str, operands: tuple[Input, ...], out_ptr: int | None) -> tuple[tuple[Input, ...], object]:
-    """The operands of ``op``, and where the result goes: ``out_ptr``, or what is behind the operands."""
+def given(operand: Input | None) -> tuple[Input, ...]:
+    """A keyword operand, if there is one."""
+    return () if operand is None else (operand,)
+
+
+def split_output(
+    op: str, arguments: tuple[Input | Sequence[Step], ...], out_ptr: int | None
+) -> tuple[tuple[Input, ...], object, Sequence[Step]]:
+    """The operands of ``op``; where the result goes: ``out_ptr``, or what is behind them; the epilogue behind that."""
     if op != GEMM and op not in ELEMENTWISE:
         raise kernel_error(f"no composite does {op!r}; there are: {', '.join((GEMM, *ELEMENTWISE))}")
     arity = 2 if op == GEMM else ELEMENTWISE[op].arity
-    given = (*operands, out_ptr) if out_ptr is not None else operands
-    if len(given) != arity + 1:
-        raise kernel_error(f"composite {op!r} takes {arity} operands and out_ptr, not {len(given)} in all")
-    return given[:arity], given[arity]
+    epilogue: Sequence[Step] = ()
+    operands: list[Any] = list(arguments)
+    if len(operands) == arity + 2 and isinstance(operands[-1], tuple | list):
+        epilogue = operands.pop()
+    if out_ptr is not None:
+        operands.append(out_ptr)
+    if len(operands) != arity + 1:
+        raise kernel_error(f"composite {op!r} takes {arity} operands and out_ptr, not {len(operands)} in all")
+    return tuple(operands[:arity]), operands[arity], epilogue
 
 
 def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
