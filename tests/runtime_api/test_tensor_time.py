@@ -186,6 +186,14 @@ def test_memory_that_is_full_says_so_and_leaves_nothing(torch, engine):
     assert not any(allocator.hbm.live for allocator in engine.allocators.values())
 
 
+@pytest.mark.parametrize("value", ["x", [1, 2], 1j])
+def test_a_fill_value_that_is_no_number_leaves_nothing(torch, engine, value):
+    with pytest.raises(InputError, match="fill value"):
+        torch.full((2,), value)
+    assert engine.messages == []
+    assert not engine.allocators[0, 0, 0].hbm.live
+
+
 def test_two_runs_send_the_same(machine):
     def run():
         engine = FakeEngine(machine)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from engine_support import dma, fetch, hbm, launch, machine, place
 
-from kernbench.common.errors import AddressFaultError, KernelError, PhysAddrError, SimulationDeadlock
-from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
+from kernbench.common.errors import AddressFaultError, KernelError, PhysAddrError, SimulationDeadlock, UnsupportedError
+from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, MmuMapMsg, PeDmaMsg
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
@@ -104,6 +105,30 @@ def test_a_fault_ends_at_the_line_of_the_kernel(engine: GraphEngine) -> None:
     launch(engine, gemm, x, x, x, 8, 8, 8)  # the engine can be used again
 
 
+@pytest.mark.parametrize("how", ["load", "store", "composite"])
+def test_its_own_tcm_is_out_of_reach_of_a_kernels_dma(engine: GraphEngine, how: str) -> None:
+    """It is the kernel's fault, at the line of the call; the PE runs the next kernel."""
+    x = place(engine, np.ones((8, 8), np.float16))
+    pa, va = engine.allocators[0, 0, 0].alloc_tcm(128).encode(), engine.va_allocator(0).alloc(128)
+    shard = MappedShard(sip=0, cube=0, pe=0, offset_bytes=0, nbytes=128, pa=pa)
+    engine.wait(
+        engine.submit(MmuMapMsg(sip=0, mapping=TensorMapping(name="t", va_base=va, nbytes=128, shards=(shard,))))
+    )
+
+    def own(p: int, *, tl: Tl) -> None:
+        if how == "load":
+            tl.load(va, (8, 8), "f16")
+        elif how == "store":
+            tl.store(va, tl.load(p, (8, 8), "f16"))
+        else:
+            tl.composite("exp", tl.ref(p, (8, 8), "f16"), va)
+
+    with pytest.raises(UnsupportedError, match="its own TCM") as caught:
+        launch(engine, own, x)
+    assert caught.traceback[-1].name == "own"
+    assert launch(engine, lambda p, *, tl: None, x).pe_exec_ns == {(0, 0, 0): 5.0}
+
+
 def test_one_failing_pe_releases_the_others_from_a_barrier(engine: GraphEngine) -> None:
     def meet(*, tl: Tl) -> None:
         if tl.program_id(0) == 1:
@@ -164,6 +189,23 @@ def test_incremental_replay_sees_the_machine_as_it_is_now(engine: GraphEngine) -
     for expected in (2, 3, 4):
         launch(engine, add, x)
         assert (fetch(engine, x) == expected).all()
+
+
+def test_a_host_may_look_while_a_store_is_set_up(engine: GraphEngine) -> None:
+    x = place(engine, np.zeros(64, np.float16))
+
+    def stores(p: int, *, tl: Tl) -> None:
+        filled = [tl.full(64, value, "f16") for value in range(3)]
+        tl.barrier()
+        for handle in filled:  # faster than descriptors are set up: they queue
+            tl.store(p, handle)
+
+    ref = KernelRef(name="stores", function=stores)
+    handle = engine.submit(KernelLaunchMsg(kernel=ref, args=(x.arg,), targets=((0, 0, 0),)))
+    while not handle.done:
+        engine.run_until(engine.now + 0.5)
+        assert set(fetch(engine, x)) <= {0, 1, 2}
+    assert (fetch(engine, x) == 2).all()
 
 
 # --- events: how many a thing costs -----------------------------------------------------------------------------------

@@ -123,7 +123,9 @@ class KernelExecution:
             if isinstance(ref, MemoryRef):
                 low, span = extent(ref.shape, ref.dtype.itemsize, ref.strides)
                 table = self.parts.mmu.table
-                found.append(tuple((pa.encode(), n) for pa, n in table.segments(ref.va + low, span)))
+                segments = tuple((pa.encode(), n) for pa, n in table.segments(ref.va + low, span))
+                self.parts.dma.check_reach(node for node, _ in self.machine.addresses.by_node(segments))
+                found.append(segments)
         return tuple(found)
 
     def _translate(self, command: LoadCommand | StoreCommand) -> tuple[tuple[Segment, ...], tuple[Target, ...]]:
@@ -138,7 +140,9 @@ class KernelExecution:
         low, span = extent(shape, itemsize, strides)
         found = self.parts.mmu.table.segments(command.va + low, span)
         segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
-        return segments, plan(self.machine.addresses, segments, shape, itemsize, strides)
+        targets = plan(self.machine.addresses, segments, shape, itemsize, strides)
+        self.parts.dma.check_reach(node for node, _ in targets)
+        return segments, targets
 
     def _start_dma(
         self, command: LoadCommand | StoreCommand, segments: tuple[Segment, ...], targets: tuple[Target, ...]

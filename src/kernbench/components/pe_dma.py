@@ -6,7 +6,7 @@ Two virtual channels, ``compute`` and ``queue``, are two ports on the fabric and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernbench.common.errors import UnsupportedError
@@ -42,9 +42,15 @@ class DmaChannel:
         move = self.initiator.read if reading else self.initiator.write
 
         def go(_: object) -> None:
-            begun(begin)
+            if reading:
+                begun(begin)
             move(op, targets, done)
 
+        if not reading:  # what is written is read when the set-up begins: then, not later, others may look
+            if begin > self._clock.time:
+                self._clock.call_at(begin, lambda _: begun(begin))
+            else:
+                begun(begin)
         self._clock.call_at(self._ready_at, go)
 
 
@@ -81,8 +87,7 @@ class PeDma(Component):
         channel: DmaChannel | None = None,
     ) -> None:
         """Queue a descriptor on ``channel`` (default: compute)."""
-        if any(node == self.node.id for node, _ in targets):
-            raise UnsupportedError(f"{self.node.id}: its own TCM is not reached by DMA, use the data in place")
+        self.check_reach(node for node, _ in targets)
         channel = channel or self.compute
         self._channel_of[op] = channel
 
@@ -91,6 +96,11 @@ class PeDma(Component):
             done()
 
         channel.start(op, reading, targets, begun, over)
+
+    def check_reach(self, nodes: Iterable[str]) -> None:
+        """UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""
+        if self.node.id in nodes:
+            raise UnsupportedError(f"{self.node.id}: its own TCM is not reached by DMA, use the data in place")
 
     def receive(self, message: object, transfer: Transfer) -> None:
         """Answers to this DMA, and requests of others for the TCM."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from kernbench.common.dtypes import DType
+from kernbench.common.errors import InputError
 from kernbench.messages.mapping import TensorMapping
 
 PeCoord: TypeAlias = tuple[int, int, int]
@@ -24,12 +25,19 @@ class HostMsg:
     name: str = ""
 
 
+def _at_least_1(msg: HostMsg, **counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise InputError(f"{type(msg).__name__}: {name}={count}, must be at least 1")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryWriteMsg(HostMsg):
     """Write ``nbytes`` at physical address ``pa`` (encoded): from the host, or by the device itself with ``pattern``.
 
     ``data`` (uint8, ``nbytes`` long) is what phase 2 writes; without it only time passes. ``pattern`` is the bytes that
-    are repeated over the range by the cube's M_CPU DMA: the host then sends a header only.
+    are repeated over the range by the cube's M_CPU DMA: the host then sends a header only. InputError for a range, data
+    or a pattern of no bytes, and for data of another size.
     """
 
     pa: int
@@ -37,13 +45,23 @@ class MemoryWriteMsg(HostMsg):
     data: np.ndarray[Any, Any] | None = None
     pattern: bytes | None = None
 
+    def __post_init__(self) -> None:
+        _at_least_1(self, nbytes=self.nbytes)
+        if self.pattern is not None and not self.pattern:
+            raise InputError("MemoryWriteMsg: a pattern has at least 1 byte")
+        if self.data is not None and self.data.nbytes != self.nbytes:
+            raise InputError(f"MemoryWriteMsg: data has {self.data.nbytes} bytes, nbytes={self.nbytes}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReadMsg(HostMsg):
-    """Read ``nbytes`` at physical address ``pa`` (encoded) to the host."""
+    """Read ``nbytes`` at physical address ``pa`` (encoded) to the host. InputError for no bytes."""
 
     pa: int
     nbytes: int
+
+    def __post_init__(self) -> None:
+        _at_least_1(self, nbytes=self.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +69,8 @@ class PeDmaMsg(HostMsg):
     """Traffic without a kernel: the DMA of PE ``pe`` reads or writes ``nbytes`` at physical address ``pa``.
 
     Nothing of the control path is involved: the descriptor is at the DMA when the message is submitted.
-    ``repeat`` descriptors are queued, at most ``outstanding`` of them under way at once.
+    ``repeat`` descriptors are queued, at most ``outstanding`` of them under way at once. InputError for none of either,
+    for no bytes and for another ``op``.
     """
 
     pe: PeCoord
@@ -61,6 +80,11 @@ class PeDmaMsg(HostMsg):
     repeat: int = 1
     outstanding: int = 1
     stride_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least_1(self, nbytes=self.nbytes, repeat=self.repeat, outstanding=self.outstanding)
+        if self.op not in ("read", "write"):
+            raise InputError(f"PeDmaMsg: op={self.op!r}, must be read or write")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
