@@ -33,13 +33,18 @@ def parse_size(value: int | str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    factor = _FACTOR.get(match[2].upper()) if match else None
+    factor = _FACTOR.get(match[2].upper()) if match and not _means_bits(match[2]) else None
     if match is None or factor is None:
         raise ValueError(f"{value!r} is not a size; write bytes or a number with one of {', '.join(SIZE_UNITS)}")
     nbytes = float(match[1]) * factor
     if nbytes != int(nbytes):
         raise ValueError(f"{value!r} is not a whole number of bytes")
     return int(nbytes)
+
+
+def _means_bits(unit: str) -> bool:
+    """``Gb`` is a gigabit; ``gb`` is only written without care."""
+    return unit.endswith("b") and not unit.islower()
 
 
 def format_size(nbytes: int) -> str:

@@ -142,7 +142,8 @@ class _NodeReader:
         except yaml.MarkedYAMLError:
             self._complain(node, path, f"unknown tag {node.tag}")
         except ValueError as error:
-            self._complain(node, path, f"found {node.value!r}: {error}")
+            shown = node.value if len(node.value) <= 60 else f"{node.value[:57]}..."
+            self._complain(node, path, f"found {shown!r}: {error}")
         return None
 
     def _complain(self, node: yaml.Node, path: Path, message: str) -> None:

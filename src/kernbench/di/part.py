@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
-
 from kernbench.common.config import ConfigModel
+from kernbench.common.quantities import Duration
 
 
 class PartAttrs(ConfigModel):
     """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model."""
 
-    overhead_ns: float = Field(default=0.0, ge=0)
+    overhead_ns: Duration = 0.0
 
 
 class Part:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from kernbench.common.quantities import Bandwidth, Duration
 from kernbench.di.part import PartAttrs
 
 
@@ -15,14 +16,14 @@ class HbmCtrlAttrs(PartAttrs):
     """An HBM slice: the part of a channel's bandwidth that is usable, and the time before the first byte."""
 
     efficiency: float = Field(default=1.0, gt=0, le=1)
-    access_ns: float = Field(default=0.0, ge=0)
+    access_ns: Duration = 0.0
 
 
 class SramAttrs(PartAttrs):
     """The SRAM of a cube. Without ``bw_gbs`` it is as fast as the link to it."""
 
-    access_ns: float = Field(default=0.0, ge=0)
-    bw_gbs: float | None = Field(default=None, gt=0)
+    access_ns: Duration = 0.0
+    bw_gbs: Bandwidth | None = None
 
 
 class MCpuAttrs(PartAttrs):
@@ -34,13 +35,13 @@ class MCpuAttrs(PartAttrs):
 class PeCpuAttrs(PartAttrs):
     """The CPU of a PE: the time to start a kernel and to issue a command."""
 
-    launch_ns: float = Field(default=0.0, ge=0)
-    issue_ns: float = Field(default=0.0, ge=0)
+    launch_ns: Duration = 0.0
+    issue_ns: Duration = 0.0
 
 
 class PeSchedulerAttrs(PartAttrs):
     """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
 
-    issue_ns: float = Field(default=0.0, ge=0)
+    issue_ns: Duration = 0.0
     tiles_in_flight: int = Field(default=4, ge=1)
     stage_slots: int = Field(default=2, ge=1)
