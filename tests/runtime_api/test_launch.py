@@ -156,3 +156,10 @@ def test_a_launch_maps_tensors_on_the_pes_that_do_not_know_them(torch, engine):
     assert isinstance(engine.messages[-2], KernelLaunchMsg)  # nothing to map any more
     alone.free()
     assert engine.messages[-1].target_pe == launch.targets
+
+
+def test_pes_that_form_no_grid_are_warned_of(torch):
+    two_cubes = torch.zeros(8, dp=DPPolicy(cube="row_wise", num_cubes=2, num_pes=1))
+    one_cube = torch.zeros(8, dp=DPPolicy(pe="row_wise", num_cubes=1))
+    with pytest.warns(RuntimeWarning, match="num_programs says"):
+        torch.launch("k", no_kernel, two_cubes, one_cube)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -85,7 +86,21 @@ def _targets(name: str, tensors: list[Tensor]) -> tuple[PeCoord, ...]:
             f"launch {name!r}: its tensors lie on several SIPs ({where}), and a PE reaches those of its own only; "
             f"launch once on each SIP"
         )
-    return tuple(sorted({owner for tensor in tensors for owner in tensor.layout.owners}))
+    targets = tuple(sorted({owner for tensor in tensors for owner in tensor.layout.owners}))
+    _warn_of_gaps(name, targets)
+    return targets
+
+
+def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
+    """Kernels that share work out by program_id and num_programs count on a full grid."""
+    cubes, pes = ({target[axis] for target in targets} for axis in (1, 2))
+    if len(targets) < len(cubes) * len(pes):
+        warnings.warn(
+            f"launch {name!r}: {len(targets)} PEs run it, num_programs says {len(pes)} PEs × {len(cubes)} cubes: "
+            f"a kernel that shares work by program_id leaves some undone. Place its tensors on the same PEs",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _argument(launch: str, which: str, value: object) -> LaunchArg:
