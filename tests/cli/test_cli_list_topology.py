@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from kernbench.cli import topology_command
+from kernbench.cli.main import main
 from kernbench.cli.topology_command import write_file
 from kernbench.common.errors import InputError
 
@@ -99,3 +102,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         write_file(target, b"new")
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["machine.dot"]
+
+
+def test_text_goes_to_any_stdout() -> None:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert main(["topology", "--format", "json"]) == 0
+    assert json.loads(text.getvalue())

@@ -327,3 +327,9 @@ def test_what_kernels_print_shows_the_values_of_that_time(enable_data: bool) -> 
     else:
         assert before.text == "before f32[2, 3] 0"
     assert str(after).startswith(f"{after.time_ns:.3f} ns sip0.cube0.pe0: after")
+
+
+def test_an_engine_takes_a_graph_as_well() -> None:
+    engine = GraphEngine(machine().topology_obj)
+    assert engine.spec is machine().spec
+    assert dma(engine, hbm(0, 0, 0), 4096).ok

@@ -40,7 +40,8 @@ def command(form: str, out: str | None, topology: str | None, overrides: tuple[s
         return 0
     content = RENDERERS[form](machine)
     if out is None:
-        click.echo(content, nl=not content.endswith(b"\n") and form != "png")
+        shown = content if form == "png" else content.decode()  # text also for a stdout that takes text only
+        click.echo(shown, nl=not content.endswith(b"\n") and form != "png")
     else:
         write_file(Path(out), content)
         click.echo(f"wrote {out} ({format_size(len(content))})", err=True)

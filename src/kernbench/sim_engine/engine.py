@@ -30,6 +30,7 @@ from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.sanitizer import Finding, Sanitizer
 from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.builder import Topology
+from kernbench.topology.graph import Graph
 
 
 @dataclass(slots=True, eq=False)
@@ -85,15 +86,16 @@ class RequestTrace:
 
 
 class GraphEngine:
-    """Simulates one machine.
+    """Simulates one machine: a compiled topology, or its graph.
 
     ``enable_data``: keep operands so that numbers can be replayed; without it a run gives times only. ``trace_hops``:
     keep per-hop times of every transfer. ``sanitize``: look for what is wrong with the run; InputError without data.
     """
 
     def __init__(
-        self, topology: Topology, enable_data: bool = True, *, trace_hops: bool = False, sanitize: bool = False
+        self, topology: Topology | Graph, enable_data: bool = True, *, trace_hops: bool = False, sanitize: bool = False
     ) -> None:
+        topology = Topology(topology, "a graph") if isinstance(topology, Graph) else topology
         if sanitize and not enable_data:
             raise InputError("to sanitize, the engine has to compute data; make it with enable_data=True")
         self.topology = topology
