@@ -34,9 +34,10 @@ class Access:
 
     def shared(self, other: Access) -> tuple[int, int]:
         """The first address of the bytes that both touch, and how many there are."""
-        return self._bytes().common(other._bytes())
+        return self.touched().common(other.touched())
 
-    def _bytes(self) -> ByteRuns:
+    def touched(self) -> ByteRuns:
+        """The bytes that it touches, made when they are first asked for."""
         if self.runs is None:
             self.runs = ByteRuns.of(self.operand)
         return self.runs

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from kernbench.sim_engine.clock import RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.sim_engine.hooks import Hook, LinkBusy
 from kernbench.sim_engine.transport.link import ARRIVE, DELIVER, Input, Link, Port
-from kernbench.sim_engine.transport.route import Profile, Route
+from kernbench.sim_engine.transport.route import Profile
 from kernbench.sim_engine.transport.transfer import Packet, Transfer
 
 
@@ -203,9 +203,9 @@ class Express:
         """
         victims: dict[int, Transfer] = {}
         touched: dict[int, Input] = {}
-        todo = list(inputs)
-        while todo:
-            place = todo.pop()
+        unseen = list(inputs)
+        while unseen:
+            place = unseen.pop()
             if place.index in touched:
                 continue
             settle(place, now)
@@ -216,7 +216,7 @@ class Express:
                 transfer = claim.transfer
                 if transfer.admission not in victims:
                     victims[transfer.admission] = transfer
-                    todo += [transfer.port, *transfer.route.links]
+                    unseen += [transfer.port, *transfer.route.links]
         return [victims[n] for n in sorted(victims)], [touched[i] for i in sorted(touched)]
 
     def _unclaim(self, place: Input, now: int) -> None:
@@ -361,11 +361,6 @@ def serialisation(link: Link, nbytes: int, last_bytes: int) -> int:
         return 0
     full = (nbytes - last_bytes) // link.packet_bytes
     return full * link.packet_ps + link.serialise_ps(last_bytes)
-
-
-def zero_load_ps(route: Route, nbytes: int) -> int:
-    """Latency of ``nbytes`` on an empty network."""
-    return route.latency_ps(nbytes)
 
 
 def _arrived(transfer: Transfer) -> None:
