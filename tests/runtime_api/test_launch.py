@@ -65,7 +65,7 @@ def test_a_kernel_without_a_name_goes_by_the_launchs(torch, engine):
         (("T", 1, 2), {"speed": 1}, "unexpected keyword argument 'speed'"),
         (("T", 1, 2), {"tl": None}, "leave it out"),
         (("T", np.zeros(2), 2), {}, "argument 1 is a ndarray.*t.copy_"),
-        (("T", 1, 2), {"block": (1, 2)}, "block is a tuple"),
+        (("T", 1, 2), {"block": (1, 2.5)}, "block is a tuple"),
     ],
 )
 def test_arguments_no_kernel_can_have(torch, args, kwargs, words):

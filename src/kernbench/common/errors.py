@@ -10,7 +10,10 @@ KernbenchError
     ├── AllocationError        a memory is full, or a free that fits no allocation
     ├── AddressFaultError      a PE touched a virtual address that nothing maps
     ├── KernelError            a kernel did what the language forbids
+    │   └── IpcqInvalidDirection   a queue that the PE does not have
+    ├── IpcqError              queues that cannot be installed, a message or a credit that matches none
     ├── SimulationDeadlock     nothing can happen any more and somebody still waits
+    │   └── IpcqDeadlock       … for a queue; says who waits for whom
     ├── TransportError         a route, link or injection the network cannot carry
     ├── UnsupportedError       a well-formed request that the machine cannot do
     └── VerificationError      numbers that are not what was expected
@@ -101,8 +104,20 @@ class KernelError(RunError):
     """A kernel did what the language forbids."""
 
 
+class IpcqInvalidDirection(KernelError):  # noqa: N818 - the name users know
+    """A kernel named a queue that its PE does not have, or cannot use that way."""
+
+
+class IpcqError(RunError):
+    """Queues that cannot be installed as asked, or a message or a credit that belongs to none."""
+
+
 class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
     """Nothing can happen any more and somebody still waits."""
+
+
+class IpcqDeadlock(SimulationDeadlock):
+    """PEs wait for queues, and nothing can happen any more."""
 
 
 class TransportError(RunError):

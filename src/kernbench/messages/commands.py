@@ -51,7 +51,8 @@ class Command:
 class LoadCommand(Command):
     """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
 
-    Elements at or beyond ``valid`` (per axis) are not read but set to ``other``.
+    Elements at or beyond ``valid`` (per axis) are not read but set to ``other``. ``physical``: the address is a
+    physical one, as of a slot of a queue.
     """
 
     dst: TcmArray
@@ -59,16 +60,37 @@ class LoadCommand(Command):
     strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
     other: float = 0
+    physical: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoreCommand(Command):
-    """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out."""
+    """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out.
+
+    ``physical``: the address is a physical one.
+    """
 
     src: TcmArray
     va: int
     strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
+    physical: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SendCommand(Command):
+    """``src`` goes to a slot of the peer of queue ``direction``."""
+
+    direction: str
+    src: TcmArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecvCommand(Command):
+    """The next message of queue ``direction`` is to have ``nbytes``; done when it is there."""
+
+    direction: str
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,7 +159,15 @@ class MathComposite(Command):
 
 Composite: TypeAlias = GemmComposite | MathComposite
 PeCommand: TypeAlias = (
-    LoadCommand | StoreCommand | DotCommand | MathCommand | PrintCommand | GemmComposite | MathComposite
+    LoadCommand
+    | StoreCommand
+    | SendCommand
+    | RecvCommand
+    | DotCommand
+    | MathCommand
+    | PrintCommand
+    | GemmComposite
+    | MathComposite
 )
 
 
@@ -163,4 +193,38 @@ class Meet:
     line: int
 
 
-KernelRequest: TypeAlias = Issue | AwaitSpace | Meet
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The kernel sends; it goes on when a slot of the receiver is its."""
+
+    command: SendCommand
+
+
+@dataclass(frozen=True, slots=True)
+class PostReceive:
+    """The kernel takes the next message of a queue and goes on at once; answered with its slot."""
+
+    command: RecvCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """The kernel waits for the next message of queue ``direction`` (None: of whichever has one, in turn).
+
+    It is to have ``nbytes``. Answered with its slot.
+    """
+
+    direction: str | None
+    nbytes: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCommand:
+    """The kernel waits until the command ``serial`` is done."""
+
+    serial: int
+    line: int
+
+
+KernelRequest: TypeAlias = Issue | AwaitSpace | Meet | Send | PostReceive | Receive | AwaitCommand

@@ -106,7 +106,7 @@ class TensorArg:
     owners: tuple[PeCoord, ...]
 
 
-LaunchArg: TypeAlias = TensorArg | int | float | str | bool | None
+LaunchArg: TypeAlias = TensorArg | int | float | str | bool | tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

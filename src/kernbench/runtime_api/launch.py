@@ -113,7 +113,9 @@ def _argument(launch: str, which: str, value: object) -> LaunchArg:
         return value.name
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, tuple) and all(isinstance(each, int) for each in value):
+        return value
     raise InputError(
         f"launch {launch!r}: {which} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, "
-        f"texts, dtypes and None. Host data gets there with torch.tensor(...) or t.copy_(...)"
+        f"tuples of whole numbers, texts, dtypes and None. Host data gets there with torch.tensor(...) or t.copy_(...)"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,7 +111,7 @@ class GraphEngine:
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
         self._handles: dict[int, RequestHandle] = {}
         self._n_requests = 0
-        self._awaited: RequestHandle | None = None
+        self._awaited: frozenset[int] = frozenset()
         self._transfers: list[Sent] = []
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
@@ -168,7 +168,7 @@ class GraphEngine:
         def done(outcome: Outcome) -> None:
             handle.ended_ps = self.machine.clock.time
             handle.outcome = outcome
-            if handle is self._awaited:
+            if numbered.request_id in self._awaited:
                 self.machine.clock.halt()
 
         self._entry(numbered).accept(numbered, done)
@@ -179,15 +179,22 @@ class GraphEngine:
 
     def wait(self, handle: RequestHandle) -> Completion:
         """Advance until the request is over. Raises its error, or SimulationDeadlock when it can never end."""
-        self._awaited = handle
-        while not handle.done and self.machine.clock.next_time() < NEVER:
-            self.advance()
-        if not handle.done:
-            raise SimulationDeadlock(self._deadlock_report(handle))
+        self.wait_any([handle])
         completion = self._completion(handle)
         if completion.error is not None:
             raise completion.error
         return completion
+
+    def wait_any(self, handles: Sequence[RequestHandle]) -> None:
+        """Advance until one of the requests is over, well or not; at once when one is.
+
+        SimulationDeadlock when none of them can ever end.
+        """
+        self._awaited = frozenset(handle.request_id for handle in handles)
+        while not any(handle.done for handle in handles):
+            if self.machine.clock.next_time() == NEVER:
+                raise SimulationDeadlock(self._deadlock_report(handles))
+            self.advance()
 
     def advance(self) -> None:
         """Let simulated time pass while somebody waits. A subclass may let it pass in portions, and stop it."""
@@ -228,11 +235,11 @@ class GraphEngine:
         late = tuple(r.pe for r in kernels if r.late)
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 
-    def _deadlock_report(self, handle: RequestHandle) -> str:
+    def _deadlock_report(self, handles: Sequence[RequestHandle]) -> str:
         stuck = [line for part in self.machine.components for line in part.blocked()]
-        what = f"{type(handle.msg).__name__} {handle.msg.name!r} (request {handle.request_id})"
+        what = ", ".join(f"{type(h.msg).__name__} {h.msg.name!r} (request {h.request_id})" for h in handles)
         lines = "\n  ".join(stuck) or "no part says what it waits for"
-        return f"nothing can happen any more at {self.now:g} ns, and {what} has not completed:\n  {lines}"
+        return f"nothing can happen any more at {self.now:g} ns, and this has not completed: {what}:\n  {lines}"
 
     def replay(self) -> None:
         """Phase 2 up to now; what has been replayed is not replayed again."""

@@ -64,5 +64,5 @@ class KernelRun:
             )
 
 
-def _seen(arg: LaunchArg) -> int | float | str | bool | None:
+def _seen(arg: LaunchArg) -> int | float | str | bool | tuple[int, ...] | None:
     return arg.va if isinstance(arg, TensorArg) else arg

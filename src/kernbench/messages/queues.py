@@ -1,0 +1,84 @@
+"""Queues between PEs (IPCQ): what is installed on a PE, what rides on a message, and what comes back for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from kernbench.messages.requests import HostMsg, PeCoord
+
+BufferKind: TypeAlias = Literal["tcm", "hbm", "sram"]
+Backpressure: TypeAlias = Literal["sleep", "poll"]
+
+OPPOSITE_DIRECTION = {"E": "W", "W": "E", "N": "S", "S": "N"}
+OPPOSITE_DIRECTION |= {f"global_{a}": f"global_{b}" for a, b in tuple(OPPOSITE_DIRECTION.items())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePeer:
+    """The other end of a queue pair: queue ``direction`` of PE ``pe``.
+
+    ``rx_base_pa``: where its ring begins; None when it takes no messages from here.
+    """
+
+    pe: PeCoord
+    direction: str
+    rx_base_pa: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSetup:
+    """One queue pair of a PE. ``rx_base_pa`` is where its own ring begins; None when nobody sends into it.
+
+    A ring is ``n_slots`` slots of ``slot_size`` bytes. ``via_port`` ("E", "W", "N", "S"): the scale-up link that its
+    messages leave their SIP by; None: the shortest way.
+    """
+
+    direction: str
+    peer: QueuePeer
+    rx_base_pa: int | None
+    n_slots: int
+    slot_size: int
+    via_port: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IpcqInitMsg(HostMsg):
+    """Install queue pairs on one PE; an error when it has any."""
+
+    pe: PeCoord
+    queues: tuple[QueueSetup, ...]
+    buffer_kind: BufferKind = "tcm"
+    backpressure: Backpressure = "sleep"
+    poll_ns: float = 50.0
+    credit_bytes: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IpcqRemoveMsg(HostMsg):
+    """Take all queue pairs off one PE, so that others can be installed."""
+
+    pe: PeCoord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """Rides on the last packet of a message: who sent it, as the how-manieth of its queue, and how many bytes.
+
+    Which queue pair of ``pe``, the receiver, it belongs to is decided by the address ``pa`` of its slot.
+    """
+
+    op: int
+    pe: PeCoord
+    pa: int
+    nbytes: int
+    sequence: int
+    sender: PeCoord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """All messages before ``tail`` of the ring at ``dst_rx_base_pa`` have been released."""
+
+    dst_rx_base_pa: int
+    tail: int

@@ -1,0 +1,21 @@
+"""The slot of a queue that a received message lies in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kernbench.triton_emu.scratch import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a kernel gets for a receive: the message of queue ``direction`` at physical address ``address``.
+
+    ``ring`` takes the slot back (``free(address)``) when the kernel has done with it.
+    """
+
+    direction: str
+    space: Literal["tcm", "hbm", "sram"]
+    address: int
+    ring: Home
