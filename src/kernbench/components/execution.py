@@ -8,13 +8,16 @@ from functools import partial
 import simpy
 
 from kernbench.common.dtypes import dtype
+from kernbench.common.errors import KernelError
 from kernbench.common.ids import pe_part
 from kernbench.common.operators import PLAIN
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.initiator import Target
+from kernbench.components.kernel_queues import KernelQueues
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.messages.commands import (
+    AwaitCommand,
     AwaitSpace,
     Composite,
     DotCommand,
@@ -26,16 +29,20 @@ from kernbench.messages.commands import (
     MemoryRef,
     PeCommand,
     PrintCommand,
+    Receive,
+    RecvCommand,
+    SendCommand,
     StoreCommand,
 )
 from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.address_map import Segment
-from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, ScratchWaited, Streamed
+from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Queued, ScratchWaited, Streamed
 from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.slots import Slot
 from kernbench.triton_emu.source import kernel_source
 
 Wait = Generator[simpy.Event, object, None]
@@ -55,6 +62,7 @@ class KernelExecution:
         self._starts: dict[int, Callable[[], None]] = {}
         self._changed: simpy.Event | None = None
         self._failure: Exception | None = None
+        self._queues: KernelQueues | None = None
         self._allocator = machine.memories.pes[coord]
         self._region, self._region_bytes = self._allocator.largest_tcm_hole()
         self._allocator.alloc_tcm(self._region_bytes)
@@ -77,15 +85,27 @@ class KernelExecution:
             dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
         )
 
-    def resume(self) -> KernelRequest | None:
-        """Run the program to its next request; None when it has returned."""
+    @property
+    def queues(self) -> KernelQueues:
+        """The queues of the PE, for this kernel."""
+        if self._queues is None:
+            self._queues = KernelQueues(self.parts.ipcq, self.launch)
+        return self._queues
+
+    def resume(self, answer: object = None) -> KernelRequest | None:
+        """Run the program to its next request; None when it has returned. ``answer`` is that to its last one."""
         self.waiting_at = "runs"
         failure, self._failure = self._failure, None
-        return self._kernel.throw(failure) if failure is not None else self._kernel.resume()
+        return self._kernel.throw(failure) if failure is not None else self._kernel.resume(answer)
 
     def fail_next(self, error: Exception) -> None:
         """The program gets ``error`` where it waits."""
         self._failure = error
+
+    def stop(self) -> None:
+        """Give up what the program waits for: it is to be closed."""
+        if self._queues is not None:
+            self._queues.stop()
 
     def close(self) -> None:
         """End the program if it has not returned."""
@@ -105,6 +125,49 @@ class KernelExecution:
         self._starts[command.serial] = start
         if self._board.issue(command):
             self._starts.pop(command.serial)()
+
+    def send(self, command: SendCommand) -> Wait:
+        """Issue a send once the receiver has a slot for it; what cannot be sent is the program's failure."""
+        self.waiting_at = f"a slot of queue {command.direction}, to send at line {command.line}"
+        try:
+            yield from self.queues.claim(command)
+        except KernelError as fault:
+            self.fail_next(fault)
+            return
+        self.issue(command)
+
+    def receive(self, request: Receive) -> Generator[simpy.Event, object, Slot | None]:
+        """Wait for a message; what cannot be received is the program's failure."""
+        queue = "any queue" if request.direction is None else f"queue {request.direction}"
+        self.waiting_at = f"a message of {queue}, at line {request.line}"
+        try:
+            return (yield from self.queues.receive(request))
+        except KernelError as fault:
+            self.fail_next(fault)
+            return None
+
+    def post_receive(self, command: RecvCommand) -> Slot | None:
+        """Take the next message of a queue; when it is yet to come, commands that use it wait."""
+        try:
+            slot = self.queues.post(command, partial(self._received, command))
+        except KernelError as fault:
+            self.fail_next(fault)
+            return None
+        if slot.pending:
+            self._board.issue(command)
+        return slot
+
+    def _received(self, command: RecvCommand, error: Exception | None) -> None:
+        if error is not None:
+            self.fail_next(error)
+        self._completed(command, None)
+
+    def command_done(self, request: AwaitCommand) -> Wait:
+        """Wait until one command is done."""
+        while self._board.has(request.serial):
+            self.waiting_at = f"the command that line {request.line} waits for"
+            self._changed = self.clock.event()
+            yield self._changed
 
     def _prepared(self, command: PeCommand) -> Callable[[], None]:
         """What starts the command once its operands are there. Addresses are translated now."""
@@ -138,8 +201,10 @@ class KernelExecution:
         if strides is None and command.valid is not None:
             strides = _row_major(array.shape, itemsize)
         low, span = extent(shape, itemsize, strides)
-        found = self.parts.mmu.table.segments(command.va + low, span)
-        segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
+        segments: tuple[Segment, ...] = ((command.va + low, span),)
+        if not command.physical:
+            found = self.parts.mmu.table.segments(command.va + low, span)
+            segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
         targets = plan(self.machine.addresses, segments, shape, itemsize, strides)
         self.parts.dma.check_reach(node for node, _ in targets)
         return segments, targets
@@ -178,6 +243,11 @@ class KernelExecution:
                 self.parts.scheduler.submit(op, command, self._observer(op, "pe_gemm", command), done)
             case MathCommand():
                 self.parts.math.submit(command, self._observer(op, "pe_math", command), done)
+            case SendCommand():
+                pair, (sequence, pa) = self.queues.peer_of(command), self.queues.claimed(command)
+                what = Queued(command, pa, pair.peer.pe, sequence)
+                self._observer(op, "pe_ipcq", what, writes=1)(self.clock.time)
+                self.queues.send(op, command, partial(self._completed, command, None))
             case PrintCommand():
                 self._print(command)
                 self._completed(command, None)
@@ -196,7 +266,7 @@ class KernelExecution:
         self._observer(op, "pe_math", fill)(self.clock.time)
 
     def _observer(
-        self, op: int, part: str, what: Moved | Streamed | PeCommand, *, reads: int = 0, writes: int = 0
+        self, op: int, part: str, what: Moved | Streamed | Queued | PeCommand, *, reads: int = 0, writes: int = 0
     ) -> Callable[[int], None]:
         """What an engine calls when it begins the command."""
         hook = self.machine.hooks.op_started

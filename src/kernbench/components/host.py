@@ -15,11 +15,14 @@ from kernbench.messages.control import (
     MapOrder,
     Order,
     PeReport,
+    QueueOrder,
+    QueueRemoval,
     Report,
     SipOrder,
     UnmapOrder,
 )
 from kernbench.messages.fabric import Access, ReadReply, WriteAck
+from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg
 from kernbench.messages.requests import (
     HostMsg,
     KernelLaunchMsg,
@@ -69,6 +72,10 @@ class Host(Component):
                 self._order_pes(msg, MapOrder(msg.mapping), msg.sip, msg.target_pe, done)
             case MmuUnmapMsg():
                 self._order_pes(msg, UnmapOrder(msg.va_base), msg.sip, msg.target_pe, done)
+            case IpcqInitMsg():
+                self._order_pes(msg, QueueOrder(msg), msg.pe[0], (msg.pe,), done)
+            case IpcqRemoveMsg():
+                self._order_pes(msg, QueueRemoval(), msg.pe[0], (msg.pe,), done)
             case _:
                 super().accept(msg, done)
 

@@ -7,14 +7,23 @@ from collections.abc import Generator
 
 import simpy
 
-from kernbench.common.errors import UnsupportedError
+from kernbench.common.errors import IpcqError, RunError, UnsupportedError
 from kernbench.common.ids import cube_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.serial_cpu import SerialCpu
 from kernbench.di.registry import register
-from kernbench.messages.commands import AwaitSpace, Issue, KernelRequest, Meet
+from kernbench.messages.commands import (
+    AwaitCommand,
+    AwaitSpace,
+    Issue,
+    KernelRequest,
+    Meet,
+    PostReceive,
+    Receive,
+    Send,
+)
 from kernbench.messages.control import (
     BarrierArrival,
     BarrierRelease,
@@ -22,6 +31,8 @@ from kernbench.messages.control import (
     MapOrder,
     PeOrder,
     PeReport,
+    QueueOrder,
+    QueueRemoval,
     Report,
     UnmapOrder,
 )
@@ -51,6 +62,7 @@ class PeCpu(SerialCpu):
         self._parts = PeParts(machine, self.coord)
         self._orders: deque[PeOrder] = deque()
         self._run: KernelExecution | None = None
+        self._program: simpy.Process | None = None
         self._release: simpy.Event | None = None
 
     def handle(self, message: object) -> None:
@@ -62,6 +74,8 @@ class PeCpu(SerialCpu):
             case PeOrder(order=UnmapOrder(va_base)):
                 self._parts.mmu.table.unmap(va_base)
                 self._report(message.request_id, PeReport(pe=self.coord))
+            case PeOrder(order=QueueOrder() | QueueRemoval()):
+                self._set_up_queues(message)
             case PeOrder(order=LaunchOrder()):
                 self._orders.append(message)
                 if self._run is None:
@@ -70,6 +84,27 @@ class PeCpu(SerialCpu):
                 self._released(message)
             case _:
                 raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+
+    def _set_up_queues(self, message: PeOrder) -> None:
+        error: Exception | None = None
+        try:
+            if isinstance(message.order, QueueOrder):
+                self._parts.ipcq.install(message.order.setup)
+            else:
+                self._parts.ipcq.remove()
+        except IpcqError as failure:
+            error = failure
+        self._report(message.request_id, PeReport(pe=self.coord, error=error))
+
+    def abandon(self, request_ids: frozenset[int]) -> None:
+        """End the kernels of these requests, running or in line: their launches fail."""
+        for order in [o for o in self._orders if o.request_id in request_ids]:
+            self._orders.remove(order)
+            self._report(order.request_id, PeReport(pe=self.coord, error=_stopped()))
+        if self._run is not None and self._run.launch.request_id in request_ids:
+            self._run.stop()
+            if self._program is not None:
+                self._program.interrupt()
 
     def blocked(self) -> tuple[str, ...]:
         """What the running kernel waits for."""
@@ -82,25 +117,28 @@ class PeCpu(SerialCpu):
         order = self._orders.popleft()
         assert isinstance(order.order, LaunchOrder)
         self._run = KernelExecution(self.machine, self._parts, self.coord, order.order)
-        self.clock.process(self._execute(self._run, order))
+        self._program = self.clock.process(self._execute(self._run, order))
 
     def _execute(self, run: KernelExecution, order: PeOrder) -> Wait:
         late = self.clock.time > order.start_ps
-        if not late:
-            yield self.clock.timeout(order.start_ps - self.clock.time)
-        start = self.clock.time
-        yield self.clock.timeout(self._launch_ps)
+        start = max(self.clock.time, order.start_ps)
         error: Exception | None = None
         try:
+            if not late:
+                yield self.clock.timeout(order.start_ps - self.clock.time)
+            yield self.clock.timeout(self._launch_ps)
             request = run.resume()
             while request is not None:
-                yield from self._serve(run, request, order)
-                request = run.resume()
+                answer = yield from self._serve(run, request, order)
+                request = run.resume(answer)
+        except simpy.Interrupt:
+            error = _stopped()
         except Exception as failure:
             failure.add_note(
                 f"on {cube_part(*self.coord[:2], f'pe{self.coord[2]}')}, kernel {run.launch.kernel.name!r}"
             )
             error = failure
+        self._program = self._release = None
         run.close()
         yield from run.all_done()
         run.finish()
@@ -110,18 +148,30 @@ class PeCpu(SerialCpu):
         if self._orders:
             self._start_next()
 
-    def _serve(self, run: KernelExecution, request: KernelRequest, order: PeOrder) -> Wait:
+    def _serve(
+        self, run: KernelExecution, request: KernelRequest, order: PeOrder
+    ) -> Generator[simpy.Event, object, object]:
+        """Do what the program asks for; returns the answer."""
+        if self._issue_ps and isinstance(request, Issue | Send | Receive | PostReceive):
+            yield self.clock.timeout(self._issue_ps)
         match request:
             case Issue(command):
-                if self._issue_ps:
-                    yield self.clock.timeout(self._issue_ps)
                 run.issue(command)
+            case Send(command):
+                yield from run.send(command)
+            case Receive():
+                return (yield from run.receive(request))
+            case PostReceive(command):
+                return run.post_receive(command)
+            case AwaitCommand():
+                yield from run.command_done(request)
             case AwaitSpace():
                 yield from run.any_done(request)
             case Meet():
                 run.waiting_at = f"barrier at line {request.line}"
                 yield from run.all_done()
                 yield from self._meet(run, order)
+        return None
 
     def _meet(self, run: KernelExecution, order: PeOrder) -> Wait:
         arrival = BarrierArrival(request_id=order.request_id, pe=self.coord[2], mates=order.mates)
@@ -133,6 +183,11 @@ class PeCpu(SerialCpu):
             run.fail_next(error)
 
     def _released(self, message: BarrierRelease) -> None:
-        if self._release is None:
+        if self._release is not None:
+            self._release.succeed(message.error)
+        elif message.error is None:  # a kernel that was stopped waits no more, and its mates' failure is no news to it
             raise UnsupportedError(f"{self.node.id} is released from a barrier where it does not wait")
-        self._release.succeed(message.error)
+
+
+def _stopped() -> RunError:
+    return RunError("the kernel was stopped: its launch was abandoned")

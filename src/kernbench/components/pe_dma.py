@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -17,9 +18,11 @@ from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
 from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.queues import Arrival
 from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.sim_engine.component import Component, Done, Outcome
 from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.queue_state import QueuePart
 from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.graph import Node
 
@@ -53,6 +56,12 @@ class DmaChannel:
                 begun(begin)
         self._clock.call_at(self._ready_at, go)
 
+    def post(self, after_ps: int, node: str, data: WriteData, via_port: str | None, done: Callable[[], None]) -> None:
+        """Queue a descriptor that comes in ``after_ps``: nobody acknowledges it, ``done`` when it is delivered."""
+        begin = max(self._ready_at, self._clock.time + after_ps)
+        self._ready_at = begin + self._setup_ps
+        self._clock.call_at(self._ready_at, partial(self.initiator.post, node, data, via_port, done))
+
 
 @register("builtin.pe_dma", kind="pe_dma")
 class PeDma(Component):
@@ -74,8 +83,10 @@ class PeDma(Component):
             access_ps=0,
             read_ps=tcm.read_ps,
             write_ps=tcm.write_ps,
+            arrived=self._arrived,
         )
         self._channel_of: dict[int, DmaChannel] = {}
+        self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
 
     def start(
         self,
@@ -97,6 +108,13 @@ class PeDma(Component):
 
         channel.start(op, reading, targets, begun, over)
 
+    def post(self, after_ps: int, node: str, data: WriteData, via_port: str | None, done: Callable[[], None]) -> None:
+        """Send a message of a queue; see ``DmaChannel.post``."""
+        self.queue.post(after_ps, node, data, via_port, done)
+
+    def _arrived(self, arrival: Arrival) -> None:
+        self.machine.part(self._ipcq_id, QueuePart).arrived(arrival)
+
     def check_reach(self, nodes: Iterable[str]) -> None:
         """UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""
         if self.node.id in nodes:
@@ -109,6 +127,8 @@ class PeDma(Component):
                 self._channel_of[message.op].initiator.answered(message)
             case ReadRequest() | WriteData():
                 self._responder.take(message, transfer)
+            case Arrival():
+                self._arrived(message)
             case _:
                 super().receive(message, transfer)
 

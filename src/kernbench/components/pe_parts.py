@@ -6,6 +6,7 @@ from functools import cached_property
 
 from kernbench.common.ids import pe_part
 from kernbench.components.pe_dma import PeDma
+from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.pe_scheduler import PeScheduler
@@ -24,6 +25,11 @@ class PeParts:
     def dma(self) -> PeDma:
         """Its DMA."""
         return self._machine.part(pe_part(*self._coord, "pe_dma"), PeDma)
+
+    @cached_property
+    def ipcq(self) -> PeIpcq:
+        """Its queues."""
+        return self._machine.part(pe_part(*self._coord, "pe_ipcq"), PeIpcq)
 
     @cached_property
     def math(self) -> PeMath:

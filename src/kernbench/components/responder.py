@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kernbench.common.ids import pe_part
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
 from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.queues import Arrival
 from kernbench.sim_engine.hooks import MemoryAccessed, MemoryServed
 from kernbench.sim_engine.transport import Pace, Port, Supply, Transfer
 
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Responder:
-    """Answers for ``component``. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
+    """Answers for ``component``. ``read_ps`` and ``write_ps`` give the server time of an access in ps.
+
+    ``arrived`` takes messages of queues once they are committed; by default a header tells their receiver.
+    """
 
     def __init__(
         self,
@@ -31,6 +36,7 @@ class Responder:
         access_ps: int,
         read_ps: Callable[[Access], int],
         write_ps: Callable[[Access], int],
+        arrived: Callable[[Arrival], None] | None = None,
     ) -> None:
         self.component = component
         self.machine = component.machine
@@ -40,6 +46,7 @@ class Responder:
         self.access_ps = access_ps
         self.read_ps = read_ps
         self.write_ps = write_ps
+        self._arrived = arrived or self._announce
         self._free_ports: list[Port] = []
         self._n_ports = 0
 
@@ -85,7 +92,10 @@ class Responder:
         if busy < whole:
             self.served(message.op, True, server.free_at - (whole - busy), server.free_at)
         if busy == 0:
-            self.clock.call_at(now + self.access_ps, self._commit, message)
+            if self.access_ps:
+                self.clock.call_at(now + self.access_ps, self._commit, message)
+            else:
+                self._commit(message)
             return
         packet_bytes = self.machine.network.packet_bytes
         server.submit(_WriteJob(self, message, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
@@ -93,8 +103,14 @@ class Responder:
     def _commit(self, message: WriteData) -> None:
         if self.machine.hooks.committed.listeners:
             self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
+        if message.arrival is not None:
+            self._arrived(message.arrival)
+            return
         ack = WriteAck(op=message.op, part=message.part)
         self.machine.send_header(self.component.node.id, message.requester, ack, "ack")
+
+    def _announce(self, arrival: Arrival) -> None:
+        self.machine.send_header(self.component.node.id, pe_part(*arrival.pe, "pe_dma"), arrival, "arrival")
 
     def served(self, op: int, writing: bool, start: int, end: int) -> None:
         """Tell who listens that the memory works on ``op``."""

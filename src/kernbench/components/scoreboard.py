@@ -25,6 +25,10 @@ class Scoreboard:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def has(self, serial: int) -> bool:
+        """Whether a command is under way."""
+        return serial in self._entries
+
     def issue(self, command: PeCommand) -> bool:
         """Enter a command; True when it can start at once."""
         pending = [s for s in command.after if s in self._entries]

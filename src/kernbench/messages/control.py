@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.messages.mapping import TensorMapping
+from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 
 
@@ -41,7 +42,19 @@ class FillOrder:
     pattern: bytes
 
 
-Order: TypeAlias = MapOrder | UnmapOrder | LaunchOrder | FillOrder
+@dataclass(frozen=True, slots=True)
+class QueueOrder:
+    """A PE's queues are installed."""
+
+    setup: IpcqInitMsg
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRemoval:
+    """A PE's queues are taken off."""
+
+
+Order: TypeAlias = MapOrder | UnmapOrder | LaunchOrder | FillOrder | QueueOrder | QueueRemoval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

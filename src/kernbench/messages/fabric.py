@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernbench.messages.queues import Arrival
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -40,12 +42,16 @@ class ReadReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteData:
-    """Bytes to a memory; it acknowledges to ``requester`` when they are committed."""
+    """Bytes to a memory; it acknowledges to ``requester`` when they are committed.
+
+    With an ``arrival`` they are a message of a queue: nothing is acknowledged, and the receiver is told instead.
+    """
 
     op: int
     part: int
     requester: str
     access: Access
+    arrival: Arrival | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

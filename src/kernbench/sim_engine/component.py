@@ -73,6 +73,12 @@ class Component(Part):
         """What is stuck here, a line each, for a deadlock report."""
         return ()
 
+    def abandon(self, request_ids: frozenset[int]) -> None:
+        """Stop what runs here for requests that are given up."""
+
+    def reset(self) -> None:
+        """Forget what was under way; nothing is any more."""
+
     def attrs_as(self, model: type[A]) -> A:
         """The typed ``attrs`` of this part."""
         if not isinstance(self.node.attrs, model):

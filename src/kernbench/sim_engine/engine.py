@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import U8
-from kernbench.common.errors import InputError, KernbenchError, SimulationDeadlock, UnknownNameError
+from kernbench.common.errors import InputError, KernbenchError, UnknownNameError
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg, PeCoord, PeDmaMsg
-from kernbench.policy.address.allocator import PEMemAllocator
+from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.layout import Component as Space
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.component import Component, Outcome
 from kernbench.sim_engine.data_executor import DataExecutor, ReplayStats
+from kernbench.sim_engine.deadlock import deadlock
 from kernbench.sim_engine.hooks import Sent
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.memory_store import MemoryStore
@@ -143,6 +144,10 @@ class GraphEngine:
         """Those of them that anything was asked of."""
         return self.machine.memories.used_pes
 
+    def cube_allocator(self, sip: int, cube: int) -> CubeMemAllocator:
+        """The SRAM of a cube."""
+        return self.machine.memories.cube(sip, cube)
+
     def va_allocator(self, sip: int) -> VirtualAllocator:
         """The virtual addresses of a SIP."""
         return self.machine.memories.va(sip)
@@ -193,7 +198,7 @@ class GraphEngine:
         self._awaited = frozenset(handle.request_id for handle in handles)
         while not any(handle.done for handle in handles):
             if self.machine.clock.next_time() == NEVER:
-                raise SimulationDeadlock(self._deadlock_report(handles))
+                raise deadlock(self.machine, [_described(handle) for handle in handles])
             self.advance()
 
     def advance(self) -> None:
@@ -235,11 +240,19 @@ class GraphEngine:
         late = tuple(r.pe for r in kernels if r.late)
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 
-    def _deadlock_report(self, handles: Sequence[RequestHandle]) -> str:
-        stuck = [line for part in self.machine.components for line in part.blocked()]
-        what = ", ".join(f"{type(h.msg).__name__} {h.msg.name!r} (request {h.request_id})" for h in handles)
-        lines = "\n  ".join(stuck) or "no part says what it waits for"
-        return f"nothing can happen any more at {self.now:g} ns, and this has not completed: {what}:\n  {lines}"
+    def abandon(self, handles: Sequence[RequestHandle]) -> None:
+        """Give up requests: their kernels are stopped, what is under way ends, and all queues are empty afterwards.
+
+        So the machine can be used again after one of several programs has failed.
+        """
+        ids = frozenset(handle.request_id for handle in handles if not handle.done)
+        if not ids:
+            return
+        for part in self.machine.components:
+            part.abandon(ids)
+        self.machine.clock.advance()
+        for part in self.machine.components:
+            part.reset()
 
     def replay(self) -> None:
         """Phase 2 up to now; what has been replayed is not replayed again."""
@@ -275,3 +288,7 @@ class GraphEngine:
         if addr.component not in (Space.HBM, Space.SRAM, Space.TCM):
             raise UnknownNameError("memory", str(addr.component), ("hbm", "sram", "tcm"))
         return self._store.read(str(addr.component), pa, (nbytes,), U8)
+
+
+def _described(handle: RequestHandle) -> str:
+    return f"{type(handle.msg).__name__} {handle.msg.name!r} (request {handle.request_id})"

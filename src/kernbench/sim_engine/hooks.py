@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from kernbench.messages.commands import GemmComposite, LoadCommand, MathComposite, PeCommand, StoreCommand, TcmArray
+from kernbench.messages.commands import (
+    GemmComposite,
+    LoadCommand,
+    MathComposite,
+    PeCommand,
+    SendCommand,
+    StoreCommand,
+    TcmArray,
+)
 from kernbench.messages.requests import HostMsg, PeCoord
 
 if TYPE_CHECKING:
@@ -67,6 +75,16 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """A message of a queue on its way to the slot at physical address ``pa`` of ``peer``."""
+
+    what: SendCommand
+    pa: int
+    peer: PeCoord
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class TileMoved:
     """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
 
@@ -86,7 +104,7 @@ class OpStarted:
 
     op: int
     component: str
-    what: Moved | Streamed | TileMoved | PeCommand
+    what: Moved | Streamed | TileMoved | Queued | PeCommand
     start_ps: int
     reads: int
     writes: int
@@ -176,6 +194,39 @@ class ScratchWaited:
     end_ps: int
 
 
+QueueEventKind = Literal["send", "arrive", "recv"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEvent:
+    """Message ``sequence`` of queue ``direction`` of ``pe``, exchanged with ``peer``: it is sent, it is there, or the
+    kernel takes it (``nbytes`` 0: it is yet to come)."""
+
+    pe: PeCoord
+    kind: QueueEventKind
+    direction: str
+    nbytes: int
+    sequence: int
+    time_ps: int
+    peer: PeCoord
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWaited:
+    """A kernel waited from ``start_ps`` to ``end_ps`` at ``line``: to send, for a slot of queue ``direction``; to
+    receive, for the message ``sequence`` of it."""
+
+    pe: PeCoord
+    kernel: str
+    launch_id: int
+    line: int
+    kind: Literal["send", "recv"]
+    direction: str
+    sequence: int
+    start_ps: int
+    end_ps: int
+
+
 class Hooks:
     """All hooks of a machine."""
 
@@ -186,6 +237,8 @@ class Hooks:
         "op_ended",
         "op_started",
         "printed",
+        "queue",
+        "queue_waited",
         "scratch_waited",
         "sent",
         "served",
@@ -203,3 +256,5 @@ class Hooks:
         self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
         self.scratch_waited: Hook[ScratchWaited] = Hook()
+        self.queue: Hook[QueueEvent] = Hook()
+        self.queue_waited: Hook[QueueWaited] = Hook()

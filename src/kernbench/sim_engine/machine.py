@@ -35,7 +35,7 @@ class Machine:
         self._planner = RoutePlanner(graph)
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
-        self._routes: dict[tuple[str, str], Route] = {}
+        self._routes: dict[tuple[str, str, str | None], Route] = {}
         self._n_ops = 0
 
     def component(self, node_id: str) -> Component:
@@ -66,15 +66,19 @@ class Machine:
         self._n_ops += 1
         return self._n_ops
 
-    def route(self, src: str, dst: str) -> Route:
-        """The way from one part to another (cached); its links are made on first use."""
-        found = self._routes.get((src, dst))
+    def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
+        """The way from one part to another (cached); its links are made on first use.
+
+        ``via_port``: the scale-up link to leave the SIP by, where that leads straight to the other.
+        """
+        key = (src, dst, via_port)
+        found = self._routes.get(key)
         if found is None:
-            nodes = self._planner.route(src, dst)
+            nodes = self._planner.route(src, dst, via_port)
             for a, b in pairwise(nodes):
                 if (a, b) not in self.network.links:
                     self._wire(a, b)
-            found = self._routes[src, dst] = self.network.route(nodes)
+            found = self._routes[key] = self.network.route(nodes)
         return found
 
     def _wire(self, src: str, dst: str) -> None:
@@ -90,9 +94,11 @@ class Machine:
             index=self._link_index[src, dst],
         )
 
-    def make(self, port: Port, src: str, dst: str, nbytes: int, message: object) -> Transfer:
+    def make(
+        self, port: Port, src: str, dst: str, nbytes: int, message: object, via_port: str | None = None
+    ) -> Transfer:
         """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
-        transfer = self.network.make(port, self.route(src, dst), nbytes, self._deliver, message)
+        transfer = self.network.make(port, self.route(src, dst, via_port), nbytes, self._deliver, message)
         if self.hooks.sent.listeners:
             self.hooks.sent.emit(Sent(transfer, message))
         return transfer
@@ -111,9 +117,9 @@ class Machine:
         """How long a header takes on an empty machine, without the handling at its end."""
         return self.route(src, dst).latency_ps(self.header_bytes)
 
-    def sideband_ps(self, src: str, dst: str, nbytes: int) -> int:
+    def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
         """Delay of a credit of ``nbytes`` from one part to another: the way's own time, and it occupies nothing."""
-        return self.network.sideband_ps(self.route(src, dst), nbytes)
+        return self.network.sideband_ps(self.route(src, dst, via_port), nbytes)
 
     def _deliver(self, transfer: Transfer) -> None:
         self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)

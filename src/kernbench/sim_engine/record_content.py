@@ -22,7 +22,7 @@ from kernbench.messages.commands import (
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.policy.address.layout import Component
 from kernbench.sim_engine.address_map import AddressMap, Segment
-from kernbench.sim_engine.hooks import Moved, Streamed
+from kernbench.sim_engine.hooks import Moved, Queued, Streamed
 from kernbench.sim_engine.op_log import NO_PARAMS, Epilogue, Kind, Operand, OpParams
 
 
@@ -88,6 +88,13 @@ class ContentMaker:
         params = OpParams(trans_a=command.trans_a, trans_b=command.trans_b)
         inputs = tuple(_local(x, pe) for x in arrays)
         return Content("gemm", "dot", inputs, _local(command.dst, pe), params, command.line)
+
+    def of_message(self, queued: Queued, pe: PeCoord) -> Content:
+        """A message of a queue: a copy from the sender's TCM to a slot of the receiver."""
+        src = queued.what.src
+        space, owner = self._place(queued.pa)
+        there = Operand(space, owner, queued.pa, src.nbytes, src.shape, src.dtype)
+        return Content("ipcq_copy", f"send {queued.what.direction}", (_local(src, pe),), there, line=queued.what.line)
 
     def of_composite(self, streamed: Streamed, pe: PeCoord) -> Content:
         """A whole composite as one record."""

@@ -15,6 +15,7 @@ from kernbench.sim_engine.hooks import (
     Moved,
     OpEnded,
     OpStarted,
+    Queued,
     StageEnded,
     Streamed,
     TileMoved,
@@ -140,6 +141,8 @@ class Recorder:
         assert started.pe is not None
         if isinstance(what, Streamed):
             return self._contents.of_composite(what, started.pe)
+        if isinstance(what, Queued):
+            return self._contents.of_message(what, started.pe)
         assert not isinstance(what, Moved | TileMoved)
         return self._contents.of_compute(what, started.pe)
 

@@ -30,7 +30,7 @@ class Language(Protocol):
 
 
 class Handle:
-    """An array of ``shape`` and ``dtype`` at ``addr``; its values exist only in phase 2.
+    """An array of ``shape`` and ``dtype`` at ``addr`` of the memory ``space``; its values exist only in phase 2.
 
     Handles are values: an operation makes a new one and changes none. The memory of a handle is given back when the
     last reference to it is gone and the commands that use it are done.
@@ -38,12 +38,17 @@ class Handle:
 
     # NumPy scalars and arrays leave an operation with a handle to the handle.
     __array_ufunc__ = None
-    __slots__ = ("array", "buffer", "owner")
+    __slots__ = ("array", "buffer", "owner", "physical", "space")
 
-    def __init__(self, owner: Language, array: TcmArray, buffer: Buffer) -> None:
+    def __init__(
+        self, owner: Language, array: TcmArray, buffer: Buffer, space: str = "tcm", physical: bool = True
+    ) -> None:
         self.owner = owner
         self.array = array
         self.buffer = buffer
+        # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
+        self.space = space
+        self.physical = physical
 
     def __del__(self) -> None:
         self.buffer.drop()
@@ -64,13 +69,8 @@ class Handle:
         return self.array.nbytes
 
     @property
-    def space(self) -> str:
-        """The memory it lies in."""
-        return "tcm"
-
-    @property
     def addr(self) -> int:
-        """Its encoded physical address."""
+        """Where it lies in the memory ``space``: an encoded physical address, or a virtual one it was received to."""
         return self.array.address
 
     @property

@@ -10,12 +10,12 @@ from contextlib import suppress
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
-from kernbench.messages.commands import AwaitSpace, Issue, MathCommand, PeCommand, TcmArray
+from kernbench.messages.commands import AwaitSpace, Issue, LoadCommand, MathCommand, PeCommand, TcmArray
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.refs import Ref, load_first
-from kernbench.triton_emu.scratch import Lifetimes, Scratch
+from kernbench.triton_emu.scratch import Buffer, Lifetimes, Scratch
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import call_line, call_place, kernel_error
 
@@ -53,7 +53,14 @@ class Issuer(Language):
         return call_line(self._site.file)
 
     def _own(self, x: object) -> Handle:
-        """``x`` as a handle that this kernel may use."""
+        """``x`` as a handle in TCM that this kernel may use."""
+        handle = self._check_owner(x)
+        if handle.space != "tcm":
+            self._bring_in(handle)
+        return handle
+
+    def _check_owner(self, x: object) -> Handle:
+        """``x`` as a handle of this kernel."""
         if not isinstance(x, Handle):
             if isinstance(x, Ref):
                 raise load_first(x)
@@ -63,8 +70,28 @@ class Issuer(Language):
             raise kernel_error(f"{x!r} belongs to {where}; this is {self._site}: handles do not leave their kernel")
         return x
 
+    def _bring_in(self, x: Handle) -> None:
+        """Read a message that lies in HBM or SRAM into scratch: from then on the handle is that, and its slot free."""
+        line = self._line()
+        address, buffer = self._room("message", x.shape, x.dtype, line)
+        serial, after = self._ordered((x,))
+        there, source = x.array, x.buffer
+        here = TcmArray(address, x.shape, x.dtype)
+        x.array, x.buffer, x.space = here, buffer, "tcm"
+        buffer.producer = serial
+        self._lifetimes.began(serial, (source, buffer))
+        self._runner.request(
+            Issue(LoadCommand(serial=serial, line=line, after=after, dst=here, va=there.address, physical=x.physical))
+        )
+        source.drop()
+
     def _fresh(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
         """A handle for the result of the call ``what``; waits for memory that commands under way will give back."""
+        address, buffer = self._room(what, shape, dtype, line)
+        return Handle(self, TcmArray(address, shape, dtype), buffer)
+
+    def _room(self, what: str, shape: Shape, dtype: DType, line: int) -> tuple[int, Buffer]:
+        """Scratch for the result of the call ``what``."""
         key = (what, shape, dtype.name, line)
         label = self._labels.get(key) or self._labels.setdefault(key, f"{what} {shape} {dtype.name} at line {line}")
         nbytes = math.prod(shape) * dtype.itemsize
@@ -75,7 +102,7 @@ class Issuer(Language):
             address = -1
         if address < 0:
             address = self._alloc_later(nbytes, label, line)
-        return Handle(self, TcmArray(address, shape, dtype), self._lifetimes.hold(address, scratch))
+        return address, self._lifetimes.hold(address, scratch)
 
     def _alloc_later(self, nbytes: int, label: str, line: int) -> int:
         """Wait until enough has come back; AllocationError when nothing is about to."""

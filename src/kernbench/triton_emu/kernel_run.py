@@ -33,9 +33,12 @@ class KernelRun:
         self._runner = KernelRunner(self._main, (), {})
         self._tl = TLContext(site, scratch, self._runner)
 
-    def resume(self) -> KernelRequest | None:
-        """Run the kernel until its next request; None: it has returned. Raises what the kernel raises."""
-        return self._runner.resume()
+    def resume(self, answer: object = None) -> KernelRequest | None:
+        """Run the kernel until its next request; None: it has returned. Raises what the kernel raises.
+
+        ``answer`` is that to its last request: a ``Slot`` for a receive, else None.
+        """
+        return self._runner.resume(answer)
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""

@@ -18,22 +18,27 @@ class KernelRunner:
     Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other.
     """
 
-    __slots__ = ("_closing", "_greenlet")
+    __slots__ = ("_begun", "_closing", "_greenlet")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         self._greenlet = greenlet(partial(function, *args, **kwargs))
         self._closing = False
+        self._begun = False
 
-    def resume(self) -> KernelRequest | None:
-        """Run the kernel until its next request; None: it has returned.
+    def resume(self, answer: object = None) -> KernelRequest | None:
+        """Run the kernel until its next request; None: it has returned. ``answer`` is that to its last request.
 
         What the kernel raises comes out of here, with a traceback that ends in the kernel.
         """
+        if self._begun:
+            return self._run(self._greenlet.switch, answer)
+        self._begun = True
         return self._run(self._greenlet.switch)
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
-        return self._run(partial(self._greenlet.throw, error))
+        self._begun = True
+        return self._run(self._greenlet.throw, error)
 
     def close(self) -> None:
         """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
@@ -44,16 +49,18 @@ class KernelRunner:
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
 
-    def request(self, request: KernelRequest) -> None:
-        """From inside the kernel: hand ``request`` over and stop until resumed. KernelError from anywhere else."""
+    def request(self, request: KernelRequest) -> object:
+        """From inside the kernel: hand ``request`` over, stop until resumed, return the answer.
+
+        KernelError from anywhere else.
+        """
         kernel = self._greenlet
         if getcurrent() is not kernel:
             self.check()
         if self._closing:
             raise GreenletExit
         parent = kernel.parent
-        if parent is not None:
-            parent.switch(request)
+        return None if parent is None else parent.switch(request)
 
     def check(self) -> None:
         """KernelError unless the caller runs inside the kernel."""
@@ -63,7 +70,7 @@ class KernelRunner:
             raise kernel_error("this tl belongs to a kernel that has ended")
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
 
-    def _run(self, switch: Callable[[], object]) -> KernelRequest | None:
+    def _run(self, switch: Callable[..., object], *given: object) -> KernelRequest | None:
         kernel = self._greenlet
         if kernel.dead:
             return None
@@ -72,7 +79,7 @@ class KernelRunner:
         if kernel.parent is not current:
             kernel.parent = current
         try:
-            request = switch()
+            request = switch(*given)
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
             raise

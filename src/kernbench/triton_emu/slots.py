@@ -12,10 +12,12 @@ from kernbench.triton_emu.scratch import Home
 class Slot:
     """What a kernel gets for a receive: the message of queue ``direction`` at physical address ``address``.
 
-    ``ring`` takes the slot back (``free(address)``) when the kernel has done with it.
+    ``ring`` takes the slot back (``free(address)``) when the kernel has done with it; ``pending``: the message is yet
+    to come.
     """
 
     direction: str
     space: Literal["tcm", "hbm", "sram"]
     address: int
     ring: Home
+    pending: bool = False

@@ -10,13 +10,13 @@ from kernbench.triton_emu.composite_calls import CompositeCalls
 from kernbench.triton_emu.dot_calls import DotCalls
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.math_calls import MathCalls
-from kernbench.triton_emu.memory_calls import MemoryCalls
+from kernbench.triton_emu.queue_calls import QueueCalls
 from kernbench.triton_emu.source import kernel_error
 
 _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 
 
-class TLContext(MemoryCalls, DotCalls, MathCalls, CompositeCalls):
+class TLContext(QueueCalls, DotCalls, MathCalls, CompositeCalls):
     """What a kernel is given as ``tl``: one for each run of a kernel on a PE.
 
     Commands go to the PE in program order and overlap there; a command waits for those that make its operands.

@@ -1,0 +1,178 @@
+"""Queue pairs: the state of both ends and the pure rules by which it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from kernbench.common.errors import IpcqError
+from kernbench.common.ids import pe_part
+from kernbench.messages.queues import Arrival, BufferKind, QueuePeer, QueueSetup
+from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.component import Component
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.engine import GraphEngine
+
+WaitKind: TypeAlias = Literal["send", "recv"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class QueuePair:
+    """One queue pair of a PE. Counters only grow; message k lies in slot k mod ``n_slots``.
+
+    ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
+    messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order.
+    """
+
+    direction: str
+    peer: QueuePeer
+    my_rx_base_pa: int | None
+    n_slots: int
+    slot_size: int
+    via_port: str | None = None
+    my_head: int = 0
+    my_tail: int = 0
+    peer_head_cache: int = 0
+    peer_tail_cache: int = 0
+    taken: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    released: set[int] = field(default_factory=set)
+
+    @classmethod
+    def installed(cls, setup: QueueSetup) -> QueuePair:
+        """The pair that ``setup`` asks for, empty."""
+        return cls(
+            direction=setup.direction,
+            peer=setup.peer,
+            my_rx_base_pa=setup.rx_base_pa,
+            n_slots=setup.n_slots,
+            slot_size=setup.slot_size,
+            via_port=setup.via_port,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a ring."""
+        return self.n_slots * self.slot_size
+
+    @property
+    def full(self) -> bool:
+        """Whether a sender has to wait for a credit."""
+        return self.my_head - self.peer_tail_cache >= self.n_slots
+
+    @property
+    def ready(self) -> bool:
+        """Whether a message waits to be taken."""
+        return self.peer_head_cache > self.taken
+
+    @property
+    def held(self) -> int:
+        """Messages that the kernel has got and not released."""
+        return min(self.taken, self.peer_head_cache) - self.my_tail - len(self.released)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: all that was sent has been released, all that came has been."""
+        return self.my_head == self.peer_tail_cache and self.peer_head_cache == self.my_tail == self.taken
+
+    def slot_pa(self, sequence: int) -> int:
+        """Where the message number ``sequence`` lies in the own ring."""
+        assert self.my_rx_base_pa is not None
+        return self.my_rx_base_pa + sequence % self.n_slots * self.slot_size
+
+    def claim(self) -> tuple[int, int]:
+        """Take the next slot of the peer: (sequence number, physical address). The pair must not be full."""
+        assert self.peer.rx_base_pa is not None
+        sequence = self.my_head
+        self.my_head = sequence + 1
+        return sequence, self.peer.rx_base_pa + sequence % self.n_slots * self.slot_size
+
+    def take(self) -> int:
+        """The sequence number of the kernel's next receive, whether or not its message is there."""
+        sequence = self.taken
+        self.taken = sequence + 1
+        return sequence
+
+    def arrive(self, arrival: Arrival) -> None:
+        """A message is in its slot. IpcqError when it cannot be the one that its slot is for."""
+        sequence = arrival.sequence
+        if self.slot_pa(sequence) != arrival.pa or not self.peer_head_cache <= sequence < self.my_tail + self.n_slots:
+            raise IpcqError(
+                f"message {sequence} of {pe_part(*arrival.sender, 'pe_ipcq')} arrived in a slot of queue "
+                f"{self.direction} that is not free for it: {self.counters}"
+            )
+        self.sizes[sequence] = arrival.nbytes
+        while self.peer_head_cache in self.sizes:
+            self.peer_head_cache += 1
+
+    def release(self, pa: int) -> bool:
+        """The kernel has done with the message in the slot at ``pa``; True when the tail has moved on."""
+        assert self.my_rx_base_pa is not None
+        ahead = ((pa - self.my_rx_base_pa) // self.slot_size - self.my_tail) % self.n_slots
+        self.released.add(self.my_tail + ahead)
+        before = self.my_tail
+        while self.my_tail in self.released:
+            self.released.remove(self.my_tail)
+            self.sizes.pop(self.my_tail, None)
+            self.my_tail += 1
+        return self.my_tail > before
+
+    def reset(self) -> None:
+        """Forget everything that was ever sent or received."""
+        self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
+        self.sizes.clear()
+        self.released.clear()
+
+    @property
+    def counters(self) -> str:
+        """The pointers in a line."""
+        return (
+            f"my_head={self.my_head} my_tail={self.my_tail} "
+            f"peer_head_cache={self.peer_head_cache} peer_tail_cache={self.peer_tail_cache}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueWait:
+    """The kernel on ``pe`` waits at ``line`` for queue ``direction`` (None: any): for a slot or for a message."""
+
+    pe: PeCoord
+    kind: WaitKind
+    direction: str | None
+    line: int
+
+
+class QueuePart(Component):
+    """A part that holds queue pairs: what the rest of the machine, reports and diagnostics know of it."""
+
+    buffer_kind: BufferKind = "tcm"
+
+    @property
+    def queue_pairs(self) -> Mapping[str, QueuePair]:
+        """The pairs by direction, in the order of installation."""
+        raise NotImplementedError
+
+    @property
+    def waiting(self) -> QueueWait | None:
+        """What the kernel of this PE waits for here."""
+        raise NotImplementedError
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A message for this PE is in its slot."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Empty all queues; nothing may be under way."""
+        raise NotImplementedError
+
+
+def queue_part(engine: GraphEngine, pe: PeCoord) -> QueuePart:
+    """The queues of PE (sip, cube, pe)."""
+    return engine.machine.part(pe_part(*pe, "pe_ipcq"), QueuePart)
+
+
+def queue_pairs_of(engine: GraphEngine, pe: PeCoord) -> Mapping[str, QueuePair]:
+    """The queue pairs of PE (sip, cube, pe) by direction; none before an installation."""
+    return queue_part(engine, pe).queue_pairs

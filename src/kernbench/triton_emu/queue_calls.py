@@ -1,0 +1,200 @@
+"""``tl`` calls for the queues between PEs."""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernbench.common.dtypes import I8, DType
+from kernbench.common.operators import PLAIN
+from kernbench.messages.commands import (
+    AwaitCommand,
+    MathCommand,
+    PostReceive,
+    Receive,
+    RecvCommand,
+    Send,
+    SendCommand,
+    StoreCommand,
+    TcmArray,
+)
+from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.memory_calls import MemoryCalls
+from kernbench.triton_emu.refs import Ref
+from kernbench.triton_emu.slots import Slot
+from kernbench.triton_emu.source import kernel_error
+
+_SPACES = ("tcm", "hbm", "sram")
+
+
+class QueueCalls(MemoryCalls):
+    """Send and receive."""
+
+    __slots__ = ()
+
+    def send(
+        self,
+        dir: str,  # noqa: A002 - the language's name
+        src: Handle | Ref | None = None,
+        *,
+        src_addr: int | None = None,
+        nbytes: int | None = None,
+        shape: Ints | None = None,
+        dtype: object = None,
+        space: str = "hbm",
+    ) -> None:
+        """Send ``src`` by queue ``dir``; goes on once the receiver has a slot for it.
+
+        Instead of ``src``: ``src_addr`` in ``space`` (``hbm``: a virtual address; ``tcm``, ``sram``: a physical one)
+        with ``shape`` and ``dtype``, or with ``nbytes``. What lies in memory is read by the DMA first.
+        IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
+        """
+        line = self._line()
+        direction = _direction(dir)
+        if (src is None) == (src_addr is None):
+            raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
+        if src_addr is not None:
+            source = self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype))
+        elif isinstance(src, Ref):
+            source = self.load(src.va, src.shape, src.dtype, strides=src.array.strides)
+        else:
+            source = self._own(src)
+        serial, after = self._ordered((source,))
+        command = SendCommand(serial=serial, line=line, after=after, direction=direction, src=source.array)
+        self._lifetimes.began(serial, (source.buffer,))
+        self._runner.request(Send(command))
+
+    def recv(
+        self,
+        dir: str | None = None,  # noqa: A002 - the language's name
+        shape: Ints | None = None,
+        dtype: object = None,
+        dst_addr: int | None = None,
+        dst_space: str | None = None,
+    ) -> Handle:
+        """Wait for the next message of queue ``dir`` (None: of whichever has one, in turn); it has to be that large.
+
+        The handle is the slot itself, until it is dropped. With ``dst_space`` or ``dst_addr`` it is a copy: in
+        scratch, at the TCM address, or in memory (``hbm``: a virtual address; ``sram``: a physical one).
+        """
+        line = self._line()
+        extent, item = _message(shape, dtype)
+        direction = None if dir is None else _direction(dir)
+        slot = self._runner.request(Receive(direction, prod(extent) * item.itemsize, line))
+        assert isinstance(slot, Slot)
+        handle = self._in_slot(slot, extent, item)
+        if dst_addr is None and dst_space is None:
+            return handle
+        return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
+
+    def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
+        """The next message of queue ``dir``, which may be yet to come: commands that use the handle wait for it."""
+        line = self._line()
+        extent, item = _message(shape, dtype)
+        serial, after = self._ordered(())
+        nbytes = prod(extent) * item.itemsize
+        command = RecvCommand(serial=serial, line=line, after=after, direction=_direction(dir), nbytes=nbytes)
+        slot = self._runner.request(PostReceive(command))
+        assert isinstance(slot, Slot)
+        handle = self._in_slot(slot, extent, item)
+        if slot.pending:
+            handle.buffer.producer = serial
+            self._lifetimes.began(serial, (handle.buffer,))
+        return handle
+
+    def wait(self, handle: Handle) -> Handle:
+        """Wait until the command that makes ``handle`` is done; returns it."""
+        line = self._line()
+        self._check_owner(handle)
+        if handle.buffer.producer >= 0:
+            self._runner.request(AwaitCommand(handle.buffer.producer, line))
+        return handle
+
+    def _in_slot(self, slot: Slot, shape: Shape, item: DType) -> Handle:
+        buffer = self._lifetimes.hold(slot.address, slot.ring)
+        return Handle(self, TcmArray(slot.address, shape, item), buffer, slot.space)
+
+    def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
+        """What lies at an address that the kernel names."""
+        here = TcmArray(pointer(address), shape, item)
+        return Handle(self, here, self._lifetimes.hold(here.address, _NOBODY), space, physical=space != "hbm")
+
+    def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
+        """A copy of ``message``, whose slot is given back once it is made."""
+        if address is None and space != "tcm":
+            raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")
+        moved = message.space != "tcm"
+        source = self._own(message)
+        if space == "tcm" and address is None and moved:
+            return source
+        shape, item = source.shape, source.dtype
+        if address is None:
+            result = self._fresh("recv", shape, item, line)
+        else:
+            result = self._at_address(address, space, shape, item)
+        serial, after = self._ordered((source,))
+        if space == "tcm":
+            self._issue(
+                MathCommand(
+                    serial=serial,
+                    line=line,
+                    after=after,
+                    operator="cast",
+                    inputs=(source.array,),
+                    dst=result.array,
+                    attributes=PLAIN,
+                ),
+                (source,),
+                result,
+            )
+        else:
+            va = result.array.address
+            physical = result.physical
+            store = StoreCommand(serial=serial, line=line, after=after, src=source.array, va=va, physical=physical)
+            self._issue(store, (source,), result)
+        return result
+
+
+class _Nobody:
+    """The home of bytes that no allocator gave: they go back to nobody."""
+
+    __slots__ = ()
+
+    def free(self, addr: int, /) -> None:
+        """Nothing to do."""
+
+
+_NOBODY = _Nobody()
+
+
+def _direction(name: object) -> str:
+    if not isinstance(name, str):
+        raise kernel_error(f"a queue is named by a direction such as 'E', not {name!r}")
+    return name
+
+
+def _space(name: str) -> str:
+    if name not in _SPACES:
+        raise kernel_error(f"there is no space {name!r}; there are: {', '.join(_SPACES)}")
+    return name
+
+
+def _message(shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
+    if shape is None or dtype is None:
+        raise kernel_error("recv needs the shape and the dtype of the message")
+    return as_shape(shape), element_type(dtype)
+
+
+def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
+    """Shape and type of what is sent from an address; bytes when only their number is given."""
+    if shape is not None and dtype is not None:
+        extent, item = as_shape(shape), element_type(dtype)
+        if nbytes is not None and nbytes != prod(extent) * item.itemsize:
+            raise kernel_error(f"nbytes={nbytes}, but {extent} of {item} are {prod(extent) * item.itemsize} bytes")
+        return extent, item
+    if nbytes is None or shape is not None:
+        raise kernel_error("send from src_addr needs shape= and dtype=, or nbytes=")
+    item = I8 if dtype is None else element_type(dtype)
+    if nbytes < 1 or nbytes % item.itemsize:
+        raise kernel_error(f"nbytes={nbytes} is no whole number of {item} elements")
+    return (nbytes // item.itemsize,), item
