@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 def line_of(*pes: PeCoord) -> list[tuple[End, End]]:
     """E of each PE to W of the next."""
-    return [((a, "E"), (b, "W")) for a, b in zip(pes, pes[1:], strict=False)]
+    return [((a, "E"), (b, "W")) for a, b in pairwise(pes)]
 
 
 def ring_of(*pes: PeCoord) -> list[tuple[End, End]]:
@@ -98,14 +99,10 @@ def share(engine: GraphEngine, arrays: dict[PeCoord, Array], name: str = "t") ->
             pas[pe] = pa
             raw = np.ascontiguousarray(arrays[pe]).reshape(-1).view(np.uint8)
             engine.wait(engine.submit(MemoryWriteMsg(pa=pa, nbytes=like.nbytes, data=raw)))
-            shards.append(
-                MappedShard(sip=pe[0], cube=pe[1], pe=pe[2], offset_bytes=0, nbytes=like.nbytes, pa=pa)
-            )
+            shards.append(MappedShard(sip=pe[0], cube=pe[1], pe=pe[2], offset_bytes=0, nbytes=like.nbytes, pa=pa))
         mapping = TensorMapping(name=name, va_base=va, nbytes=like.nbytes, shards=tuple(shards))
         engine.wait(engine.submit(MmuMapMsg(sip=sip, mapping=mapping)))
-        args[sip] = TensorArg(
-            name=name, va=va, shape=like.shape, dtype=dtype(like.dtype.name), owners=tuple(owners)
-        )
+        args[sip] = TensorArg(name=name, va=va, shape=like.shape, dtype=dtype(like.dtype.name), owners=tuple(owners))
     return Shared(args, pas, like)
 
 

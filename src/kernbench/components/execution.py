@@ -102,6 +102,11 @@ class KernelExecution:
         """The program gets ``error`` where it waits."""
         self._failure = error
 
+    def late_failure(self) -> Exception | None:
+        """What the program was to fail with at its next request, of which there was none."""
+        failure, self._failure = self._failure, None
+        return failure
+
     def stop(self) -> None:
         """Give up what the program waits for: it is to be closed."""
         if self._queues is not None:

@@ -141,6 +141,7 @@ class PeCpu(SerialCpu):
         self._program = self._release = None
         run.close()
         yield from run.all_done()
+        error = error or run.late_failure()
         run.finish()
         self._run = None
         report = PeReport(pe=self.coord, start_ps=start, end_ps=self.clock.time, late=late, error=error)

@@ -54,7 +54,7 @@ class QueueCalls(MemoryCalls):
         if (src is None) == (src_addr is None):
             raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
         if src_addr is not None:
-            source = self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype))
+            source = self._own(self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype)))
         elif isinstance(src, Ref):
             source = self.load(src.va, src.shape, src.dtype, strides=src.array.strides)
         else:
