@@ -19,3 +19,8 @@ def cube_part(sip: int, cube: int, part: str) -> str:
 def pe_part(sip: int, cube: int, pe: int, part: str) -> str:
     """``sip0.cube3.pe5.pe_dma``."""
     return f"sip{sip}.cube{cube}.pe{pe}.{part}"
+
+
+def pe_name(pe: tuple[int, int, int]) -> str:
+    """``sip0.cube3.pe5``, of coordinates (sip, cube, pe)."""
+    return f"sip{pe[0]}.cube{pe[1]}.pe{pe[2]}"

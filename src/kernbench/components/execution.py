@@ -1,24 +1,18 @@
-"""One run of a kernel on a PE: its program, its scoreboard, its scratch, and the engines its commands go to."""
+"""The commands of one run of a kernel on a PE: its scoreboard, its scratch, and the engines that commands go to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
-
-import simpy
+from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import dtype
-from kernbench.common.errors import KernelError
-from kernbench.common.ids import pe_part
 from kernbench.common.operators import PLAIN
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.initiator import Target
-from kernbench.components.kernel_queues import KernelQueues
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.messages.commands import (
-    AwaitCommand,
-    AwaitSpace,
     Composite,
     DotCommand,
     GemmComposite,
@@ -29,7 +23,6 @@ from kernbench.messages.commands import (
     MemoryRef,
     PeCommand,
     PrintCommand,
-    Receive,
     RecvCommand,
     SendCommand,
     StoreCommand,
@@ -38,18 +31,25 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.address_map import Segment
-from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Queued, ScratchWaited, Streamed
+from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Queued, Streamed
 from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.queue_state import QueuePair
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
-from kernbench.triton_emu.slots import Slot
 from kernbench.triton_emu.source import kernel_source
 
-Wait = Generator[simpy.Event, object, None]
+Places: TypeAlias = tuple[tuple[Segment, ...], tuple[Target, ...]]
+"""The physical ranges of a descriptor, and the accesses that they make"""
+Claim: TypeAlias = tuple[QueuePair, int, int]
+"""A queue, and the number and address of the peer's slot that a message goes to"""
+What: TypeAlias = Moved | Streamed | Queued | PeCommand
 
 
 class KernelExecution:
-    """Runs the kernel of ``order`` on PE ``coord``; the CPU drives it with ``resume`` and ``issue``."""
+    """Carries out what the kernel of ``order`` issues on PE ``coord``: a program drives it by ``resume`` and ``issue``.
+
+    ``on_completion``, if set, is called whenever a command is done.
+    """
 
     def __init__(self, machine: Machine, parts: PeParts, coord: PeCoord, order: LaunchOrder) -> None:
         self.machine = machine
@@ -57,12 +57,12 @@ class KernelExecution:
         self.parts = parts
         self.coord = coord
         self.launch = launch = order.launch
-        self.waiting_at = "has not begun"
-        self._board = Scoreboard()
-        self._starts: dict[int, Callable[[], None]] = {}
-        self._changed: simpy.Event | None = None
+        self.on_completion: Callable[[], None] | None = None
+        self.board = Scoreboard()
+        self._plans: dict[int, Any] = {}
+        self._hooks = machine.hooks
+        self._prepare, self._start = self._tables()
         self._failure: Exception | None = None
-        self._queues: KernelQueues | None = None
         self._allocator = machine.memories.pes[coord]
         self._region, self._region_bytes = self._allocator.largest_tcm_hole()
         self._allocator.alloc_tcm(self._region_bytes)
@@ -70,6 +70,26 @@ class KernelExecution:
         self._kernel = KernelRun(
             launch.kernel.function, launch.args, dict(launch.kwargs), self._site(order.grid), scratch
         )
+
+    def _tables(self) -> tuple[dict[type, Callable[[Any], Any]], dict[type, Callable[[Any, Any], None]]]:
+        """By the type of a command: what is found out when it is issued (addresses), and what starts it later."""
+        prepare: dict[type, Callable[[Any], Any]] = {
+            LoadCommand: self._translate,
+            StoreCommand: self._translate,
+            GemmComposite: self._streams,
+            MathComposite: self._streams,
+        }
+        start: dict[type, Callable[[Any, Any], None]] = {
+            LoadCommand: self._start_dma,
+            StoreCommand: self._start_dma,
+            GemmComposite: self._start_composite,
+            MathComposite: self._start_composite,
+            DotCommand: self._start_dot,
+            MathCommand: self._start_math,
+            SendCommand: self._start_send,
+            PrintCommand: self._start_print,
+        }
+        return prepare, start
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
@@ -85,18 +105,13 @@ class KernelExecution:
             dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
         )
 
-    @property
-    def queues(self) -> KernelQueues:
-        """The queues of the PE, for this kernel."""
-        if self._queues is None:
-            self._queues = KernelQueues(self.parts.ipcq, self.launch)
-        return self._queues
-
     def resume(self, answer: object = None) -> KernelRequest | None:
         """Run the program to its next request; None when it has returned. ``answer`` is that to its last one."""
-        self.waiting_at = "runs"
-        failure, self._failure = self._failure, None
-        return self._kernel.throw(failure) if failure is not None else self._kernel.resume(answer)
+        failure = self._failure
+        if failure is None:
+            return self._kernel.resume(answer)
+        self._failure = None
+        return self._kernel.throw(failure)
 
     def fail_next(self, error: Exception) -> None:
         """The program gets ``error`` where it waits."""
@@ -107,80 +122,32 @@ class KernelExecution:
         failure, self._failure = self._failure, None
         return failure
 
-    def stop(self) -> None:
-        """Give up what the program waits for: it is to be closed."""
-        if self._queues is not None:
-            self._queues.stop()
-
     def close(self) -> None:
         """End the program if it has not returned."""
         self._kernel.close()
-        self.waiting_at = "its commands to end"
 
-    def issue(self, command: PeCommand) -> None:
+    def finish(self) -> None:
+        """Give the scratch back; nothing is under way any more."""
+        self._allocator.free_tcm(self._region, self._region_bytes)
+
+    def issue(self, command: PeCommand, claim: Claim | None = None) -> None:
         """Enter a command; an address that nothing maps is the program's failure at this line."""
-        hook = self.machine.hooks.issued
+        hook = self._hooks.issued
         if hook.listeners:
             hook.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
-        try:
-            start = self._prepared(command)
-        except Exception as fault:
-            self.fail_next(fault)  # it is the kernel's, at the line of its call
-            return
-        self._starts[command.serial] = start
-        if self._board.issue(command):
-            self._starts.pop(command.serial)()
-
-    def send(self, command: SendCommand) -> Wait:
-        """Issue a send once the receiver has a slot for it; what cannot be sent is the program's failure."""
-        self.waiting_at = f"a slot of queue {command.direction}, to send at line {command.line}"
-        try:
-            yield from self.queues.claim(command)
-        except KernelError as fault:
-            self.fail_next(fault)
-            return
-        self.issue(command)
-
-    def receive(self, request: Receive) -> Generator[simpy.Event, object, Slot | None]:
-        """Wait for a message; what cannot be received is the program's failure."""
-        queue = "any queue" if request.direction is None else f"queue {request.direction}"
-        self.waiting_at = f"a message of {queue}, at line {request.line}"
-        try:
-            return (yield from self.queues.receive(request))
-        except KernelError as fault:
-            self.fail_next(fault)
-            return None
-
-    def post_receive(self, command: RecvCommand) -> Slot | None:
-        """Take the next message of a queue; when it is yet to come, commands that use it wait."""
-        try:
-            slot = self.queues.post(command, partial(self._received, command))
-        except KernelError as fault:
-            self.fail_next(fault)
-            return None
-        if slot.pending:
-            self._board.issue(command)
-        return slot
-
-    def _received(self, command: RecvCommand, error: Exception | None) -> None:
-        if error is not None:
-            self.fail_next(error)
-        self._completed(command, None)
-
-    def command_done(self, request: AwaitCommand) -> Wait:
-        """Wait until one command is done."""
-        while self._board.has(request.serial):
-            self.waiting_at = f"the command that line {request.line} waits for"
-            self._changed = self.clock.event()
-            yield self._changed
-
-    def _prepared(self, command: PeCommand) -> Callable[[], None]:
-        """What starts the command once its operands are there. Addresses are translated now."""
-        if isinstance(command, LoadCommand | StoreCommand):
-            return partial(self._start_dma, command, *self._translate(command))
-        if isinstance(command, GemmComposite | MathComposite):
-            return partial(self._start_composite, command, self._streams(command))
-        return partial(self._start, command)
+        kind = type(command)
+        prepare = self._prepare.get(kind)
+        work: Any = claim
+        if prepare is not None:
+            try:
+                work = prepare(command)
+            except Exception as fault:
+                self.fail_next(fault)  # it is the kernel's, at the line of its call
+                return
+        if self.board.issue(command):
+            self._start[kind](command, work)
+        else:
+            self._plans[command.serial] = work
 
     def _streams(self, command: Composite) -> tuple[tuple[Segment, ...], ...]:
         """The physical ranges of everything a composite streams."""
@@ -196,7 +163,7 @@ class KernelExecution:
                 found.append(segments)
         return tuple(found)
 
-    def _translate(self, command: LoadCommand | StoreCommand) -> tuple[tuple[Segment, ...], tuple[Target, ...]]:
+    def _translate(self, command: LoadCommand | StoreCommand) -> Places:
         array = command.dst if isinstance(command, LoadCommand) else command.src
         shape = command.valid if command.valid is not None else array.shape
         if 0 in shape:
@@ -214,51 +181,23 @@ class KernelExecution:
         self.parts.dma.check_reach(node for node, _ in targets)
         return segments, targets
 
-    def _start_dma(
-        self, command: LoadCommand | StoreCommand, segments: tuple[Segment, ...], targets: tuple[Target, ...]
-    ) -> None:
+    def _start_dma(self, command: LoadCommand | StoreCommand, places: Places) -> None:
+        segments, targets = places
         if not targets:
             self._start_empty(command)
             return
         op = self.machine.next_op()
         reading = isinstance(command, LoadCommand)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
-        begun = self._observer(op, "pe_dma", Moved(command, segments), reads=reads, writes=writes)
+        begun = partial(self._begun, op, self.parts.dma.node.id, Moved(command, segments), reads, writes)
         self.parts.dma.start(op, reading, targets, begun, partial(self._completed, command, op))
 
     def _start_empty(self, command: LoadCommand | StoreCommand) -> None:
-        """A descriptor without a valid element moves nothing."""
+        """A descriptor without a valid element moves nothing; a load sets ``other``."""
         if isinstance(command, StoreCommand):
             self._completed(command, None)
             return
         op = self.machine.next_op()
-        self._fill(op, command)
-        self._completed(command, op)
-
-    def _start_composite(self, command: Composite, segments: tuple[tuple[Segment, ...], ...]) -> None:
-        op = self.machine.next_op()
-        begun = self._observer(op, "pe_scheduler", Streamed(command, segments))
-        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
-
-    def _start(self, command: PeCommand) -> None:
-        op = self.machine.next_op()
-        done = partial(self._completed, command, op)
-        match command:
-            case DotCommand():
-                self.parts.scheduler.submit(op, command, self._observer(op, "pe_gemm", command), done)
-            case MathCommand():
-                self.parts.math.submit(command, self._observer(op, "pe_math", command), done)
-            case SendCommand():
-                pair, (sequence, pa) = self.queues.peer_of(command), self.queues.claimed(command)
-                what = Queued(command, pa, pair.peer.pe, sequence)
-                self._observer(op, "pe_ipcq", what, writes=1)(self.clock.time)
-                self.queues.send(op, command, partial(self._completed, command, None))
-            case PrintCommand():
-                self._print(command)
-                self._completed(command, None)
-
-    def _fill(self, op: int, command: LoadCommand) -> None:
-        """A load with nothing valid only sets ``other``."""
         fill = MathCommand(
             serial=command.serial,
             line=command.line,
@@ -268,78 +207,71 @@ class KernelExecution:
             dst=command.dst,
             attributes=PLAIN,
         )
-        self._observer(op, "pe_math", fill)(self.clock.time)
+        self._begun(op, self.parts.math.node.id, fill, 0, 0, self.clock.time)
+        self._completed(command, op)
 
-    def _observer(
-        self, op: int, part: str, what: Moved | Streamed | Queued | PeCommand, *, reads: int = 0, writes: int = 0
-    ) -> Callable[[int], None]:
-        """What an engine calls when it begins the command."""
-        hook = self.machine.hooks.op_started
+    def _start_composite(self, command: Composite, segments: tuple[tuple[Segment, ...], ...]) -> None:
+        op = self.machine.next_op()
+        scheduler = self.parts.scheduler
+        begun = partial(self._begun, op, scheduler.node.id, Streamed(command, segments), 0, 0)
+        scheduler.submit(op, command, begun, partial(self._completed, command, op))
 
-        def begun(start_ps: int) -> None:
-            if hook.listeners:
-                hook.emit(
-                    OpStarted(
-                        op,
-                        pe_part(*self.coord, part),
-                        what,
-                        start_ps,
-                        reads,
-                        writes,
-                        self.coord,
-                        self.launch.kernel.name,
-                        self.launch.request_id,
-                    )
-                )
+    def _start_dot(self, command: DotCommand, _: None) -> None:
+        op = self.machine.next_op()
+        begun = partial(self._begun, op, self.parts.gemm_id, command, 0, 0)
+        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
 
-        return begun
+    def _start_math(self, command: MathCommand, _: None) -> None:
+        op = self.machine.next_op()
+        math = self.parts.math
+        begun = partial(self._begun, op, math.node.id, command, 0, 0) if self._hooks.op_started.listeners else None
+        math.submit(command, begun, partial(self._completed, command, op))
 
-    def _completed(self, command: PeCommand, op: int | None) -> None:
-        if op is not None and self.machine.hooks.op_ended.listeners:
-            self.machine.hooks.op_ended.emit(OpEnded(op, self.clock.time))
-        ready = self._board.complete(command.serial)
-        self._kernel.completed(command.serial)
-        for other in ready:
-            self._starts.pop(other.serial)()
-        if self._changed is not None and not self._changed.triggered:
-            self._changed.succeed()
+    def _start_send(self, command: SendCommand, claim: Claim) -> None:
+        op = self.machine.next_op()
+        pair, sequence, pa = claim
+        ipcq = self.parts.ipcq
+        self._begun(op, ipcq.node.id, Queued(command, pa, pair.peer.pe, sequence), 0, 1, self.clock.time)
+        # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
+        ipcq.send(op, pair, sequence, pa, command.src.nbytes, partial(self._completed, command, None))
 
-    def any_done(self, request: AwaitSpace) -> Wait:
-        """Wait until a command is done."""
-        self.waiting_at = f"{request.nbytes} bytes of scratch at line {request.line}"
-        self._changed = self.clock.event()
-        start = self.clock.time
-        yield self._changed
-        hook = self.machine.hooks.scratch_waited
-        if hook.listeners:
-            launch = self.launch
-            waited = (request.line, request.nbytes, start, self.clock.time)
-            hook.emit(ScratchWaited(self.coord, launch.kernel.name, launch.request_id, *waited))
-
-    def all_done(self) -> Wait:
-        """Wait until no command is under way."""
-        while len(self._board):
-            self._changed = self.clock.event()
-            yield self._changed
-        self._changed = None
-
-    def finish(self) -> None:
-        """Give the scratch back; nothing is under way any more."""
-        self._allocator.free_tcm(self._region, self._region_bytes)
-
-    def waits_for(self) -> str:
-        """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
-        pending = ", ".join(
-            f"{type(e.command).__name__.removesuffix('Command').lower()} of line {e.command.line}"
-            for e in self._board.under_way()[:4]
-        )
-        text = f"kernel {self.launch.kernel.name!r} waits for {self.waiting_at}"
-        return f"{text}; under way: {pending}" if pending else text
-
-    def _print(self, command: PrintCommand) -> None:
-        hook = self.machine.hooks.printed
+    def _start_print(self, command: PrintCommand, _: None) -> None:
+        hook = self._hooks.printed
         if hook.listeners:
             hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
+        self._completed(command, None)
+
+    def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
+        """An engine begins a command."""
+        hook = self._hooks.op_started
+        if hook.listeners:
+            launch = self.launch
+            started = (op, component, what, start_ps, reads, writes, self.coord, launch.kernel.name, launch.request_id)
+            hook.emit(OpStarted(*started))
+
+    def received(self, command: RecvCommand, error: Exception | None) -> None:
+        """The message of a receive that was posted is there."""
+        if error is not None:
+            self.fail_next(error)
+        self._completed(command, None)
+
+    def _completed(self, command: PeCommand, op: int | None, _: object = None) -> None:
+        if op is not None and self._hooks.op_ended.listeners:
+            self._hooks.op_ended.emit(OpEnded(op, self.clock.time))
+        serial = command.serial
+        ready = self.board.complete(serial)
+        self._kernel.completed(serial)
+        for other in ready:
+            self._start[type(other)](other, self._plans.pop(other.serial, None))
+        if self.on_completion is not None:
+            self.on_completion()
+
+    def under_way(self) -> str:
+        """For a deadlock report: the commands that are not done."""
+        return ", ".join(
+            f"{type(command).__name__.removesuffix('Command').lower()} of line {command.line}"
+            for command in self.board.under_way()[:4]
+        )
 
 
 def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

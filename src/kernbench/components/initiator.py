@@ -11,7 +11,6 @@ from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, 
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.component import Component
-    from kernbench.sim_engine.transport import Transfer
 
 Target = tuple[str, Access]
 """The node of a memory and what is accessed there."""
@@ -54,22 +53,6 @@ class Initiator:
         for part, (node, access) in enumerate(targets):
             message = WriteData(op=op, part=part, requester=me, access=access)
             self.machine.send(me, node, access.nbytes, message, self.channel)
-
-    def post(self, node: str, data: WriteData, via_port: str | None, done: Callable[[], None], _: object) -> None:
-        """Send data that nobody acknowledges; ``done`` when the last byte is delivered."""
-        me = self.component.node.id
-        transfer = self.machine.make(
-            self.machine.network.port(me, self.channel), me, node, data.access.nbytes, data, via_port
-        )
-        deliver = transfer.done
-        assert deliver is not None
-
-        def delivered(arrived: Transfer) -> None:
-            deliver(arrived)
-            done()
-
-        transfer.done = delivered
-        self.machine.network.inject(transfer)
 
     def answered(self, reply: ReadReply | WriteAck) -> None:
         """An answer came. UnsupportedError when nobody asked."""

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
-
-import simpy
 
 from kernbench.common.errors import IpcqError, RunError, UnsupportedError
 from kernbench.common.ids import cube_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_parts import PeParts
+from kernbench.components.program import KernelProgram
 from kernbench.components.serial_cpu import SerialCpu
 from kernbench.di.registry import register
-from kernbench.messages.commands import (
-    AwaitCommand,
-    AwaitSpace,
-    Issue,
-    KernelRequest,
-    Meet,
-    PostReceive,
-    Receive,
-    Send,
-)
 from kernbench.messages.control import (
     BarrierArrival,
     BarrierRelease,
@@ -39,8 +27,6 @@ from kernbench.messages.control import (
 from kernbench.sim_engine.machine import Machine
 from kernbench.topology.attrs import PeCpuAttrs
 from kernbench.topology.graph import Node
-
-Wait = Generator[simpy.Event, object, None]
 
 
 @register("builtin.pe_cpu", kind="pe_cpu")
@@ -61,9 +47,8 @@ class PeCpu(SerialCpu):
         self._m_cpu = cube_part(node.sip, node.cube, "m_cpu")
         self._parts = PeParts(machine, self.coord)
         self._orders: deque[PeOrder] = deque()
-        self._run: KernelExecution | None = None
-        self._program: simpy.Process | None = None
-        self._release: simpy.Event | None = None
+        self._program: KernelProgram | None = None
+        self._at_barrier = False
 
     def handle(self, message: object) -> None:
         """An order of the M_CPU, or the end of a barrier."""
@@ -78,7 +63,7 @@ class PeCpu(SerialCpu):
                 self._set_up_queues(message)
             case PeOrder(order=LaunchOrder()):
                 self._orders.append(message)
-                if self._run is None:
+                if self._program is None:
                     self._start_next()
             case BarrierRelease():
                 self._released(message)
@@ -98,17 +83,16 @@ class PeCpu(SerialCpu):
 
     def abandon(self, request_ids: frozenset[int]) -> None:
         """End the kernels of these requests, running or in line: their launches fail."""
-        for order in [o for o in self._orders if o.request_id in request_ids]:
+        for order in [order for order in self._orders if order.request_id in request_ids]:
             self._orders.remove(order)
-            self._report(order.request_id, PeReport(pe=self.coord, error=_stopped()))
-        if self._run is not None and self._run.launch.request_id in request_ids:
-            self._run.stop()
-            if self._program is not None:
-                self._program.interrupt()
+            self._report(order.request_id, PeReport(pe=self.coord, error=RunError("its launch was abandoned")))
+        if self._program is not None and self._program.order.request_id in request_ids:
+            self._at_barrier = False
+            self._program.stop()
 
     def blocked(self) -> tuple[str, ...]:
         """What the running kernel waits for."""
-        return () if self._run is None else (f"{self.node.id}: {self._run.waits_for()}",)
+        return () if self._program is None else (f"{self.node.id}: {self._program.waits_for()}",)
 
     def _report(self, request_id: int, report: PeReport) -> None:
         self.machine.send_header(self.node.id, self._m_cpu, Report(request_id=request_id, pes=(report,)), "control")
@@ -116,79 +100,30 @@ class PeCpu(SerialCpu):
     def _start_next(self) -> None:
         order = self._orders.popleft()
         assert isinstance(order.order, LaunchOrder)
-        self._run = KernelExecution(self.machine, self._parts, self.coord, order.order)
-        self._program = self.clock.process(self._execute(self._run, order))
+        run = KernelExecution(self.machine, self._parts, self.coord, order.order)
+        self._program = KernelProgram(run, order, self._issue_ps, self._meet, self._over)
+        self._program.begin(self._launch_ps)
 
-    def _execute(self, run: KernelExecution, order: PeOrder) -> Wait:
-        late = self.clock.time > order.start_ps
-        start = max(self.clock.time, order.start_ps)
-        error: Exception | None = None
-        try:
-            if not late:
-                yield self.clock.timeout(order.start_ps - self.clock.time)
-            yield self.clock.timeout(self._launch_ps)
-            request = run.resume()
-            while request is not None:
-                answer = yield from self._serve(run, request, order)
-                request = run.resume(answer)
-        except simpy.Interrupt:
-            error = _stopped()
-        except Exception as failure:
-            failure.add_note(
-                f"on {cube_part(*self.coord[:2], f'pe{self.coord[2]}')}, kernel {run.launch.kernel.name!r}"
-            )
-            error = failure
-        self._program = self._release = None
-        run.close()
-        yield from run.all_done()
-        error = error or run.late_failure()
-        run.finish()
-        self._run = None
-        report = PeReport(pe=self.coord, start_ps=start, end_ps=self.clock.time, late=late, error=error)
-        self._report(order.request_id, report)
-        if self._orders:
-            self._start_next()
-
-    def _serve(
-        self, run: KernelExecution, request: KernelRequest, order: PeOrder
-    ) -> Generator[simpy.Event, object, object]:
-        """Do what the program asks for; returns the answer."""
-        if self._issue_ps and isinstance(request, Issue | Send | Receive | PostReceive):
-            yield self.clock.timeout(self._issue_ps)
-        match request:
-            case Issue(command):
-                run.issue(command)
-            case Send(command):
-                yield from run.send(command)
-            case Receive():
-                return (yield from run.receive(request))
-            case PostReceive(command):
-                return run.post_receive(command)
-            case AwaitCommand():
-                yield from run.command_done(request)
-            case AwaitSpace():
-                yield from run.any_done(request)
-            case Meet():
-                run.waiting_at = f"barrier at line {request.line}"
-                yield from run.all_done()
-                yield from self._meet(run, order)
-        return None
-
-    def _meet(self, run: KernelExecution, order: PeOrder) -> Wait:
+    def _meet(self, program: KernelProgram) -> None:
+        order = program.order
+        self._at_barrier = True
         arrival = BarrierArrival(request_id=order.request_id, pe=self.coord[2], mates=order.mates)
-        self._release = self.clock.event()
         self.machine.send_header(self.node.id, self._m_cpu, arrival, "control")
-        error = yield self._release
-        self._release = None
-        if isinstance(error, Exception):
-            run.fail_next(error)
 
     def _released(self, message: BarrierRelease) -> None:
-        if self._release is not None:
-            self._release.succeed(message.error)
-        elif message.error is None:  # a kernel that was stopped waits no more, and its mates' failure is no news to it
+        program, waits = self._program, self._at_barrier
+        self._at_barrier = False
+        if program is not None and waits:
+            if message.error is not None:
+                program.fail(message.error)
+            else:
+                program.go_on()
+        elif message.error is None:  # a kernel that was stopped does not wait, and a mate's failure is no news to it
             raise UnsupportedError(f"{self.node.id} is released from a barrier where it does not wait")
 
-
-def _stopped() -> RunError:
-    return RunError("the kernel was stopped: its launch was abandoned")
+    def _over(self, report: PeReport) -> None:
+        program, self._program = self._program, None
+        assert program is not None
+        self._report(program.order.request_id, report)
+        if self._orders:
+            self._start_next()

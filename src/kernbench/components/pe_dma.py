@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -17,13 +16,12 @@ from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
-from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
-from kernbench.messages.queues import Arrival
+from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.sim_engine.component import Component, Done, Outcome
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import QueuePart
-from kernbench.sim_engine.transport import Transfer
+from kernbench.sim_engine.transport import Port, Transfer
 from kernbench.topology.graph import Node
 
 
@@ -35,6 +33,7 @@ class DmaChannel:
         self._setup_ps = setup_ps
         self._ready_at = 0
         self.initiator = Initiator(dma, name)
+        self.port = dma.machine.network.port(dma.node.id, name)
 
     def start(
         self, op: int, reading: bool, targets: Sequence[Target], begun: Callable[[int], None], done: Callable[[], None]
@@ -56,11 +55,10 @@ class DmaChannel:
                 begun(begin)
         self._clock.call_at(self._ready_at, go)
 
-    def post(self, after_ps: int, node: str, data: WriteData, via_port: str | None, done: Callable[[], None]) -> None:
-        """Queue a descriptor that comes in ``after_ps``: nobody acknowledges it, ``done`` when it is delivered."""
-        begin = max(self._ready_at, self._clock.time + after_ps)
-        self._ready_at = begin + self._setup_ps
-        self._clock.call_at(self._ready_at, partial(self.initiator.post, node, data, via_port, done))
+    def post(self, after_ps: int, send: Callable[[Port], None]) -> None:
+        """Queue a descriptor that comes in ``after_ps``: ``send`` puts what it moves on the port of this channel."""
+        self._ready_at = max(self._ready_at, self._clock.time + after_ps) + self._setup_ps
+        self._clock.call_at(self._ready_at, send, self.port)
 
 
 @register("builtin.pe_dma", kind="pe_dma")
@@ -108,12 +106,8 @@ class PeDma(Component):
 
         channel.start(op, reading, targets, begun, over)
 
-    def post(self, after_ps: int, node: str, data: WriteData, via_port: str | None, done: Callable[[], None]) -> None:
-        """Send a message of a queue; see ``DmaChannel.post``."""
-        self.queue.post(after_ps, node, data, via_port, done)
-
-    def _arrived(self, arrival: Arrival) -> None:
-        self.machine.part(self._ipcq_id, QueuePart).arrived(arrival)
+    def _arrived(self, message: QueueData) -> None:
+        self.machine.part(self._ipcq_id, QueuePart).arrived(message)
 
     def check_reach(self, nodes: Iterable[str]) -> None:
         """UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""
@@ -127,8 +121,8 @@ class PeDma(Component):
                 self._channel_of[message.op].initiator.answered(message)
             case ReadRequest() | WriteData():
                 self._responder.take(message, transfer)
-            case Arrival():
-                self._arrived(message)
+            case QueueArrival(data=data):
+                self._arrived(data)
             case _:
                 super().receive(message, transfer)
 

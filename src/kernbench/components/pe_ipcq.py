@@ -7,22 +7,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-
-import simpy
+from typing import TypeAlias
 
 from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
 from kernbench.di.registry import register
-from kernbench.messages.fabric import Access, WriteData
-from kernbench.messages.queues import OPPOSITE_DIRECTION, Arrival, Credit, IpcqInitMsg
+from kernbench.messages.fabric import Access, QueueData
+from kernbench.messages.queues import OPPOSITE_DIRECTION, Credit, IpcqInitMsg
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import QueuePair, QueuePart, QueueWait
+from kernbench.sim_engine.transport import Port
 from kernbench.topology.graph import Node
 from kernbench.triton_emu.slots import Slot
+
+Got: TypeAlias = Callable[[Slot | Exception], None]
+"""Takes the slot of a message that has come, or what is wrong with it"""
 
 
 @dataclass(slots=True)
@@ -32,7 +35,29 @@ class _Receive:
     sequence: int
     nbytes: int
     line: int
-    done: Callable[[Exception | None], object]
+    got: Got
+
+
+@dataclass(slots=True, eq=False)
+class _Ends:
+    """What a pair needs to know of the machine: the memory of the peer's ring, the peer, the way of a credit."""
+
+    memory: str
+    peer: PeIpcq
+    credit_ps: int
+    ring: _Ring
+
+
+@dataclass(slots=True, eq=False)
+class _Ring:
+    """The ring that slots go back to."""
+
+    ipcq: PeIpcq
+    pair: QueuePair
+
+    def free(self, addr: int, /) -> None:
+        """Give the slot at ``addr`` back."""
+        self.ipcq.release(self.pair, addr)
 
 
 @register("builtin.pe_ipcq", kind="pe_ipcq")
@@ -45,15 +70,16 @@ class PeIpcq(QueuePart):
         assert node.cube is not None
         assert node.pe is not None
         self.coord: PeCoord = (node.sip, node.cube, node.pe)
+        self.waiting_for: QueueWait | None = None
         self._pairs: dict[str, QueuePair] = {}
+        self._ends: dict[str, _Ends] = {}
         self._posted: dict[str, deque[_Receive]] = {}
-        self._any: tuple[int, simpy.Event] | None = None
+        self._any: tuple[int, Got] | None = None
         self._turn = 0
-        self._blocked_sends: dict[str, tuple[simpy.Event, int]] = {}
-        self._credit_ps: dict[str, int] = {}
+        self._blocked_sends: dict[str, tuple[Callable[[], None], int]] = {}
         self._poll_ps = 0
         self._credit_bytes = 0
-        self.waiting_for: QueueWait | None = None
+        self._overhead_ps = self.overhead_ps
 
     @cached_property
     def _dma(self) -> PeDma:
@@ -104,8 +130,8 @@ class PeIpcq(QueuePart):
         if busy:
             raise IpcqError(f"{self.node.id}: messages are under way or were never received: {', '.join(busy)}")
         self._pairs = {}
+        self._ends = {}
         self._posted = {}
-        self._credit_ps.clear()
 
     def reset(self) -> None:
         """Empty all queues; nothing may be under way."""
@@ -113,16 +139,17 @@ class PeIpcq(QueuePart):
             pair.reset()
         for posted in self._posted.values():
             posted.clear()
-        self._any = None
-        self._blocked_sends.clear()
+        self.cancel()
         self.waiting_for = None
 
-    def cancel_receives(self) -> None:
-        """Whoever waits for a message gets none."""
+    def cancel(self) -> None:
+        """Whoever waits for a message gets none, and nobody waits for a slot."""
         gone = KernelError("the kernel was stopped")
         for posted in self._posted.values():
             while posted:
-                posted.popleft().done(gone)
+                posted.popleft().got(gone)
+        self._any = None
+        self._blocked_sends.clear()
 
     def _pair(self, direction: str) -> QueuePair:
         pair = self._pairs.get(direction)
@@ -135,117 +162,154 @@ class PeIpcq(QueuePart):
         """The pair by which ``nbytes`` can be sent. IpcqInvalidDirection, KernelError for what no slot can hold."""
         pair = self._pair(direction)
         if pair.peer.rx_base_pa is None:
-            raise IpcqInvalidDirection(f"{self.node.id}: queue {direction} only receives; {self._those('send')}")
-        self._check_size(pair, nbytes)
+            able = [p.direction for p in self._pairs.values() if p.peer.rx_base_pa is not None]
+            raise IpcqInvalidDirection(
+                f"{self.node.id}: queue {direction} only receives; those that send: {', '.join(able) or 'none'}"
+            )
+        if nbytes > pair.slot_size:
+            raise self._too_large(pair, nbytes)
         return pair
 
-    def _check_size(self, pair: QueuePair, nbytes: int) -> None:
-        if nbytes > pair.slot_size:
-            raise KernelError(
-                f"{self.node.id}: a message of {nbytes} bytes does not fit a slot of queue {pair.direction}: "
-                f"slot_size is {pair.slot_size}; send it in pieces"
+    def _pair_to_receive(self, direction: str, nbytes: int) -> QueuePair:
+        pair = self._pair(direction)
+        if pair.my_rx_base_pa is None:
+            able = [p.direction for p in self._pairs.values() if p.my_rx_base_pa is not None]
+            raise IpcqInvalidDirection(
+                f"{self.node.id}: queue {direction} only sends; those that receive: {', '.join(able) or 'none'}"
             )
+        if nbytes > pair.slot_size:
+            raise self._too_large(pair, nbytes)
+        return pair
 
-    def _those(self, what: str) -> str:
-        able = [
-            p.direction
-            for p in self._pairs.values()
-            if (p.peer.rx_base_pa if what == "send" else p.my_rx_base_pa) is not None
-        ]
-        return f"those that {what}: {', '.join(able) or 'none'}"
+    def _too_large(self, pair: QueuePair, nbytes: int) -> KernelError:
+        return KernelError(
+            f"{self.node.id}: a message of {nbytes} bytes does not fit a slot of queue {pair.direction}: "
+            f"slot_size is {pair.slot_size}; send it in pieces"
+        )
 
-    def slot_free(self, pair: QueuePair) -> simpy.Event:
-        """Fires when a kernel that found ``pair`` full may send; it looks again when polling, else it is woken."""
-        event = self.clock.event()
-        self._blocked_sends[pair.direction] = (event, self.clock.time)
-        return event
+    def _ends_of(self, pair: QueuePair) -> _Ends:
+        ends = self._ends.get(pair.direction)
+        if ends is None:
+            ends = self._ends[pair.direction] = self._find_ends(pair)
+        return ends
 
-    def send(self, op: int, pair: QueuePair, claim: tuple[int, int], nbytes: int, done: Callable[[], None]) -> None:
-        """Write a message to the slot that ``claim`` says; ``done`` when its last byte is delivered."""
-        sequence, pa = claim
+    def _find_ends(self, pair: QueuePair) -> _Ends:
         machine, peer = self.machine, pair.peer
-        node = machine.addresses.memory_node(machine.addresses.decode(pa))
-        arrival = Arrival(op=op, pe=peer.pe, pa=pa, nbytes=nbytes, sequence=sequence, sender=self.coord)
-        data = WriteData(op=op, part=0, requester=self._dma.node.id, access=Access(pa, nbytes), arrival=arrival)
-        self._tell("send", pair, nbytes, sequence)
-        self._dma.post(self.overhead_ps, node, data, pair.via_port, done)
+        base = peer.rx_base_pa
+        memory = "" if base is None else machine.addresses.memory_node(machine.addresses.decode(base))
+        other = machine.part(pe_part(*peer.pe, "pe_ipcq"), PeIpcq)
+        # A credit goes back the way that the message came.
+        back = OPPOSITE_DIRECTION.get(peer.direction, "")
+        via = back.removeprefix("global_") if back.startswith("global_") else None
+        there = pe_part(*peer.pe, "pe_dma")
+        credit_ps = machine.sideband_ps(self._dma.node.id, there, self._credit_bytes, via)
+        return _Ends(memory, other, credit_ps, _Ring(self, pair))
+
+    def when_free(self, pair: QueuePair, free: Callable[[], None]) -> None:
+        """Call ``free`` when a kernel that found ``pair`` full may send: woken by the credit, or looking again."""
+        self._blocked_sends[pair.direction] = (free, self.clock.time)
+
+    def send(self, op: int, pair: QueuePair, sequence: int, pa: int, nbytes: int, done: Callable[[], None]) -> None:
+        """Write message ``sequence`` to the peer's slot at ``pa``; ``done`` when its last byte is delivered."""
+        dma = self._dma
+        message = QueueData(
+            op=op,
+            part=0,
+            requester=dma.node.id,
+            access=Access(pa=pa, row_bytes=nbytes),
+            sequence=sequence,
+            pe=pair.peer.pe,
+            sender=self.coord,
+        )
+        if self.machine.hooks.queue.listeners:
+            self._tell("send", pair, nbytes, sequence)
+        dma.queue.post(self._overhead_ps, partial(self._put, pair, message, done))
+
+    def _put(self, pair: QueuePair, message: QueueData, done: Callable[[], None], port: Port) -> None:
+        self.machine.post(port, self._ends_of(pair).memory, message, pair.via_port, done)
 
     def _tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int) -> None:
-        hook = self.machine.hooks.queue
-        if hook.listeners:
-            where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe)
-            hook.emit(QueueEvent(*where))
+        where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe)
+        self.machine.hooks.queue.emit(QueueEvent(*where))
 
-    def arrived(self, arrival: Arrival) -> None:
+    def arrived(self, message: QueueData) -> None:
         """A message for this PE is in its slot: the pointers move when that is decoded."""
-        if self.overhead_ps:
-            self.clock.call_at(self.clock.time + self.overhead_ps, self._take_in, arrival)
-        else:
-            self._take_in(arrival)
+        self.clock.call_at(self.clock.time + self._overhead_ps, self._take_in, message)
 
-    def _take_in(self, arrival: Arrival) -> None:
-        pair = self._pair_at(arrival)
-        pair.arrive(arrival)
-        if self.machine.hooks.op_ended.listeners:
-            self.machine.hooks.op_ended.emit(OpEnded(arrival.op, self.clock.time))
-        self._tell("arrive", pair, arrival.nbytes, arrival.sequence)
+    def _take_in(self, message: QueueData) -> None:
+        pair = self._pair_at(message)
+        pair.arrive(message.sequence, message.access.pa, message.access.nbytes)
+        hooks = self.machine.hooks
+        if hooks.op_ended.listeners:
+            hooks.op_ended.emit(OpEnded(message.op, self.clock.time))
+        if hooks.queue.listeners:
+            self._tell("arrive", pair, message.access.nbytes, message.sequence)
         posted = self._posted[pair.direction]
         while posted and posted[0].sequence < pair.peer_head_cache:
             receive = posted.popleft()
-            receive.done(self._wrong_size(pair, receive.sequence, receive.nbytes))
+            receive.got(self._slot(pair, receive.sequence, receive.nbytes))
         if self._any is not None and pair.ready:
-            nbytes, event = self._any
+            nbytes, got = self._any
             self._any = None
-            event.succeed(self._taken(pair, nbytes))
+            got(self._slot(pair, pair.take(), nbytes))
 
-    def _pair_at(self, arrival: Arrival) -> QueuePair:
+    def _pair_at(self, message: QueueData) -> QueuePair:
+        pa = message.access.pa
         for pair in self._pairs.values():
             base = pair.my_rx_base_pa
-            if base is not None and base <= arrival.pa < base + pair.nbytes:
+            if base is not None and base <= pa < base + pair.nbytes:
                 return pair
         raise IpcqError(
-            f"{self.node.id}: a message of {pe_part(*arrival.sender, 'pe_ipcq')} arrived at {arrival.pa:#x}, "
+            f"{self.node.id}: a message of {pe_part(*message.sender, 'pe_ipcq')} arrived at {pa:#x}, "
             f"which no queue receives at"
         )
 
-    def _wrong_size(self, pair: QueuePair, sequence: int, nbytes: int) -> Exception | None:
-        came = pair.sizes[sequence]
-        if came == nbytes:
-            return None
-        return KernelError(
-            f"{self.node.id}: message {sequence} of queue {pair.direction} has {came} bytes, "
-            f"the kernel receives {nbytes}: both ends name the same shape and dtype"
-        )
+    def _slot(self, pair: QueuePair, sequence: int, nbytes: int, pending: bool = False) -> Slot | Exception:
+        """The slot of a message; an error when it is there and has another size."""
+        if not pending and pair.sizes[sequence] != nbytes:
+            return KernelError(
+                f"{self.node.id}: message {sequence} of queue {pair.direction} has {pair.sizes[sequence]} bytes, "
+                f"the kernel receives {nbytes}: both ends name the same shape and dtype"
+            )
+        if self.machine.hooks.queue.listeners:
+            self._tell("recv", pair, nbytes, sequence)
+        return Slot(pair.direction, self.buffer_kind, pair.slot_pa(sequence), self._ends_of(pair).ring, pending)
 
-    def _taken(self, pair: QueuePair, nbytes: int) -> Slot | Exception:
+    def _taken(self, pair: QueuePair, nbytes: int) -> Slot:
         """The next message of ``pair``, which is there."""
-        sequence = pair.take()
-        return self._wrong_size(pair, sequence, nbytes) or self._slot(pair, sequence)
+        found = self._slot(pair, pair.take(), nbytes)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    def _slot(self, pair: QueuePair, sequence: int, pending: bool = False) -> Slot:
-        self._tell("recv", pair, pair.sizes.get(sequence, 0), sequence)
-        return Slot(pair.direction, self.buffer_kind, pair.slot_pa(sequence), _Ring(self, pair), pending)
-
-    def receive_next(self, direction: str, nbytes: int, line: int, done: Callable[[Exception | None], object]) -> Slot:
-        """The slot of the next message of a queue; when it is ``pending``, ``done`` is called once it is there.
+    def receive_next(self, direction: str, nbytes: int, line: int, got: Got) -> Slot | None:
+        """The next message of a queue, when it is there; else None, and ``got`` takes it once it is.
 
         IpcqInvalidDirection, KernelError for a size that no slot can hold or that differs from the message's.
         """
-        pair = self._pair(direction)
-        if pair.my_rx_base_pa is None:
-            raise IpcqInvalidDirection(f"{self.node.id}: queue {direction} only sends; {self._those('receive')}")
-        self._check_size(pair, nbytes)
+        pair = self._pair_to_receive(direction, nbytes)
         if pair.ready:
-            found = self._taken(pair, nbytes)
-            if isinstance(found, Exception):
-                raise found
-            return found
-        sequence = pair.take()
-        self._posted[direction].append(_Receive(sequence, nbytes, line, done))
-        return self._slot(pair, sequence, pending=True)
+            return self._taken(pair, nbytes)
+        self._posted[direction].append(_Receive(pair.take(), nbytes, line, got))
+        return None
 
-    def receive_any(self, nbytes: int) -> Slot | simpy.Event:
-        """The next message of whichever queue has one, in turn; or an event whose value is that slot, or an error."""
+    def post(self, direction: str, nbytes: int, line: int, there: Callable[[Exception | None], None]) -> Slot:
+        """The slot of the next message of a queue; when it is ``pending``, ``there`` is called once it has come."""
+        pair = self._pair_to_receive(direction, nbytes)
+        if pair.ready:
+            return self._taken(pair, nbytes)
+        sequence = pair.take()
+
+        def got(found: Slot | Exception) -> None:
+            there(found if isinstance(found, Exception) else None)
+
+        self._posted[direction].append(_Receive(sequence, nbytes, line, got))
+        slot = self._slot(pair, sequence, nbytes, pending=True)
+        assert isinstance(slot, Slot)
+        return slot
+
+    def receive_any(self, nbytes: int, got: Got) -> Slot | None:
+        """The next message of whichever queue has one, in turn; else None, and ``got`` takes the first to come."""
         receiving = [p for p in self._pairs.values() if p.my_rx_base_pa is not None]
         if not receiving:
             raise IpcqInvalidDirection(f"{self.node.id} has no queue that receives")
@@ -253,60 +317,34 @@ class PeIpcq(QueuePart):
             at = (self._turn + step) % len(receiving)
             if receiving[at].ready:
                 self._turn = at + 1
-                found = self._taken(receiving[at], nbytes)
-                if isinstance(found, Exception):
-                    raise found
-                return found
-        event = self.clock.event()
-        self._any = (nbytes, event)
-        return event
+                return self._taken(receiving[at], nbytes)
+        self._any = (nbytes, got)
+        return None
 
     def release(self, pair: QueuePair, pa: int) -> None:
         """The kernel has done with a slot: when the tail moves on, a credit goes back on the fast path."""
         if self._pairs.get(pair.direction) is not pair or not pair.release(pa):
             return
-        delay = self._credit_ps.get(pair.direction)
-        if delay is None:
-            delay = self._credit_ps[pair.direction] = self._credit_delay(pair)
+        ends = self._ends_of(pair)
         assert pair.my_rx_base_pa is not None
         credit = Credit(dst_rx_base_pa=pair.my_rx_base_pa, tail=pair.my_tail)
-        sender = self.machine.part(pe_part(*pair.peer.pe, "pe_ipcq"), PeIpcq)
-        self.clock.call_at(self.clock.time + delay, sender.credited, credit)
-
-    def _credit_delay(self, pair: QueuePair) -> int:
-        """A credit goes back the way that the message came."""
-        back = OPPOSITE_DIRECTION.get(pair.peer.direction, "")
-        via = back.removeprefix("global_") if back.startswith("global_") else None
-        me, there = self._dma.node.id, pe_part(*pair.peer.pe, "pe_dma")
-        return self.machine.sideband_ps(me, there, self._credit_bytes, via)
+        self.clock.call_at(self.clock.time + ends.credit_ps, ends.peer.credited, credit)
 
     def credited(self, credit: Credit) -> None:
         """The peer whose ring begins at ``dst_rx_base_pa`` has released messages. IpcqError when no queue has it."""
-        pair = next((p for p in self._pairs.values() if p.peer.rx_base_pa == credit.dst_rx_base_pa), None)
-        if pair is None:
-            raise IpcqError(f"{self.node.id}: a credit for the ring at {credit.dst_rx_base_pa:#x}, which no queue uses")
+        pair = self._pair_of_ring(credit.dst_rx_base_pa)
         pair.peer_tail_cache = credit.tail
         blocked = self._blocked_sends.pop(pair.direction, None)
         if blocked is not None:
-            event, since = blocked
+            free, since = blocked
             if not self._poll_ps:
-                event.succeed()
+                free()
                 return
             waited = -(-(self.clock.time - since) // self._poll_ps) * self._poll_ps
-            self.clock.call_at(since + waited, partial(_look_again, event))
+            self.clock.call_at(since + waited, lambda _: free())
 
-
-def _look_again(event: simpy.Event, _: object) -> None:
-    event.succeed()
-
-
-@dataclass(slots=True, eq=False)
-class _Ring:
-    """The ring that a slot goes back to."""
-
-    ipcq: PeIpcq
-    pair: QueuePair
-
-    def free(self, addr: int, /) -> None:
-        """Give the slot at ``addr`` back."""
-        self.ipcq.release(self.pair, addr)
+    def _pair_of_ring(self, rx_base_pa: int) -> QueuePair:
+        for pair in self._pairs.values():
+            if pair.peer.rx_base_pa == rx_base_pa:
+                return pair
+        raise IpcqError(f"{self.node.id}: a credit for the ring at {rx_base_pa:#x}, which no queue uses")

@@ -20,14 +20,20 @@ class PeMath(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         self.unit = StageUnit(self.clock, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots)
+        self._operation_ps: dict[int, int] = {}
 
     def operation_ps(self, nbytes: int) -> int:
         """``startup_ns`` and ``nbytes``, those of the widest operand, at ``bytes_per_ns``."""
-        math = self.machine.spec.pe.math
-        return ns_to_ps(math.startup_ns + nbytes / math.bytes_per_ns)
+        found = self._operation_ps.get(nbytes)
+        if found is None:
+            math = self.machine.spec.pe.math
+            found = self._operation_ps[nbytes] = ns_to_ps(math.startup_ns + nbytes / math.bytes_per_ns)
+        return found
 
-    def submit(self, command: MathCommand, begun: Callable[[int], None], done: Callable[[], None]) -> None:
-        """Run ``command``: ``begun(now)`` when it reads its operands, ``done()`` when its result is there."""
-        arrays = [x for x in command.inputs if isinstance(x, TcmArray)]
-        duration = self.operation_ps(max(a.nbytes for a in (*arrays, command.dst)))
-        self.unit.enter(Token(command, [self.unit], [duration], lambda _: done(), begun))
+    def submit(self, command: MathCommand, begun: Callable[[int], None] | None, done: Callable[[Token], None]) -> None:
+        """Run ``command``: ``begun(now)`` when it reads its operands, ``done`` when its result is there."""
+        widest = command.dst.nbytes
+        for x in command.inputs:
+            if isinstance(x, TcmArray) and x.nbytes > widest:
+                widest = x.nbytes
+        self.unit.enter(Token(command, [self.unit], [self.operation_ps(widest)], done, begun))

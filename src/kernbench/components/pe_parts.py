@@ -42,6 +42,11 @@ class PeParts:
         return self._machine.part(pe_part(*self._coord, "pe_mmu"), PeMmuPart)
 
     @cached_property
+    def gemm_id(self) -> str:
+        """The node of its GEMM engine, which the scheduler drives."""
+        return pe_part(*self._coord, "pe_gemm")
+
+    @cached_property
     def scheduler(self) -> PeScheduler:
         """Its tile scheduler."""
         return self._machine.part(pe_part(*self._coord, "pe_scheduler"), PeScheduler)

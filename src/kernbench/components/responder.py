@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.common.ids import pe_part
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
-from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
-from kernbench.messages.queues import Arrival
+from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.sim_engine.hooks import MemoryAccessed, MemoryServed
 from kernbench.sim_engine.transport import Pace, Port, Supply, Transfer
 
@@ -36,7 +35,7 @@ class Responder:
         access_ps: int,
         read_ps: Callable[[Access], int],
         write_ps: Callable[[Access], int],
-        arrived: Callable[[Arrival], None] | None = None,
+        arrived: Callable[[QueueData], None] | None = None,
     ) -> None:
         self.component = component
         self.machine = component.machine
@@ -103,14 +102,16 @@ class Responder:
     def _commit(self, message: WriteData) -> None:
         if self.machine.hooks.committed.listeners:
             self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
-        if message.arrival is not None:
-            self._arrived(message.arrival)
+        if isinstance(message, QueueData):
+            self._arrived(message)
             return
         ack = WriteAck(op=message.op, part=message.part)
         self.machine.send_header(self.component.node.id, message.requester, ack, "ack")
 
-    def _announce(self, arrival: Arrival) -> None:
-        self.machine.send_header(self.component.node.id, pe_part(*arrival.pe, "pe_dma"), arrival, "arrival")
+    def _announce(self, message: QueueData) -> None:
+        self.machine.send_header(
+            self.component.node.id, pe_part(*message.pe, "pe_dma"), QueueArrival(data=message), "arrival"
+        )
 
     def served(self, op: int, writing: bool, start: int, end: int) -> None:
         """Tell who listens that the memory works on ``op``."""

@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from kernbench.messages.commands import PeCommand
-
-
-@dataclass(slots=True)
-class Entry:
-    """A command that has been issued and is not done: how many it still waits for, and who waits for it."""
-
-    command: PeCommand
-    missing: int
-    waiters: list[int]
 
 
 class Scoreboard:
     """Issued commands in program order; one starts when all it uses are done."""
 
+    __slots__ = ("_missing", "_under_way", "_waiters")
+
     def __init__(self) -> None:
-        self._entries: dict[int, Entry] = {}
+        self._under_way: dict[int, PeCommand] = {}
+        self._missing: dict[int, int] = {}
+        self._waiters: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._under_way)
 
-    def has(self, serial: int) -> bool:
-        """Whether a command is under way."""
-        return serial in self._entries
+    def __contains__(self, serial: int) -> bool:
+        return serial in self._under_way
 
     def issue(self, command: PeCommand) -> bool:
         """Enter a command; True when it can start at once."""
-        pending = [s for s in command.after if s in self._entries]
-        self._entries[command.serial] = Entry(command, len(pending), [])
-        for serial in pending:
-            self._entries[serial].waiters.append(command.serial)
-        return not pending
+        missing = 0
+        for serial in command.after:
+            if serial in self._under_way:
+                self._waiters.setdefault(serial, []).append(command.serial)
+                missing += 1
+        self._under_way[command.serial] = command
+        if missing:
+            self._missing[command.serial] = missing
+        return not missing
 
-    def complete(self, serial: int) -> list[PeCommand]:
+    def complete(self, serial: int) -> Sequence[PeCommand]:
         """A command is done; those that can start now, in program order."""
+        del self._under_way[serial]
+        waiters = self._waiters.pop(serial, None)
+        if waiters is None:
+            return ()
         ready: list[PeCommand] = []
-        for waiter in sorted(self._entries.pop(serial).waiters):
-            entry = self._entries[waiter]
-            entry.missing -= 1
-            if not entry.missing:
-                ready.append(entry.command)
+        for waiter in waiters:
+            self._missing[waiter] -= 1
+            if not self._missing[waiter]:
+                del self._missing[waiter]
+                ready.append(self._under_way[waiter])
         return ready
 
-    def under_way(self) -> tuple[Entry, ...]:
+    def under_way(self) -> tuple[PeCommand, ...]:
         """What is not done, in program order."""
-        return tuple(self._entries.values())
+        return tuple(self._under_way.values())

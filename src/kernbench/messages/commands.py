@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import Attributes
+from kernbench.common.values import value
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class MemoryRef:
     strides: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class Command:
     """Common to all commands: ``serial`` counts them in program order, ``line`` is where the kernel made the call.
 
@@ -47,7 +48,7 @@ class Command:
     after: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class LoadCommand(Command):
     """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
 
@@ -63,7 +64,7 @@ class LoadCommand(Command):
     physical: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class StoreCommand(Command):
     """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out.
 
@@ -77,7 +78,7 @@ class StoreCommand(Command):
     physical: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class SendCommand(Command):
     """``src`` goes to a slot of the peer of queue ``direction``."""
 
@@ -85,7 +86,7 @@ class SendCommand(Command):
     src: TcmArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class RecvCommand(Command):
     """The next message of queue ``direction`` is to have ``nbytes``; done when it is there."""
 
@@ -93,7 +94,7 @@ class RecvCommand(Command):
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class DotCommand(Command):
     """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes when asked."""
 
@@ -105,7 +106,7 @@ class DotCommand(Command):
     trans_b: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class MathCommand(Command):
     """``dst = operator(*inputs)`` on the MATH engine; numbers among the inputs take the arrays' dtype."""
 
@@ -115,7 +116,7 @@ class MathCommand(Command):
     attributes: Attributes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class PrintCommand(Command):
     """A line of output with time and PE; arrays show their values once phase 2 knows them."""
 
@@ -137,7 +138,7 @@ class EpilogueStep:
     operand: StreamOperand | float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class GemmComposite(Command):
     """A whole tiled GEMM: ``out = epilogue(a @ b)``, 2-D, tile by tile; the output is streamed to memory."""
 
@@ -147,7 +148,7 @@ class GemmComposite(Command):
     epilogue: tuple[EpilogueStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value
 class MathComposite(Command):
     """``out = epilogue(operator(*inputs))`` elementwise, tile by tile; arrays have the shape of ``out``, 2-D."""
 

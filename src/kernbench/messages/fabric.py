@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernbench.messages.queues import Arrival
+from kernbench.common.values import value
+from kernbench.messages.requests import PeCoord
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Access:
         return self.rows * self.row_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReadRequest:
     """Header to a memory: send these bytes to ``requester``. ``op`` is the operation it belongs to."""
 
@@ -32,7 +33,7 @@ class ReadRequest:
     access: Access
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReadReply:
     """The bytes of a ReadRequest."""
 
@@ -40,23 +41,39 @@ class ReadReply:
     part: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WriteData:
-    """Bytes to a memory; it acknowledges to ``requester`` when they are committed.
-
-    With an ``arrival`` they are a message of a queue: nothing is acknowledged, and the receiver is told instead.
-    """
+    """Bytes to a memory; it acknowledges to ``requester`` when they are committed."""
 
     op: int
     part: int
     requester: str
     access: Access
-    arrival: Arrival | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
+class QueueData(WriteData):
+    """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
+
+    Nothing is acknowledged: the memory tells ``pe`` instead. Which of its queues it belongs to is decided by the
+    address.
+    """
+
+    sequence: int
+    pe: PeCoord
+    sender: PeCoord
+
+
+@value
 class WriteAck:
     """The bytes of a WriteData are in memory."""
 
     op: int
     part: int
+
+
+@value
+class QueueArrival:
+    """A memory outside the PE tells it that a message is in its slot."""
+
+    data: QueueData

@@ -1,10 +1,11 @@
-"""Queues between PEs (IPCQ): what is installed on a PE, what rides on a message, and what comes back for it."""
+"""Queues between PEs (IPCQ): what is installed on a PE, and what comes back for a message."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from kernbench.common.values import value
 from kernbench.messages.requests import HostMsg, PeCoord
 
 BufferKind: TypeAlias = Literal["tcm", "hbm", "sram"]
@@ -61,22 +62,7 @@ class IpcqRemoveMsg(HostMsg):
     pe: PeCoord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """Rides on the last packet of a message: who sent it, as the how-manieth of its queue, and how many bytes.
-
-    Which queue pair of ``pe``, the receiver, it belongs to is decided by the address ``pa`` of its slot.
-    """
-
-    op: int
-    pe: PeCoord
-    pa: int
-    nbytes: int
-    sequence: int
-    sender: PeCoord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Credit:
     """All messages before ``tail`` of the ring at ``dst_rx_base_pa`` have been released."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock
-from kernbench.common.ids import cube_part
+from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
@@ -40,11 +40,6 @@ def _place(part: QueuePart) -> PeCoord:
     assert node.cube is not None
     assert node.pe is not None
     return node.sip, node.cube, node.pe
-
-
-def pe_name(pe: PeCoord) -> str:
-    """``sip0.cube1.pe2``"""
-    return cube_part(pe[0], pe[1], f"pe{pe[2]}")
 
 
 def queue_lines(waits: Waits, queues: Queues) -> list[str]:

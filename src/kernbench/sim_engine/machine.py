@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TypeVar
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.di.registry import REGISTRY
+from kernbench.messages.fabric import WriteData
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.sim_engine.address_map import AddressMap
 from kernbench.sim_engine.clock import Clock
@@ -103,6 +105,14 @@ class Machine:
             self.hooks.sent.emit(Sent(transfer, message))
         return transfer
 
+    def post(self, port: Port, dst: str, message: WriteData, via_port: str | None, done: Callable[[], None]) -> None:
+        """Send data from ``port`` to the memory at ``dst`` now; ``done`` when the last byte has been delivered."""
+        route = self.route(port.name, dst, via_port)
+        transfer = self.network.make(port, route, message.access.nbytes, self._deliver_posted, (message, done))
+        if self.hooks.sent.listeners:
+            self.hooks.sent.emit(Sent(transfer, message))
+        self.network.inject(transfer)
+
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
         """Send ``message`` from the port of ``src`` for ``channel`` now."""
         transfer = self.make(self.network.port(src, channel), src, dst, nbytes, message)
@@ -120,6 +130,13 @@ class Machine:
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
         """Delay of a credit of ``nbytes`` from one part to another: the way's own time, and it occupies nothing."""
         return self.network.sideband_ps(self.route(src, dst, via_port), nbytes)
+
+    def _deliver_posted(self, transfer: Transfer) -> None:
+        posted = transfer.arg
+        assert isinstance(posted, tuple)
+        message, done = posted
+        self.component(transfer.route.links[-1].dst).receive(message, transfer)
+        done()
 
     def _deliver(self, transfer: Transfer) -> None:
         self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)

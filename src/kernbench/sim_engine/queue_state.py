@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from kernbench.common.errors import IpcqError
 from kernbench.common.ids import pe_part
-from kernbench.messages.queues import Arrival, BufferKind, QueuePeer, QueueSetup
+from kernbench.messages.fabric import QueueData
+from kernbench.messages.queues import BufferKind, QueuePeer, QueueSetup
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.component import Component
 
@@ -95,15 +96,14 @@ class QueuePair:
         self.taken = sequence + 1
         return sequence
 
-    def arrive(self, arrival: Arrival) -> None:
-        """A message is in its slot. IpcqError when it cannot be the one that its slot is for."""
-        sequence = arrival.sequence
-        if self.slot_pa(sequence) != arrival.pa or not self.peer_head_cache <= sequence < self.my_tail + self.n_slots:
+    def arrive(self, sequence: int, pa: int, nbytes: int) -> None:
+        """Message ``sequence`` is in the slot at ``pa``. IpcqError when that slot is not free for it."""
+        if self.slot_pa(sequence) != pa or not self.peer_head_cache <= sequence < self.my_tail + self.n_slots:
             raise IpcqError(
-                f"message {sequence} of {pe_part(*arrival.sender, 'pe_ipcq')} arrived in a slot of queue "
+                f"message {sequence} of {pe_part(*self.peer.pe, 'pe_ipcq')} arrived in a slot of queue "
                 f"{self.direction} that is not free for it: {self.counters}"
             )
-        self.sizes[sequence] = arrival.nbytes
+        self.sizes[sequence] = nbytes
         while self.peer_head_cache in self.sizes:
             self.peer_head_cache += 1
 
@@ -159,7 +159,7 @@ class QueuePart(Component):
         """What the kernel of this PE waits for here."""
         raise NotImplementedError
 
-    def arrived(self, arrival: Arrival) -> None:
+    def arrived(self, message: QueueData) -> None:
         """A message for this PE is in its slot."""
         raise NotImplementedError
 
