@@ -195,7 +195,17 @@ def test_small_scratch_leaves_no_holes_between():
     assert scratch.free_bytes == 1024 - 4 * 64
     for start in starts[:3]:
         scratch.free(start)
-    assert scratch.alloc(192, "y") == 0x1000
+    assert scratch.free_bytes == 1024 - 64
+    assert scratch.alloc(768, "y") == 0x1100
+    assert scratch.alloc(192, "what came back piece by piece") == 0x1000
+
+
+def test_scratch_comes_back_to_the_next_of_its_size():
+    scratch = ScratchAllocator(0x1000, 1024)
+    starts = [scratch.alloc(32, "x") for _ in range(3)]
+    scratch.free(starts[1])
+    assert scratch.alloc(64, "another size") == 0x10C0
+    assert scratch.alloc(32, "y") == starts[1]
 
 
 def test_virtual_ranges_have_their_pages_to_themselves():

@@ -12,17 +12,12 @@ registered at all: ``my_pkg.routers.SlowRouter`` is imported on sight.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import importlib.util
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable
 from typing import TypeVar
 
 from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.imports import import_attribute, package_exists
 from kernbench.di.kinds import KINDS
 from kernbench.di.part import Part
 
@@ -89,7 +84,7 @@ class Registry:
     def _is_slip(self, impl: str) -> bool:
         """True for ``builtin.xbra``: registered names begin so, and there is no such package to import from."""
         family = impl.partition(".")[0]
-        return any(name.startswith(f"{family}.") for name in self._classes) and not _package_exists(family)
+        return any(name.startswith(f"{family}.") for name in self._classes) and not package_exists(family)
 
     def _load_group(self) -> None:
         group, self._pending_group = self._pending_group, None
@@ -102,56 +97,13 @@ def _path_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _package_exists(name: str) -> bool:
-    with _working_directory_importable():
-        return name in sys.modules or importlib.util.find_spec(name) is not None
-
-
 def _import_part(path: str) -> type[Part]:
-    module_name, _, class_name = path.rpartition(".")
-    module = _import_module(module_name, path)
-    if class_name not in vars(module):
-        raise InputError(f"component {path!r}: module {module_name!r} ({module.__file__}) has no {class_name!r}")
-    found = vars(module)[class_name]
+    found = import_attribute(path, f"component {path!r}")
     if not isinstance(found, type):
         raise InputError(f"component {path!r} is not a class, but {found!r}")
     if not issubclass(found, Part):
         raise InputError(f"component {path!r} is not a component: derive it from {COMPONENT_BASE}")
     return found
-
-
-def _import_module(name: str, path: str) -> ModuleType:
-    try:
-        with _working_directory_importable():
-            return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            where = f"looked among the installed packages and in {os.getcwd()}"
-            raise InputError(f"component {path!r}: there is no module {missing!r}; {where}") from error
-        raise InputError(f"component {path!r}: importing {name!r} needs {missing!r}, which is missing") from error
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise InputError(f"component {path!r}: importing {name!r} failed: {what}") from error
-
-
-@contextmanager
-def _working_directory_importable() -> Iterator[None]:
-    """Let a file beside where the user runs be imported, as ``python -m`` would and a console script does not.
-
-    The directory comes last, so that a user's ``yaml.py`` hides nothing, and leaves again, so that one simulation
-    does not change what the next one in the process imports.
-    """
-    here = os.getcwd()
-    if here in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.append(here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
 
 
 REGISTRY = Registry(ENTRY_POINT_GROUP)

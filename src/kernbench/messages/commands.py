@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import Attributes
 from kernbench.common.values import value
 
 
-@dataclass(frozen=True)
-class TcmArray:
+class TcmArray(NamedTuple):
     """An array in the PE's TCM, row-major at physical address ``address`` (encoded)."""
 
     address: int
     shape: tuple[int, ...]
     dtype: DType
 
-    @cached_property
+    @property
     def nbytes(self) -> int:
         """Bytes it holds."""
         return math.prod(self.shape) * self.dtype.itemsize
@@ -172,8 +170,7 @@ PeCommand: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+class Issue(NamedTuple):
     """The kernel issues a command and goes on."""
 
     command: PeCommand
@@ -194,22 +191,19 @@ class Meet:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """The kernel sends; it goes on when a slot of the receiver is its."""
 
     command: SendCommand
 
 
-@dataclass(frozen=True, slots=True)
-class PostReceive:
+class PostReceive(NamedTuple):
     """The kernel takes the next message of a queue and goes on at once; answered with its slot."""
 
     command: RecvCommand
 
 
-@dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(NamedTuple):
     """The kernel waits for the next message of queue ``direction`` (None: of whichever has one, in turn).
 
     It is to have ``nbytes``. Answered with its slot.

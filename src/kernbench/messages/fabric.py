@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernbench.common.values import value
 from kernbench.messages.requests import PeCoord
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """Bytes of one memory: ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart."""
 
     pa: int

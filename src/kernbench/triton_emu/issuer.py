@@ -39,9 +39,10 @@ class Issuer(Language):
         """Where the kernel runs."""
         return self._site
 
-    def completed(self, serial: int) -> None:
-        """The PE says that a command is done: memory that it was the last to use is given back."""
-        self._lifetimes.completed(serial)
+    @property
+    def lifetimes(self) -> Lifetimes:
+        """How long the memory of its handles is held."""
+        return self._lifetimes
 
     def finish(self) -> None:
         """The kernel is over: all its memory is given back."""

@@ -15,9 +15,14 @@ from kernbench.triton_emu.tl_context import TLContext
 
 
 class KernelRun:
-    """``function(*args, tl=…, **kwargs)`` on the PE ``site``; of a tensor argument the kernel sees the address."""
+    """``function(*args, tl=…, **kwargs)`` on the PE ``site``; of a tensor argument the kernel sees the address.
 
-    __slots__ = ("_args", "_function", "_kwargs", "_runner", "_tl")
+    ``resume(answer=None)`` runs the kernel until its next request, None when it has returned, and raises what the
+    kernel raises; ``answer`` is that to its last request, a ``Slot`` for a receive. ``completed(serial)`` is to be said
+    once of each command, when its result is in memory.
+    """
+
+    __slots__ = ("_args", "_function", "_kwargs", "_runner", "_tl", "completed", "resume")
 
     def __init__(
         self,
@@ -32,21 +37,12 @@ class KernelRun:
         self._kwargs = {name: _seen(value) for name, value in kwargs.items()}
         self._runner = KernelRunner(self._main, (), {})
         self._tl = TLContext(site, scratch, self._runner)
-
-    def resume(self, answer: object = None) -> KernelRequest | None:
-        """Run the kernel until its next request; None: it has returned. Raises what the kernel raises.
-
-        ``answer`` is that to its last request: a ``Slot`` for a receive, else None.
-        """
-        return self._runner.resume(answer)
+        self.resume = self._runner.resume
+        self.completed = self._tl.lifetimes.completed
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
         return self._runner.throw(error)
-
-    def completed(self, serial: int) -> None:
-        """A command is done; to be said once of each, when its result is in memory."""
-        self._tl.completed(serial)
 
     def close(self) -> None:
         """End the kernel, if it has not ended, and give back all its scratch."""

@@ -30,15 +30,38 @@ class KernelRunner:
 
         What the kernel raises comes out of here, with a traceback that ends in the kernel.
         """
-        if self._begun:
-            return self._run(self._greenlet.switch, answer)
-        self._begun = True
-        return self._run(self._greenlet.switch)
+        kernel = self._greenlet
+        if kernel.dead:
+            return None
+        # Requests go to whoever resumes, who need not be the one who resumed before.
+        current = getcurrent()
+        if kernel.parent is not current:
+            kernel.parent = current
+        try:
+            if self._begun:
+                request: KernelRequest = kernel.switch(answer)
+            else:
+                self._begun = True
+                request = kernel.switch()
+        except Exception as error:
+            error.__traceback__ = traceback_of_kernel(error.__traceback__)
+            raise
+        # What a dead greenlet hands over is the kernel's return value.
+        return None if kernel.dead else request
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
+        kernel = self._greenlet
+        if kernel.dead:
+            return None
         self._begun = True
-        return self._run(self._greenlet.throw, error)
+        kernel.parent = getcurrent()
+        try:
+            request: KernelRequest = kernel.throw(error)
+        except Exception as failure:
+            failure.__traceback__ = traceback_of_kernel(failure.__traceback__)
+            raise
+        return None if kernel.dead else request
 
     def close(self) -> None:
         """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
@@ -69,19 +92,3 @@ class KernelRunner:
         if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
-
-    def _run(self, switch: Callable[..., object], *given: object) -> KernelRequest | None:
-        kernel = self._greenlet
-        if kernel.dead:
-            return None
-        # Requests go to whoever resumes, who need not be the one who resumed before.
-        current = getcurrent()
-        if kernel.parent is not current:
-            kernel.parent = current
-        try:
-            request = switch(*given)
-        except Exception as error:
-            error.__traceback__ = traceback_of_kernel(error.__traceback__)
-            raise
-        # What a dead greenlet hands over is the kernel's return value.
-        return None if kernel.dead else request  # type: ignore[return-value]

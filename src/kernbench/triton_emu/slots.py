@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kernbench.triton_emu.scratch import Home
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """What a kernel gets for a receive: the message of queue ``direction`` at physical address ``address``.
 
     ``ring`` takes the slot back (``free(address)``) when the kernel has done with it; ``pending``: the message is yet

@@ -1,0 +1,66 @@
+"""All-reduce over every PE by levels: PEs of a cube, cubes of a SIP, SIPs; and back in reverse.
+
+Steps: the PEs of a cube pass their sums towards PE 0 from both sides of their ring, ceil((P-1)/2) rounds; PE 0 of the
+cubes towards cube 0 likewise; the SIPs up a binary tree. The result goes back the same ways. Each PE's data are a
+contribution of their own; ``avg`` divides by the number of PEs.
+
+Rounding: sums are made once, on the way up: all PEs end with the same bits.
+Time: 2 S/B to 6 S/B (the PE with most children adds most) + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.ranks import own_shard
+from kernbench.ccl.steps.trees import Branch, all_reduce_in_place, in_binary_tree
+
+
+def kernel_args(
+    *,
+    n_elem: int,
+    world_size: int,
+    pes_per_cube: int = 1,
+    cubes_per_sip: int = 1,
+    num_sips: int | None = None,
+    **config: Any,
+) -> tuple[int | str, ...]:
+    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them, else PEs."""
+    if num_sips in (None, world_size):
+        levels = pes_per_cube, cubes_per_sip, world_size
+    else:
+        cubes = -(-world_size // pes_per_cube)
+        levels = min(world_size, pes_per_cube), min(cubes, cubes_per_sip), -(-cubes // cubes_per_sip)
+    return n_elem, *levels, *message_args(**config)
+
+
+def kernel(
+    t_ptr: int, n_elem: int, pes: int, cubes: int, sips: int, dtype: str, op: str, chunk: int, *, tl: Any
+) -> None:
+    """Reduce the ``n_elem`` elements of each PE of ``pes`` a cube, ``cubes`` a SIP and ``sips``, in place."""
+    branch = _branch((tl.program_id(0), pes), (tl.program_id(1), cubes), (tl.program_id(2), sips))
+    at = own_shard(t_ptr, n_elem, dtype, tl)
+    all_reduce_in_place(at, n_elem, branch, Messages(dtype, op, chunk), pes * cubes * sips, tl)
+
+
+def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:
+    """The queues of a PE, from its number and how many there are, at each level."""
+    parent, children = _both_sides(*pe, "E", "W")
+    if parent is None:
+        parent, more = _both_sides(*cube, "S", "N")
+        children += more
+    if parent is None:
+        parent, more = in_binary_tree(*sip)
+        children += more
+    return Branch(parent, children)
+
+
+def _both_sides(at: int, n: int, forth: str, back: str) -> tuple[str | None, tuple[str, ...]]:
+    """Parent and children of place ``at`` in a ring that is reduced to place 0 from both sides."""
+    middle = n // 2  # ceil((n - 1) / 2): so many go back, the rest forth
+    if at == 0:
+        return None, (forth,) * (n > 1) + (back,) * (n > 2)
+    if at <= middle:
+        return back, (forth,) * (at < middle)
+    return forth, (back,) * (at > middle + 1)

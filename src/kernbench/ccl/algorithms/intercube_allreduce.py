@@ -1,0 +1,167 @@
+"""All-reduce of one row per cube, over the cubes of a SIP and over SIPs: every cube ends with the sum of all rows.
+
+Steps, on PE 0 of every cube: rows of cubes reduce from west to east, the last column from north to south; the last cube
+sends the sum to the root cube, if that is another one, along the last row and up a column; the root cubes of all SIPs
+all-reduce, by rings of links (ring, torus: rows, then columns) or along lines to the first SIP and back (mesh); and
+everything goes back the same ways.
+
+Rounding: sums are made once, and copied: all cubes of all SIPs end with the same bits.
+Time: (w+h-2) + (w+h-2) alpha and S/B each for the cubes, 2(n-1)/n S/B + 2(n-1) alpha for a ring of n SIPs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kernbench.ccl.steps.chunks import loaded, places, split
+from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.rings import Ring, all_reduce_parts, kept
+from kernbench.ccl.steps.trees import Branch, all_reduce_along, reduced, spread
+from kernbench.common.errors import InputError
+from kernbench.kernels.shares import blocks
+
+
+def kernel_args(
+    *,
+    n_elem: int,
+    world_size: int,
+    cube_w: int = 1,
+    cube_h: int = 1,
+    root_cube: int | None = None,
+    sip_topology: str = "ring_1d",
+    sip_w: int = 0,
+    sip_h: int = 0,
+    **config: Any,
+) -> tuple[int | str, ...]:
+    """``n_elem``: elements of a row. ``root_cube``: where SIPs meet, the last cube when not given.
+
+    InputError for a root cube that does not exist.
+    """
+    last = cube_w * cube_h - 1
+    root = last if root_cube is None else root_cube
+    if not 0 <= root <= last:
+        raise InputError(f"root_cube={root}: a SIP has cubes 0..{last}")
+    return n_elem, world_size, cube_w, cube_h, root, sip_topology, sip_w, sip_h, *message_args(**config)
+
+
+class _Cubes(NamedTuple):
+    """The mesh of cubes, and where in it this kernel runs."""
+
+    w: int
+    h: int
+    root: int
+    here: int
+
+    @property
+    def branch(self) -> Branch:
+        """Rows to the east, the last column to the south."""
+        y, x = divmod(self.here, self.w)
+        last_column = x == self.w - 1
+        children = ("W",) * (x > 0) + ("N",) * (last_column and y > 0)
+        parent = "E" if not last_column else "S" if y < self.h - 1 else None
+        return Branch(parent, children)
+
+    @property
+    def way(self) -> list[int]:
+        """The cubes from the last one to the root: along the last row, then up a column."""
+        y, x = divmod(self.root, self.w)
+        along = [(self.h - 1) * self.w + i for i in range(self.w - 1, x - 1, -1)]
+        return along + [j * self.w + x for j in range(self.h - 2, y - 1, -1)]
+
+
+class _Sips(NamedTuple):
+    """The SIPs: how many, how they are linked (and in how many columns and rows), and which one this is."""
+
+    n: int
+    kind: str
+    w: int
+    h: int
+    here: int
+
+    @property
+    def lines(self) -> list[Ring]:
+        """The rings, or lines, that this SIP is on and that a reduction goes along, one after the other."""
+        if self.kind not in ("torus_2d", "mesh_2d_no_wrap"):
+            return [Ring("global_E", "global_W", self.here, self.n)]
+        y, x = divmod(self.here, self.w)
+        return [Ring("global_E", "global_W", x, self.w), Ring("global_S", "global_N", y, self.h)]
+
+
+def kernel(
+    t_ptr: int,
+    n_elem: int,
+    world_size: int,
+    cube_w: int,
+    cube_h: int,
+    root_cube: int,
+    sip_topology: str,
+    sip_w: int,
+    sip_h: int,
+    dtype: str,
+    op: str,
+    chunk: int,
+    *,
+    tl: Any,
+) -> None:
+    """Reduce the row of ``n_elem`` elements of each cube, in place; row c is at ``t_ptr + c * n_elem`` elements."""
+    if tl.program_id(0):
+        return
+    messages = Messages(dtype, op, chunk)
+    cubes = _Cubes(cube_w, cube_h, root_cube, tl.program_id(1))
+    sips = _Sips(world_size, sip_topology, sip_w, sip_h, tl.program_id(2))
+    item = tl.itemsize(dtype)
+    row = t_ptr + cubes.here * n_elem * item
+    for first, count in blocks(n_elem, messages.segment()):
+        _all_reduce(row + first * item, count, cubes, sips, messages, tl)
+
+
+def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: _Sips, messages: Messages, tl: Any) -> None:
+    where = places(ptr, n, messages, tl)
+    counts = [count for _, count in where]
+    branch, way = cubes.branch, cubes.way
+    values = reduced(branch, loaded(where, messages, tl), messages, tl)
+    values = _moved(values, counts, way, cubes, messages, tl)
+    if cubes.here == cubes.root:
+        _exchange(values, sips, messages, tl)
+        values = [messages.finish(x, cubes.w * cubes.h * sips.n, tl) for x in values]
+    values = _moved(values, counts, way[::-1], cubes, messages, tl)
+    spread(branch, values, counts, messages.dtype, lambda i, x: tl.store(where[i][0], x), tl)
+
+
+def _moved(
+    values: list[Any], counts: list[int], way: list[int], cubes: _Cubes, messages: Messages, tl: Any
+) -> list[Any]:
+    """Move ``values`` from the first cube of ``way`` to the last, which returns them; all others return nothing."""
+    if len(way) == 1 or cubes.here not in way:
+        return values if cubes.here == way[-1] else []
+    at = way.index(cubes.here)
+    back, ahead = (None if at == 0 else way[at - 1]), (None if at == len(way) - 1 else way[at + 1])
+    moved: list[Any] = []
+    for i, count in enumerate(counts):
+        x = values[i] if back is None else tl.recv_async(_side(cubes, back), count, messages.dtype)
+        if ahead is None:
+            moved.append(kept(x, tl))
+        else:
+            tl.send(_side(cubes, ahead), x)
+        del x
+    return moved
+
+
+def _side(cubes: _Cubes, neighbour: int) -> str:
+    """The direction of a neighbouring cube."""
+    forward = neighbour > cubes.here
+    if neighbour // cubes.w == cubes.here // cubes.w:
+        return "E" if forward else "W"
+    return "S" if forward else "N"
+
+
+def _exchange(values: list[Any], sips: _Sips, messages: Messages, tl: Any) -> None:
+    """Reduce the ``values`` of all SIPs, in place."""
+    for line in sips.lines:
+        if line.size == 1:
+            continue
+        if sips.kind == "mesh_2d_no_wrap":
+            all_reduce_along(line, values, messages, tl)
+        else:
+            parts = [list(range(first, first + count)) for first, count in split(len(values), line.size)]
+            all_reduce_parts(line, parts, values, messages, 1, tl)

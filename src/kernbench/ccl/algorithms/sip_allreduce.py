@@ -1,0 +1,45 @@
+"""All-reduce over SIPs: every PE that owns a shard works with the same PE of the other SIPs.
+
+Elementwise over ranks, for any layout that is the same on all of them: PyTorch's meaning. Steps: reduce-scatter and
+all-gather of each shard round the ring of SIPs, as ``ring_allreduce_rs_ag``.
+
+Rounding: a part is reduced on one rank and copied, so all ranks end with the same bits.
+Time: 2(n-1)/n S/B + 2(n-1) alpha for shards of S bytes, B the share that a PE has of the links between SIPs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.ranks import own_shards
+from kernbench.ccl.steps.rings import all_reduce_in_place
+from kernbench.ccl.steps.sip_rings import ring_args, sip_ring
+
+
+def kernel_args(
+    *, n_elem: int, world_size: int, shards: tuple[int, ...] | None = None, **config: Any
+) -> tuple[Any, ...]:
+    """``shards``: (cube, pe, offset_bytes, n_elem) of each PE in a row; all on PE 0 of cube 0 when not given.
+
+    The ring: ``ring_order``, ``next_direction``, ``prev_direction``, as ``ring_args`` has them.
+    """
+    return *ring_args(world_size, **config), (0, 0, 0, n_elem) if shards is None else shards, *message_args(**config)
+
+
+def kernel(
+    t_ptr: int,
+    order: tuple[int, ...],
+    after: str,
+    before: str,
+    shards: tuple[int, ...],
+    dtype: str,
+    op: str,
+    chunk: int,
+    *,
+    tl: Any,
+) -> None:
+    """Reduce this PE's shards over all SIPs, in place."""
+    ring = sip_ring(order, after, before, tl).ring
+    for shard in own_shards(shards, tl):
+        all_reduce_in_place(t_ptr + shard.offset, shard.n_elem, ring, Messages(dtype, op, chunk), tl)

@@ -1,0 +1,212 @@
+"""``ccl.yaml`` as typed values: what applies to all algorithms, then each algorithm with what it changes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
+
+from kernbench.ccl.names import KNOWN_NAMES, names_of
+from kernbench.common.complaints import close_to, one_of, show
+from kernbench.common.config import Complaint, ConfigModel, Document, apply_overrides, check, load_document, report
+from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.quantities import Size
+from kernbench.messages.queues import Backpressure, BufferKind
+
+LOCAL_FILE = "ccl.yaml"
+# Keys that an algorithm's kernel_args gets as they stand, as it gets all that begin with this.
+PASSED_KEYS = ("reduce_op", "chunk_size", "root_cube")
+PASSED_PREFIX = "kernel_"
+IDLE_KEY = "vc_chunk_size"
+
+Scalar: TypeAlias = int | float | str | bool
+Passed: TypeAlias = Scalar | tuple[Scalar, ...]
+_Count = Annotated[int, Field(ge=1, le=1 << 50)]
+_Section: TypeAlias = tuple[str, ...]
+
+
+class _Settings(ConfigModel):
+    """What ``defaults`` and every algorithm may say; None: not said here."""
+
+    topology: str | None = None
+    mapper: str | None = None
+    validator: str | None = None
+    buffer_kind: BufferKind | None = None
+    backpressure: Backpressure | None = None
+    poll_ns: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    n_slots: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    slot_size: Annotated[Size, Field(ge=64, multiple_of=16)] | None = None
+    ipcq_credit_size_bytes: Annotated[Size, Field(le=1 << 20)] | None = None
+    n_elem: _Count | None = None
+    world_size: _Count | None = None
+    reduce_op: str | None = None
+    chunk_size: Size | None = None
+    root_cube: Annotated[int, Field(ge=0)] | None = None
+
+
+class _Defaults(_Settings):
+    algorithm: str | None = None
+
+
+class _AlgorithmSection(_Settings):
+    module: str
+
+
+class _CclFile(ConfigModel):
+    defaults: _Defaults = _Defaults()
+    algorithms: dict[str, _AlgorithmSection] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmConfig:
+    """An algorithm with everything that applies to it.
+
+    ``module``, ``topology``, ``mapper``, ``validator``: built-in names or dotted paths. ``world_size`` None: as many
+    ranks as SIPs. ``passthrough``: what its ``kernel_args`` gets beside ``n_elem``, by name.
+    """
+
+    name: str
+    module: str
+    topology: str
+    mapper: str = "leader_only"
+    validator: str = "single_shard_per_rank"
+    buffer_kind: BufferKind = "tcm"
+    backpressure: Backpressure = "sleep"
+    poll_ns: float = 50.0
+    n_slots: int = 4
+    slot_size: int = 4096
+    ipcq_credit_size_bytes: int = 16
+    n_elem: int | None = None
+    world_size: int | None = None
+    passthrough: tuple[tuple[str, Passed], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CclConfig:
+    """A ``ccl.yaml``: its algorithms in the order of the file, and the one to take when none is named."""
+
+    source: str
+    default_algorithm: str | None
+    algorithms: tuple[AlgorithmConfig, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The algorithms by name."""
+        return tuple(each.name for each in self.algorithms)
+
+
+def load_ccl_config(path: str | os.PathLike[str] | None = None, overrides: Iterable[str] = ()) -> CclConfig:
+    """Read a file; None: ./ccl.yaml, else the packaged one. ``overrides`` are ``path=value`` texts, as of ``--set``.
+
+    ConfigError with every problem, in file order. Warns of keys that do nothing.
+    """
+    return ccl_config_of(apply_overrides(load_document(_file(path)), overrides))
+
+
+def ccl_config_of(document: Document) -> CclConfig:
+    """The configuration in a parsed file. ConfigError with every problem, in file order."""
+    taken = _Taken(deepcopy(document.data))
+    bare = Document(document.source, taken.data, document.marks, document.problems)
+    checked = check(bare, _CclFile)
+    report(document, [*checked.complaints, *taken.complaints(), *_broken_rules(bare)])
+    assert checked.value is not None, "a document without complaints has a value"
+    for section in taken.idle:
+        place = document.place((*section, IDLE_KEY))
+        warnings.warn(f"{place.source}:{place.key[0]}: {IDLE_KEY} does nothing; leave it out", stacklevel=3)
+    file = checked.value
+    resolved = tuple(_resolved(name, file, taken.passed) for name in file.algorithms)
+    return CclConfig(document.source, file.defaults.algorithm, resolved)
+
+
+def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmConfig:
+    """The algorithm called ``name``, else the default one, else the only one. UnknownNameError lists what there is."""
+    wanted = name or cfg.default_algorithm
+    if wanted is None:
+        if len(cfg.algorithms) > 1:
+            raise InputError(f"{cfg.source} has no defaults.algorithm; name one of its algorithms: {one_of(cfg.names)}")
+        return cfg.algorithms[0]
+    found = next((each for each in cfg.algorithms if each.name == wanted), None)
+    if found is None:
+        raise UnknownNameError("algorithm", wanted, cfg.names, f"{close_to(wanted, cfg.names)}they are in {cfg.source}")
+    return found
+
+
+def _file(path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        return os.fspath(path)
+    return LOCAL_FILE if Path(LOCAL_FILE).exists() else str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Takes the keys out of ``data`` that no model knows: those that pass through, and those that do nothing."""
+
+    data: dict[str, Any]
+    passed: dict[_Section, dict[str, Any]] = field(default_factory=dict)
+    idle: list[_Section] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for path, section in _sections(self.data):
+            names = [name for name in section if name.startswith(PASSED_PREFIX)]
+            self.passed[path] = {name: section.pop(name) for name in names}
+            if IDLE_KEY in section:
+                del section[IDLE_KEY]
+                self.idle.append(path)
+
+    def complaints(self) -> Iterator[Complaint]:
+        for path, entries in self.passed.items():
+            for name, value in entries.items():
+                items = value if isinstance(value, list) else [value]
+                if not all(isinstance(item, Scalar) for item in items):
+                    wanted = "must be a number, a text, true or false, or a list of those"
+                    yield Complaint((*path, name), f"found {show(value)}, {wanted}")
+
+
+def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any]]]:
+    """The parts of a file that hold settings, sound or not."""
+    algorithms = data.get("algorithms")
+    named = algorithms.items() if isinstance(algorithms, dict) else ()
+    found = [(("defaults",), data.get("defaults")), *((("algorithms", name), section) for name, section in named)]
+    yield from ((path, section) for path, section in found if isinstance(section, dict))
+
+
+def _broken_rules(document: Document) -> Iterator[Complaint]:
+    """What is wrong between entries, and with names; asked of all that is there, whatever else is wrong."""
+    for path, section in _sections(document.data):
+        yield from (c for kind in KNOWN_NAMES if kind in section for c in _unknown_name(path, kind, section[kind]))
+        given = section.get("topology"), document.get(("defaults", "topology"))
+        if path[0] == "algorithms" and given == (None, None):
+            yield Complaint(path, "missing key 'topology', here or in defaults", at_key=True)
+    named, algorithms = document.get(("defaults", "algorithm")), document.get(("algorithms",))
+    if isinstance(named, str) and isinstance(algorithms, dict) and named not in algorithms:
+        hint = f"{close_to(named, algorithms)}there are: {one_of(algorithms)}"
+        yield Complaint(("defaults", "algorithm"), f"no algorithm {named!r}; {hint}")
+
+
+def _unknown_name(path: _Section, kind: str, name: object) -> Iterator[Complaint]:
+    """A name without a dot has to be one that is built in."""
+    known = names_of(kind)
+    if isinstance(name, str) and "." not in name and name not in known:
+        hint = f"{close_to(name, known)}there are: {one_of(known)}; or a dotted path to one of yours"
+        yield Complaint((*path, kind), f"unknown {kind} {name!r}; {hint}")
+
+
+def _resolved(name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]]) -> AlgorithmConfig:
+    """The algorithm's own settings over the defaults."""
+    values = _said(file.defaults) | _said(file.algorithms[name])
+    values.pop("algorithm", None)
+    through = {key: values.pop(key) for key in PASSED_KEYS if key in values}
+    through |= {**passed.get(("defaults",), {}), **passed["algorithms", name]}
+    entries = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(through.items()))
+    return AlgorithmConfig(name=name, **values, passthrough=tuple(entries))
+
+
+def _said(section: _Settings) -> dict[str, Any]:
+    return {name: value for name, value in section if value is not None}

@@ -1,0 +1,68 @@
+"""What queues are doing: their pointers, and a line for every message."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from kernbench.common.errors import IpcqDeadlock
+from kernbench.common.ids import pe_name
+from kernbench.common.units import ps_to_ns
+from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.deadlock import dump_lines
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.hooks import QueueEvent
+from kernbench.sim_engine.queue_state import QueuePart, queue_pairs_of
+
+__all__ = ["TRACE_VARIABLE", "CclTrace", "IpcqDeadlock", "pointer_dump", "trace_ccl", "trace_if_asked"]
+
+TRACE_VARIABLE = "KERNBENCH_CCL_TRACE"
+
+
+def pointer_dump(engine: GraphEngine) -> str:
+    """A line for every queue pair of the machine, by PE and in the order of installation.
+
+    Its peer, my_head, my_tail, peer_head_cache, peer_tail_cache, and where it receives.
+    """
+    nodes = (part.node for part in engine.machine.components if isinstance(part, QueuePart))
+    pes = sorted((n.sip, n.cube, n.pe) for n in nodes if n.sip is not None and n.cube is not None and n.pe is not None)
+    queues = {pe: queue_pairs_of(engine, pe) for pe in pes}
+    return "\n".join(dump_lines(queues, engine.machine.addresses))
+
+
+class CclTrace:
+    """Prints a line for every message sent, and for every one received once the kernel has it."""
+
+    def __init__(self) -> None:
+        self._posted: set[tuple[PeCoord, str, int]] = set()
+
+    def __call__(self, event: QueueEvent) -> None:
+        """Print what there is to say of an event."""
+        key = (event.pe, event.direction, event.sequence)
+        if event.kind == "arrive":
+            if key not in self._posted:
+                return
+            self._posted.remove(key)
+        elif event.kind == "recv" and not event.nbytes:
+            # Received before it came: its line is due when it is there.
+            self._posted.add(key)
+            return
+        way = "send ->" if event.kind == "send" else "recv <-"
+        print(
+            f"[ccl] {ps_to_ns(event.time_ps):14.3f} ns  {pe_name(event.pe):<18} {way} {event.direction:<11} "
+            f"{event.nbytes:>8} bytes  #{event.sequence}  {pe_name(event.peer)}",
+            file=sys.stdout,
+        )
+
+
+def trace_ccl(engine: GraphEngine) -> None:
+    """Print every message of a machine's queues on stdout from now on; once, however often it is asked."""
+    hook = engine.machine.hooks.queue
+    if not any(isinstance(listener, CclTrace) for listener in hook.listeners):
+        hook.subscribe(CclTrace())
+
+
+def trace_if_asked(engine: GraphEngine) -> None:
+    """``trace_ccl`` when the environment says KERNBENCH_CCL_TRACE=1."""
+    if os.environ.get(TRACE_VARIABLE, "") not in ("", "0"):
+        trace_ccl(engine)

@@ -1,0 +1,167 @@
+"""A machine without time: kernels on many PEs take turns, and messages are there as soon as they are sent."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernbench.ccl.mock_commands import CommandUnit
+from kernbench.ccl.mock_memory import TCM_BASE, MockMemory, MockTcm
+from kernbench.ccl.mock_pe import MockPe
+from kernbench.ccl.mock_queues import MockQueues
+from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
+from kernbench.ccl.topologies import Edge
+from kernbench.common.dtypes import dtype
+from kernbench.common.errors import InputError, IpcqDeadlock, SimulationDeadlock
+from kernbench.common.ids import pe_name
+from kernbench.messages.queues import QueuePeer
+from kernbench.messages.requests import PeCoord
+from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.sim_engine.deadlock import queue_lines
+from kernbench.sim_engine.queue_state import QueuePair
+from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.kernel_run import KernelRun
+from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.source import kernel_source
+
+_NAMES = re.compile(r"sip\d+\.cube\d+\.pe\d+")
+
+
+class MockMachine:
+    """The PEs of ``spec`` with queues along ``edges``, paired by the rule of the machine; rings lie in TCM.
+
+    ``memory[sip]`` holds what kernels read and write; ``names`` says what errors call a PE.
+    """
+
+    def __init__(
+        self,
+        spec: TopologySpec,
+        edges: Sequence[Edge],
+        *,
+        n_slots: int = 4,
+        slot_size: int = 4096,
+        names: Mapping[PeCoord, str] | None = None,
+    ) -> None:
+        if n_slots < 1 or slot_size < 1:
+            raise InputError(f"n_slots={n_slots}, slot_size={slot_size}: both must be at least 1")
+        self.memory = tuple(MockMemory() for _ in range(spec.num_sips))
+        self._spec = spec
+        self._slots = (n_slots, slot_size)
+        self._names = {pe_name(pe): f"{name} ({pe_name(pe)})" for pe, name in (names or {}).items()}
+        self._ends = dict(by_pe(pair_queues(list(edges), spec)))
+        self._tcm: dict[PeCoord, MockTcm] = {}
+        self._queues: dict[PeCoord, MockQueues] = {}
+
+    def queues(self, pe: PeCoord) -> Mapping[str, QueuePair]:
+        """The queue pairs of a PE, by direction."""
+        return self._queues_of(pe).pairs
+
+    def run(self, kernel: Callable[..., object], args: Mapping[PeCoord, Sequence[Any]]) -> None:
+        """Run ``kernel`` to its end on each PE of ``args``, with its arguments.
+
+        Raises what a kernel raises, first by the order of turns; IpcqDeadlock when kernels wait for each other,
+        SimulationDeadlock when they wait for something else, IpcqError when messages are left unreceived.
+        """
+        pes = [self._started(kernel, pe, tuple(given), tuple(args)) for pe, given in args.items()]
+        try:
+            with np.errstate(all="ignore"):
+                self._take_turns(pes)
+        finally:
+            for pe in pes:
+                pe.close()
+        for pe in pes:
+            pe.queues.check_empty()
+
+    def _take_turns(self, pes: Sequence[MockPe]) -> None:
+        while not all(pe.finished for pe in pes):
+            moved = [self._advanced(pe) for pe in pes]
+            if not any(moved) and not _opened_barriers(pes):
+                raise self._deadlock([pe for pe in pes if not pe.finished])
+
+    def _advanced(self, pe: MockPe) -> bool:
+        try:
+            return pe.advance()
+        except Exception as error:
+            error.add_note(f"on {self._named(pe_name(pe.pe))}, in the mock")
+            raise
+
+    def _started(
+        self, kernel: Callable[..., object], pe: PeCoord, args: tuple[Any, ...], everywhere: Sequence[PeCoord]
+    ) -> MockPe:
+        queues, tcm = self._queues_of(pe), self._tcm[pe]
+        scratch = ScratchAllocator(TCM_BASE, tcm.scratch_bytes)
+        run = KernelRun(kernel, args, {}, self._site(kernel, pe, everywhere), scratch)
+        name = self._named(pe_name(pe))
+        return MockPe(pe, run, queues, CommandUnit(name, self.memory[pe[0]], tcm), tcm)
+
+    def _site(self, kernel: Callable[..., object], pe: PeCoord, everywhere: Sequence[PeCoord]) -> KernelSite:
+        sips, cubes, pes = (len(set(ids)) for ids in zip(*everywhere, strict=True))
+        return KernelSite(
+            sip=pe[0],
+            cube=pe[1],
+            pe=pe[2],
+            num_pes=pes,
+            num_cubes=cubes,
+            num_sips=sips,
+            kernel=getattr(kernel, "__name__", type(kernel).__name__),
+            file=kernel_source(kernel).file,
+            dot_dtypes=tuple(dtype(name) for name in self._spec.pe.gemm.macs_per_ns),
+        )
+
+    def _queues_of(self, pe: PeCoord) -> MockQueues:
+        found = self._queues.get(pe)
+        if found is None:
+            ends = self._ends.get(pe, [])
+            n_slots, slot_size = self._slots
+            tcm = self._spec.pe.tcm
+            here = self._tcm[pe] = MockTcm(tcm.bytes - tcm.scheduler_reserved_bytes, len(ends) * n_slots * slot_size)
+            pairs = {end.direction: self._pair(end) for end in ends}
+            found = self._queues[pe] = MockQueues(pe, pairs, here, self._queues_of)
+        return found
+
+    def _pair(self, end: QueueEnd) -> QueuePair:
+        n_slots, slot_size = self._slots
+        there = self._ring(end.peer, end.peer_direction) if end.sends else None
+        return QueuePair(
+            direction=end.direction,
+            peer=QueuePeer(pe=end.peer, direction=end.peer_direction, rx_base_pa=there),
+            my_rx_base_pa=self._ring(end.pe, end.direction) if end.receives else None,
+            n_slots=n_slots,
+            slot_size=slot_size,
+        )
+
+    def _ring(self, pe: PeCoord, direction: str) -> int:
+        """Where the ring of a queue begins: behind the scratch of its PE, rings in the order of its queues."""
+        tcm = self._spec.pe.tcm
+        at = [end.direction for end in self._ends[pe]].index(direction)
+        n_slots, slot_size = self._slots
+        return TCM_BASE + tcm.bytes - tcm.scheduler_reserved_bytes + at * n_slots * slot_size
+
+    def _named(self, pe: str) -> str:
+        return self._names.get(pe, pe)
+
+    def _deadlock(self, stuck: Sequence[MockPe]) -> SimulationDeadlock:
+        waits = {pe.pe: pe.waiting for pe in stuck}
+        queue_waits = {pe: wait for pe, wait in waits.items() if wait is not None}
+        lines = ["nothing can happen any more in the mock, and these kernels have not ended:"]
+        lines += [f"  {pe_name(pe.pe)} waits for {pe.waits_for()}" for pe in stuck]
+        if queue_waits:
+            lines += queue_lines(queue_waits, {pe: queues.pairs for pe, queues in self._queues.items()})
+        text = _NAMES.sub(lambda found: self._named(found[0]), "\n".join(lines))
+        return IpcqDeadlock(text) if queue_waits else SimulationDeadlock(text)
+
+
+def _opened_barriers(pes: Sequence[MockPe]) -> bool:
+    """Release the PEs of every cube that have all come to their barrier; whether there were any."""
+    cubes: defaultdict[tuple[int, int], list[MockPe]] = defaultdict(list)
+    for pe in pes:
+        cubes[pe.pe[:2]].append(pe)
+    ready = [mates for mates in cubes.values() if all(pe.at_barrier for pe in mates)]
+    for mates in ready:
+        for pe in mates:
+            pe.release()
+    return bool(ready)

@@ -1,0 +1,226 @@
+"""A PE of the mock: it runs a kernel and carries out its commands as soon as their operands are there."""
+
+from __future__ import annotations
+
+from kernbench.ccl.mock_commands import CommandUnit
+from kernbench.ccl.mock_memory import MockTcm
+from kernbench.ccl.mock_queues import MockQueues
+from kernbench.common.errors import KernelError
+from kernbench.messages.commands import (
+    AwaitCommand,
+    AwaitSpace,
+    Issue,
+    KernelRequest,
+    Meet,
+    PeCommand,
+    PostReceive,
+    Receive,
+    RecvCommand,
+    Send,
+    SendCommand,
+)
+from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.queue_state import QueuePair, QueueWait
+from kernbench.triton_emu.kernel_run import KernelRun
+from kernbench.triton_emu.slots import Slot
+
+
+class _Later(Exception):  # noqa: N818 - a signal of this module, not an error
+    """The request cannot be answered yet."""
+
+
+class MockPe:
+    """Runs ``run`` on PE ``pe``; ``advance`` until it is ``finished``."""
+
+    def __init__(self, pe: PeCoord, run: KernelRun, queues: MockQueues, unit: CommandUnit, tcm: MockTcm) -> None:
+        self.pe = pe
+        self.queues = queues
+        self.finished = False
+        self._run = run
+        self._unit = unit
+        self._tcm = tcm
+        self._begun = False
+        self._request: KernelRequest | None = None
+        self._failure: KernelError | None = None
+        self._under_way: dict[int, PeCommand] = {}
+        self._claims: dict[int, tuple[QueuePair, tuple[int, int]]] = {}
+        self._posted: dict[int, tuple[QueuePair, int]] = {}
+        self._awaited: tuple[QueuePair, int] | None = None
+        self._completions = 0
+        self._seen = 0
+        self._released = False
+
+    @property
+    def at_barrier(self) -> bool:
+        """Whether the kernel waits for its mates, all its commands done."""
+        return isinstance(self._request, Meet) and not self._under_way and not self._released
+
+    def release(self) -> None:
+        """All mates have come to the barrier."""
+        self._released = True
+
+    def close(self) -> None:
+        """End the kernel if it has not ended."""
+        self._run.close()
+
+    def advance(self) -> bool:
+        """Run until the kernel has to wait for another PE; whether anything happened. Raises what the kernel raises."""
+        if self.finished:
+            return False
+        moved = self._carry_out_ready()
+        while self._step():
+            moved = True
+            self._carry_out_ready()
+        return moved
+
+    def _step(self) -> bool:
+        """Answer the kernel's request if that can be done now, and run it to its next one."""
+        if self._begun and self._request is None:
+            return self._finish()
+        try:
+            answer = self._answer(self._request) if self._request is not None else None
+        except _Later:
+            return False
+        except KernelError as error:
+            self._failure = error
+            answer = None
+        self._begun, failure, self._failure = True, self._failure, None
+        self._request = self._run.resume(answer) if failure is None else self._run.throw(failure)
+        self._seen = self._completions
+        return True
+
+    def _finish(self) -> bool:
+        """The kernel has returned: it ends with its last command."""
+        if self._failure is not None:
+            raise self._failure
+        if self._under_way:
+            return False
+        self._run.close()
+        self.finished = True
+        return True
+
+    def _answer(self, request: KernelRequest) -> object:
+        match request:
+            case Issue(command):
+                self._under_way[command.serial] = command
+            case Send(command):
+                self._claim(command)
+            case PostReceive(command):
+                return self._post(command)
+            case Receive(None, nbytes):
+                return self._receive_any(nbytes)
+            case Receive():
+                return self._receive(request)
+            case AwaitCommand(serial):
+                self._later_unless(serial not in self._under_way)
+            case AwaitSpace():
+                self._later_unless(self._completions > self._seen)
+            case Meet():
+                self._later_unless(self._released)
+                self._released = False
+        return None
+
+    def _later_unless(self, now: bool) -> None:
+        if not now:
+            raise _Later
+
+    def _claim(self, command: SendCommand) -> None:
+        pair = self.queues.to_send(command.direction, command.src.nbytes)
+        self._later_unless(not pair.full)
+        self._claims[command.serial] = (pair, pair.claim())
+        self._under_way[command.serial] = command
+
+    def _post(self, command: RecvCommand) -> Slot:
+        pair = self.queues.to_receive(command.direction, command.nbytes)
+        pending, sequence = not pair.ready, pair.take()
+        if pending:
+            self._posted[command.serial] = (pair, sequence)
+            self._under_way[command.serial] = command
+        else:
+            self.queues.check_size(pair, sequence, command.nbytes)
+        return self.queues.slot(pair, sequence, pending)
+
+    def _receive_any(self, nbytes: int) -> Slot:
+        pair = self.queues.whichever()
+        if pair is None:
+            raise _Later
+        sequence = pair.take()
+        self.queues.check_size(pair, sequence, nbytes)
+        return self.queues.slot(pair, sequence)
+
+    def _receive(self, request: Receive) -> Slot:
+        assert request.direction is not None
+        if self._awaited is None:
+            pair = self.queues.to_receive(request.direction, request.nbytes)
+            self._awaited = (pair, pair.take())
+        pair, sequence = self._awaited
+        self._later_unless(pair.peer_head_cache > sequence)
+        self._awaited = None
+        self.queues.check_size(pair, sequence, request.nbytes)
+        return self.queues.slot(pair, sequence)
+
+    def _carry_out_ready(self) -> bool:
+        """Carry out every command whose operands are there; whether there was one."""
+        before = self._completions
+        again = True
+        while again:
+            again = False
+            for command in tuple(self._under_way.values()):
+                if self._ready(command):
+                    self._carry_out(command)
+                    again = True
+        return self._completions > before
+
+    def _ready(self, command: PeCommand) -> bool:
+        if isinstance(command, RecvCommand):
+            pair, sequence = self._posted[command.serial]
+            return pair.peer_head_cache > sequence
+        return not any(serial in self._under_way for serial in command.after)
+
+    def _carry_out(self, command: PeCommand) -> None:
+        if isinstance(command, SendCommand):
+            pair, claim = self._claims.pop(command.serial)
+            self.queues.deliver(pair, claim, self._tcm.window(command.src.address, command.src.nbytes))
+        elif isinstance(command, RecvCommand):
+            self._received(command)
+        else:
+            self._unit.carry_out(command)
+        del self._under_way[command.serial]
+        self._completions += 1
+        self._run.completed(command.serial)
+
+    def _received(self, command: RecvCommand) -> None:
+        try:
+            self.queues.check_size(*self._posted.pop(command.serial), command.nbytes)
+        except KernelError as error:
+            self._failure = error
+
+    @property
+    def waiting(self) -> QueueWait | None:
+        """The queue that the kernel waits for: where it stands, else the first receive that it posted."""
+        match self._request:
+            case Send(command):
+                return QueueWait(pe=self.pe, kind="send", direction=command.direction, line=command.line)
+            case Receive(direction, _, line):
+                return QueueWait(pe=self.pe, kind="recv", direction=direction, line=line)
+        for serial in self._posted:
+            command = self._under_way[serial]
+            assert isinstance(command, RecvCommand)
+            return QueueWait(pe=self.pe, kind="recv", direction=command.direction, line=command.line)
+        return None
+
+    def waits_for(self) -> str:
+        """What the kernel waits for, in words."""
+        match self._request:
+            case Send(command):
+                return f"a slot of queue {command.direction}, to send at line {command.line}"
+            case Receive(direction, _, line):
+                queue = "any queue" if direction is None else f"queue {direction}"
+                return f"a message of {queue}, at line {line}"
+            case AwaitCommand(_, line):
+                return f"the command that line {line} waits for"
+            case AwaitSpace(nbytes, line):
+                return f"{nbytes} bytes of scratch at line {line}"
+            case Meet(line):
+                return f"barrier at line {line}"
+        return "its commands to end"

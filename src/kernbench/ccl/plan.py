@@ -1,0 +1,118 @@
+"""The edges of an algorithm on a machine, and who is whose neighbour by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernbench.ccl.loading import Algorithm, Neighbors
+from kernbench.ccl.mappers import RankPes, rank_pes, ranks_are_sips
+from kernbench.ccl.topologies import Edge, rank_edges, world_size_of
+from kernbench.common.errors import InputError
+from kernbench.messages.requests import PeCoord
+from kernbench.topology.spec import TopologySpec
+
+NeighborTable = Mapping[int, Mapping[str, int]]
+"""rank -> direction -> rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLayout:
+    """The ranks of a world: how many, and the PEs of each, the leading one first."""
+
+    ranks: RankPes
+    ranks_are_sips: bool
+
+    @property
+    def leaders(self) -> tuple[PeCoord, ...]:
+        """The leading PE of every rank."""
+        return tuple(pes[0] for pes in self.ranks)
+
+    def rank_finder(self) -> Callable[[PeCoord], int | None]:
+        """The rank that a PE belongs to; None for one outside."""
+        if self.ranks_are_sips:
+            return lambda pe: pe[0]
+        return {pes[0]: rank for rank, pes in enumerate(self.ranks)}.get
+
+    def neighbor_table(self, edges: Sequence[Edge]) -> NeighborTable:
+        """The neighbours of every rank; of edges that lead to several ranks by one direction the first counts."""
+        rank_of = self.rank_finder()
+        table: dict[int, dict[str, int]] = {rank: {} for rank in range(len(self.ranks))}
+        for src, direction, dst in edges:
+            rank, peer = rank_of(src), rank_of(dst)
+            if rank is not None and peer is not None and rank != peer:
+                table[rank].setdefault(direction, peer)
+        return table
+
+
+def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
+    """The ranks of an algorithm on a machine; InputError for a world that the machine has not."""
+    world_size = world_size_of(spec, algorithm.config)
+    ranks = rank_pes(spec, world_size, algorithm.mapper_fn)
+    return RankLayout(ranks, ranks_are_sips(spec, world_size))
+
+
+def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
+    """What the topology says, changed by the algorithm's own ``neighbors`` if it has that.
+
+    What that leaves alone stays; a direction that it changes or adds joins each PE of the rank to the same one of the
+    peer's. InputError when either function returns something else than it should.
+    """
+    what = f"algorithm {algorithm.config.name!r}: topology {algorithm.config.topology!r}"
+    edges = [_edge(entry, what) for entry in algorithm.topology_fn(spec, algorithm.config)]
+    if algorithm.neighbors is None:
+        return edges
+    return _changed(edges, layout_of(algorithm, spec), algorithm.neighbors, f"algorithm {algorithm.config.name!r}")
+
+
+def _edge(entry: Any, what: str) -> Edge:
+    """An entry of a topology's list, checked for its form."""
+    try:
+        src, direction, dst = entry
+        edge = (_coordinates(src), direction, _coordinates(dst))
+    except (TypeError, ValueError):
+        edge = None
+    if edge is None or not isinstance(direction, str) or not direction:
+        form = '((sip, cube, pe), "direction", (sip, cube, pe))'
+        raise InputError(f"{what}: returned {entry!r}; every entry has the form {form}")
+    return edge
+
+
+def _coordinates(pe: Any) -> PeCoord:
+    sip, cube, index = pe
+    if not (type(sip) is type(cube) is type(index) is int):
+        raise TypeError
+    return (sip, cube, index)
+
+
+def _changed(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, what: str) -> list[Edge]:
+    n = len(layout.ranks)
+    base = layout.neighbor_table(edges)
+    wanted = {rank: _answer(neighbors, rank, n, base[rank], what) for rank in range(n)}
+    rank_of = layout.rank_finder()
+
+    def stays(edge: Edge) -> bool:
+        rank, peer = rank_of(edge[0]), rank_of(edge[2])
+        return rank is None or peer is None or rank == peer or wanted[rank].get(edge[1]) == peer
+
+    added = (
+        edge
+        for rank, directions in wanted.items()
+        for direction, peer in directions.items()
+        if base[rank].get(direction) != peer
+        for edge in rank_edges(layout.ranks, rank, direction, peer)
+    )
+    return [*filter(stays, edges), *added]
+
+
+def _answer(neighbors: Neighbors, rank: int, n: int, base: Mapping[str, int], what: str) -> dict[str, int]:
+    answer = neighbors(rank, n, dict(base))
+    if not isinstance(answer, Mapping):
+        raise InputError(f"{what}: neighbors({rank}, {n}, …) returned {answer!r}, not a mapping direction -> rank")
+    for direction, peer in answer.items():
+        if not isinstance(direction, str) or not isinstance(peer, int) or not 0 <= peer < n:
+            raise InputError(
+                f"{what}: neighbors({rank}, {n}, …) returned {direction!r}: {peer!r}; ranks are 0..{n - 1}"
+            )
+    return dict(answer)

@@ -1,0 +1,227 @@
+"""Queue pairs on the machine: memory for their rings, the messages that install them, and taking them off again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.diagnostics import trace_if_asked
+from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
+from kernbench.ccl.topologies import Edge
+from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
+from kernbench.common.ids import pe_name
+from kernbench.messages.queues import Backpressure, BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
+from kernbench.messages.requests import HostMsg, PeCoord
+from kernbench.policy.address.allocator import ALIGNMENT_BYTES
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
+from kernbench.sim_engine.queue_state import queue_pairs_of
+
+_GLOBAL = "global_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """What all queues of an installation have in common."""
+
+    buffer_kind: BufferKind = "tcm"
+    backpressure: Backpressure = "sleep"
+    poll_ns: float = 50.0
+    n_slots: int = 4
+    slot_size: int = 4096
+    credit_bytes: int = 16
+
+    @property
+    def ring_stride(self) -> int:
+        """Bytes from one ring of a PE to the next: its slots, rounded up to what memory aligns to."""
+        return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Memory for all rings of a PE, one behind the other."""
+
+    pe: PeCoord
+    addr: PhysAddr
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledQueues:
+    """An installation: its edges, the memory it took, and a message for each PE that has queues, PEs in order."""
+
+    edges: tuple[Edge, ...]
+    settings: QueueSettings
+    reservations: tuple[Reservation, ...]
+    messages: tuple[IpcqInitMsg, ...]
+
+    @property
+    def pes(self) -> tuple[PeCoord, ...]:
+        """The PEs that have queues."""
+        return tuple(message.pe for message in self.messages)
+
+    def removals(self) -> tuple[IpcqRemoveMsg, ...]:
+        """The messages that take the queues off again."""
+        return tuple(IpcqRemoveMsg(pe=pe, name="remove queues") for pe in self.pes)
+
+
+def settings_of(config: AlgorithmConfig) -> QueueSettings:
+    """The queues that an algorithm's configuration asks for."""
+    return QueueSettings(
+        buffer_kind=config.buffer_kind,
+        backpressure=config.backpressure,
+        poll_ns=config.poll_ns,
+        n_slots=config.n_slots,
+        slot_size=config.slot_size,
+        credit_bytes=config.ipcq_credit_size_bytes,
+    )
+
+
+def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:
+    """Reserve rings for the queues of these edges and make the messages, for the caller to submit in any order.
+
+    Until they are carried out nothing but memory has changed; ``release`` gives that back. IpcqError for edges that
+    cannot be installed and for a PE that has queues, AllocationError when a memory is full; either leaves nothing
+    reserved.
+    """
+    ends = dict(by_pe(pair_queues(edges, engine.spec)))
+    for pe in ends:
+        _check_bare(engine, pe)
+    receiving = {pe: [end.direction for end in own if end.receives] for pe, own in ends.items()}
+    with ExitStack() as undo:
+        reservations = []
+        for pe, directions in receiving.items():
+            if directions:
+                reservations.append(_reserve(engine, pe, len(directions), settings))
+                undo.callback(_free, engine, settings.buffer_kind, reservations[-1])
+        _check_disjoint(reservations)
+        undo.pop_all()
+    rings = {
+        (taken.pe, direction): taken.addr.encode() + at * settings.ring_stride
+        for taken in reservations
+        for at, direction in enumerate(receiving[taken.pe])
+    }
+    messages = tuple(_message(pe, own, rings, settings) for pe, own in ends.items())
+    trace_if_asked(engine)
+    return InstalledQueues(edges=tuple(edges), settings=settings, reservations=tuple(reservations), messages=messages)
+
+
+def install_edges(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:
+    """Install queues for these edges and wait until all have them. Raises as ``prepare_queues``; all or nothing."""
+    queues = prepare_queues(engine, edges, settings)
+    handles = [engine.submit(message) for message in queues.messages]
+    errors = _wait_for_all(engine, handles)
+    if errors:
+        ended = zip(queues.removals(), handles, strict=True)
+        _carry_out(engine, [msg for msg, h in ended if h.outcome is not None and h.outcome.error is None])
+        release(engine, queues)
+        raise errors[0]
+    return queues
+
+
+def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
+    """Take queues off their PEs, wait until all are off and give their memory back.
+
+    IpcqError while messages are under way; the memory of all rings then stays reserved.
+    """
+    _carry_out(engine, queues.removals())
+    release(engine, queues)
+
+
+def release(engine: GraphEngine, queues: InstalledQueues) -> None:
+    """Give the memory of rings back, for which no PE may have a queue any more."""
+    for taken in queues.reservations:
+        _free(engine, queues.settings.buffer_kind, taken)
+
+
+def _carry_out(engine: GraphEngine, messages: Iterable[HostMsg]) -> None:
+    errors = _wait_for_all(engine, [engine.submit(message) for message in messages])
+    if errors:
+        raise errors[0]
+
+
+def _wait_for_all(engine: GraphEngine, handles: Sequence[RequestHandle]) -> list[KernbenchError]:
+    """Wait for every request, also behind one that fails."""
+    errors: list[KernbenchError] = []
+    for handle in handles:
+        try:
+            engine.wait(handle)
+        except KernbenchError as error:
+            errors.append(error)
+    return errors
+
+
+def _check_bare(engine: GraphEngine, pe: PeCoord) -> None:
+    there = queue_pairs_of(engine, pe)
+    if there:
+        raise IpcqError(
+            f"{pe_name(pe)} has queues already ({', '.join(there)}): a PE is installed once; remove them first"
+        )
+
+
+def _reserve(engine: GraphEngine, pe: PeCoord, n_rings: int, settings: QueueSettings) -> Reservation:
+    nbytes = n_rings * settings.ring_stride
+    try:
+        match settings.buffer_kind:
+            case "tcm":
+                addr = engine.allocators[pe].reserve_ipcq_tcm(nbytes)
+            case "hbm":
+                addr = engine.allocators[pe].reserve_ipcq_hbm(nbytes)
+            case "sram":
+                addr = engine.cube_allocator(*pe[:2]).reserve_ipcq_sram(nbytes)
+    except AllocationError as error:
+        rings = f"{n_rings} rings of {settings.n_slots} slots of {settings.slot_size} bytes"
+        raise AllocationError(
+            f"queues of {pe_name(pe)} need {nbytes} bytes of {settings.buffer_kind} ({rings}): {error}"
+        ) from error
+    return Reservation(pe, addr, nbytes)
+
+
+def _free(engine: GraphEngine, kind: BufferKind, taken: Reservation) -> None:
+    match kind:
+        case "tcm":
+            engine.allocators[taken.pe].free_tcm(taken.addr, taken.nbytes)
+        case "hbm":
+            engine.allocators[taken.pe].free_hbm(taken.addr, taken.nbytes)
+        case "sram":
+            engine.cube_allocator(*taken.pe[:2]).free_sram(taken.addr, taken.nbytes)
+
+
+def _check_disjoint(reservations: Iterable[Reservation]) -> None:
+    """An arrival is told apart by its address alone."""
+    placed = sorted((taken.addr.encode(), taken.nbytes, taken.pe) for taken in reservations)
+    for (low, nbytes, one), (start, _, other) in pairwise(placed):
+        if start < low + nbytes:
+            raise IpcqError(f"the rings of {pe_name(one)} and {pe_name(other)} overlap at {start:#x}")
+
+
+def _message(
+    pe: PeCoord, ends: list[QueueEnd], rings: dict[tuple[PeCoord, str], int], settings: QueueSettings
+) -> IpcqInitMsg:
+    setups = tuple(
+        QueueSetup(
+            direction=end.direction,
+            peer=QueuePeer(
+                pe=end.peer,
+                direction=end.peer_direction,
+                rx_base_pa=rings[end.peer, end.peer_direction] if end.sends else None,
+            ),
+            rx_base_pa=rings[pe, end.direction] if end.receives else None,
+            n_slots=settings.n_slots,
+            slot_size=settings.slot_size,
+            via_port=end.direction.removeprefix(_GLOBAL) if end.direction.startswith(_GLOBAL) else None,
+        )
+        for end in ends
+    )
+    return IpcqInitMsg(
+        name="install queues",
+        pe=pe,
+        queues=setups,
+        buffer_kind=settings.buffer_kind,
+        backpressure=settings.backpressure,
+        poll_ns=settings.poll_ns,
+        credit_bytes=settings.credit_bytes,
+    )

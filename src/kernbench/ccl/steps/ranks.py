@@ -1,0 +1,59 @@
+"""Where a kernel's own data are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+def rank_of(tl: Any) -> int:
+    """The rank of this PE where ranks are PEs, or SIPs with one PE each."""
+    return int(tl.program_id(2) * tl.num_programs(1) * tl.num_programs(0) + local_of(tl))
+
+
+def local_of(tl: Any) -> int:
+    """The how-manieth PE of its SIP this is."""
+    return int(tl.program_id(1) * tl.num_programs(0) + tl.program_id(0))
+
+
+def own_shard(t_ptr: int, n_elem: int, dtype: str, tl: Any) -> int:
+    """Where this PE's ``n_elem`` elements begin in a tensor that its SIP's PEs own in turn."""
+    return t_ptr + local_of(tl) * n_elem * int(tl.itemsize(dtype))
+
+
+class Shard(NamedTuple):
+    """``n_elem`` elements of a PE, ``offset`` bytes behind the tensor's pointer."""
+
+    offset: int
+    n_elem: int
+
+
+class Block(NamedTuple):
+    """What a PE owns of two tensors, in bytes behind their pointers: ``n_elem`` elements for each block of a rank.
+
+    The blocks of a tensor that has one for every rank are ``stride`` bytes apart.
+    """
+
+    in_offset: int
+    n_elem: int
+    out_offset: int
+    stride: int
+
+
+def own_shards(table: tuple[int, ...], tl: Any) -> Iterator[Shard]:
+    """This PE's lines of ``(cube, pe, offset_bytes, n_elem)*``."""
+    for line in _own_lines(table, 4, tl):
+        yield Shard(*line)
+
+
+def own_blocks(table: tuple[int, ...], tl: Any) -> Iterator[Block]:
+    """This PE's lines of ``(cube, pe, in_offset_bytes, n_elem, out_offset_bytes, stride_bytes)*``."""
+    for line in _own_lines(table, 6, tl):
+        yield Block(*line)
+
+
+def _own_lines(table: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int, ...]]:
+    here = (tl.program_id(1), tl.program_id(0))
+    for at in range(0, len(table), width):
+        if table[at : at + 2] == here:
+            yield table[at + 2 : at + width]

@@ -1,0 +1,72 @@
+"""The ring over all SIPs, on which a PE works with the same PE of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from kernbench.ccl.sip_ring import sip_ring as sip_ring_of
+from kernbench.ccl.steps.rings import Ring
+from kernbench.common.errors import InputError
+from kernbench.topology.spec import TopologySpec
+
+RingArgs: TypeAlias = tuple[tuple[int, ...], str, str]
+"""Ranks in the order of the ring, and the queues to the next of this rank and from the one before it."""
+
+
+class SipRing(NamedTuple):
+    """``ring`` over places; ``order`` has the rank of each place."""
+
+    ring: Ring
+    order: tuple[int, ...]
+
+    def place_of(self, rank: int) -> int:
+        """Where in the ring a rank is."""
+        return self.order.index(rank)
+
+    def after(self, rank: int) -> int:
+        """How many places this rank is behind ``rank`` in the direction of sending."""
+        return (self.ring.place - self.place_of(rank)) % self.ring.size
+
+
+def ring_values(spec: TopologySpec, sip: int) -> dict[str, Any]:
+    """What ``ring_args`` takes, for the PEs of SIP ``sip`` of a machine: the ring of ``kernbench.ccl.sip_ring``."""
+    places = sip_ring_of(spec)
+    if places is None:
+        return {"ring_order": (0,)}
+    order = [0]
+    while len(order) < len(places):
+        order.append(places[order[-1]].next_sip)
+    here = places[sip]
+    return {
+        "ring_order": tuple(order),
+        "next_direction": here.next_direction,
+        "prev_direction": here.prev_direction,
+    }
+
+
+def ring_args(
+    world_size: int,
+    *,
+    ring_order: Sequence[int] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    **_: object,
+) -> RingArgs:
+    """The arguments that ``sip_ring`` takes; without an order ranks follow each other by number."""
+    order = tuple(range(world_size)) if ring_order is None else tuple(ring_order)
+    if sorted(order) != list(range(world_size)):
+        raise InputError(f"ring_order={order}: has to name each of the ranks 0..{world_size - 1} once")
+    return order, next_direction, prev_direction
+
+
+def checked_rank(what: str, rank: int, world_size: int) -> int:
+    """``rank`` if it is one; else InputError."""
+    if not 0 <= rank < world_size:
+        raise InputError(f"{what}={rank}: there are ranks 0..{world_size - 1}")
+    return rank
+
+
+def sip_ring(order: tuple[int, ...], after: str, before: str, tl: Any) -> SipRing:
+    """This rank's place in the ring: ranks are SIPs."""
+    return SipRing(Ring(after, before, order.index(tl.program_id(2)), len(order)), order)

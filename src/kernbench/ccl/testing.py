@@ -1,0 +1,168 @@
+"""Run a collective's kernel without simulating: the same kernel, with NumPy arrays and queues that take no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.loading import Algorithm
+from kernbench.ccl.mappers import leader_only, nth_pe
+from kernbench.ccl.mock_machine import MockMachine
+from kernbench.ccl.mock_memory import Array
+from kernbench.ccl.names import topology_called
+from kernbench.ccl.plan import edges_of
+from kernbench.ccl.steps.sip_rings import ring_values
+from kernbench.ccl.topologies import Edges, TopologyFunction
+from kernbench.ccl.validators import single_shard_per_rank
+from kernbench.common.dtypes import dtype as element_type
+from kernbench.common.errors import InputError
+from kernbench.messages.requests import PeCoord
+from kernbench.topology.builder import resolve_topology
+from kernbench.topology.spec import TopologySpec
+
+__all__ = ["MockMachine", "mock_spec", "run_kernel_in_mock"]
+
+RankTable: TypeAlias = Mapping[int, Mapping[str, int]]
+"""rank -> direction -> rank"""
+
+
+class AlgorithmModule(Protocol):
+    """A module of ``kernel`` and ``kernel_args``, and maybe ``neighbors``."""
+
+    kernel_args: Callable[..., tuple[Any, ...]]
+
+
+def run_kernel_in_mock(
+    kernel_fn: Callable[..., object],
+    world_size: int,
+    topology: str | TopologyFunction | RankTable,
+    inputs: Sequence[Array],
+    kernel_args: Sequence[Any] = (),
+    algo_module: AlgorithmModule | None = None,
+    pes_per_cube: int = 0,
+    *,
+    n_slots: int = 4,
+    slot_size: int = 4096,
+    **config: Any,
+) -> list[Array]:
+    """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)`` on ``world_size`` ranks; returns what ``inputs`` have become.
+
+    ``topology``: a name of ``kernbench.ccl.topologies``, a function ``f(topology, config)``, or a table
+    rank -> direction -> rank; ``neighbors`` of ``algo_module``, if it has that, changes it. ``inputs``: an array for each
+    rank. ``pes_per_cube`` 0: a rank is the only PE of a SIP and has an array of its own; else ranks are so many PEs of
+    each cube of one SIP, and their arrays, all of one shape, follow each other behind one pointer. Without
+    ``kernel_args`` those of ``algo_module`` for this machine and ``config``, what ``ccl.yaml`` would pass through.
+
+    Raises what the kernel raises, IpcqInvalidDirection for a queue that a rank does not have, IpcqDeadlock when ranks
+    wait for each other, IpcqError for messages that are never received, InputError for inputs that do not fit.
+    """
+    given = [np.asarray(array) for array in inputs]
+    _check(world_size, given, pes_per_cube)
+    spec = mock_spec(world_size, pes_per_cube)
+    algorithm = _algorithm(kernel_fn, topology, algo_module, world_size, n_slots, slot_size, config)
+    pes = [nth_pe(spec, rank) for rank in range(world_size)]
+    names = {pe: f"rank {rank}" for rank, pe in enumerate(pes)}
+    machine = MockMachine(spec, edges_of(algorithm, spec), n_slots=n_slots, slot_size=slot_size, names=names)
+    places = _placed(machine, pes, given, shared=pes_per_cube > 0)
+    args: dict[PeCoord, tuple[Any, ...]] = {}
+    for pe, place, array in zip(pes, places, given, strict=True):
+        rest = tuple(kernel_args)
+        if not rest and algo_module is not None:
+            rest = _computed(algorithm, spec, pe[0], array, config)
+        args[pe] = (places[0] if pes_per_cube else place, *rest)
+    machine.run(kernel_fn, args)
+    memories = [machine.memory[pe[0]] for pe in pes]
+    return [m.read(at, a.shape, a.dtype) for m, at, a in zip(memories, places, given, strict=True)]
+
+
+@cache
+def mock_spec(world_size: int, pes_per_cube: int = 0) -> TopologySpec:
+    """The machine of ``run_kernel_in_mock``: a SIP of one PE for each rank, or one SIP of cubes of so many PEs."""
+    if pes_per_cube:
+        shape = {"system.sips.count": 1, "sip.cube_mesh.w": -(-world_size // pes_per_cube)}
+    else:
+        shape = {"system.sips.count": world_size, "sip.cube_mesh.w": 1}
+    per_cube = pes_per_cube or 1
+    shape |= {"sip.cube_mesh.h": 1, "cube.pe_layout.pe_per_corner": per_cube, "cube.hbm.slices": per_cube}
+    overrides = [f"{path}={value}" for path, value in shape.items()]
+    return resolve_topology("default", [*overrides, "cube.pe_layout.corners=[NW]"]).spec
+
+
+def _check(world_size: int, inputs: Sequence[Array], pes_per_cube: int) -> None:
+    if world_size < 1 or len(inputs) != world_size:
+        raise InputError(f"{len(inputs)} inputs for world_size={world_size}: one array for each rank is needed")
+    kinds = {(array.shape, array.dtype.name) for array in inputs}
+    if pes_per_cube and len(kinds) > 1:
+        raise InputError(f"with pes_per_cube={pes_per_cube} all inputs have one shape and dtype, not {sorted(kinds)}")
+    if any(array.size == 0 for array in inputs):
+        raise InputError("an input without elements")
+
+
+def _algorithm(
+    kernel: Callable[..., object],
+    topology: str | TopologyFunction | RankTable,
+    module: AlgorithmModule | None,
+    world_size: int,
+    n_slots: int,
+    slot_size: int,
+    config: Mapping[str, Any],
+) -> Algorithm:
+    """What ``ccl.yaml`` would have said."""
+    functions = {} if module is None else vars(module)
+    settings = AlgorithmConfig(
+        name=getattr(kernel, "__name__", "kernel"),
+        module="given",
+        topology=topology if isinstance(topology, str) else "given",
+        world_size=world_size,
+        n_slots=n_slots,
+        slot_size=slot_size,
+        passthrough=tuple(sorted(config.items())),
+    )
+    return Algorithm(
+        config=settings,
+        kernel=kernel,
+        kernel_args=functions.get("kernel_args", lambda **_: ()),
+        topology_fn=_topology(topology, settings.name),
+        mapper_fn=leader_only,
+        validator_fn=single_shard_per_rank,
+        neighbors=functions.get("neighbors"),
+    )
+
+
+def _topology(topology: str | TopologyFunction | RankTable, owner: str) -> TopologyFunction:
+    if isinstance(topology, str):
+        return topology_called(topology, owner)
+    return topology if callable(topology) else partial(_by_table, topology)
+
+
+def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> Edges:
+    """The edges of a table, whose ranks have one PE each."""
+    n = config.world_size or 0
+    outside = sorted({rank for pair in table.items() for rank in (pair[0], *pair[1].values())} - set(range(n)))
+    if outside:
+        raise InputError(f"the topology names ranks {outside}: there are ranks 0..{n - 1}")
+    return [
+        (nth_pe(spec, rank), direction, nth_pe(spec, peer))
+        for rank, directions in table.items()
+        for direction, peer in directions.items()
+    ]
+
+
+def _placed(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array], shared: bool) -> list[int]:
+    """Where the array of each rank is: in its own SIP, or one behind the other."""
+    if not shared:
+        return [machine.memory[pe[0]].place(array) for pe, array in zip(pes, inputs, strict=True)]
+    base = machine.memory[0].place(np.stack(inputs))
+    return [base + rank * array.nbytes for rank, array in enumerate(inputs)]
+
+
+def _computed(
+    algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """The arguments that the algorithm makes for one rank."""
+    own = {"dtype": element_type(array.dtype).name, **ring_values(spec, sip), **config}
+    return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)

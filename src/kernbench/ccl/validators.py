@@ -1,0 +1,95 @@
+"""Which layouts of a tensor an algorithm accepts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol, TypeAlias
+
+from kernbench.common.dtypes import DType
+from kernbench.common.errors import InputError
+from kernbench.messages.mapping import MappedShard
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.topology.spec import TopologySpec
+
+
+class TensorLike(Protocol):
+    """What a validator sees of a tensor."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+
+    @property
+    def dp(self) -> DPPolicy:
+        """How it spreads over the cubes and PEs of its SIP."""
+
+    @property
+    def shards(self) -> Sequence[MappedShard]:
+        """Its parts, in (cube, pe) order."""
+
+
+Validator: TypeAlias = Callable[[TensorLike, int, TopologySpec], object]
+"""``(tensor, world_size, topology)``: raises InputError for a layout that is not accepted."""
+
+
+def single_shard_per_rank(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
+    """All of the tensor on PE 0 of cube 0, in one shard: what a tensor without ``dp`` has."""
+    if [(shard.cube, shard.pe) for shard in tensor.shards] != [(0, 0)]:
+        accepted = "one shard on PE 0 of cube 0: DPPolicy(num_cubes=1, num_pes=1), as without dp"
+        _reject(tensor, "single_shard_per_rank", accepted)
+
+
+def multi_pe_sip_local(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
+    """One shard on every PE of the SIP, all of the same size; parts of the tensor or copies of it."""
+    owners = {(shard.cube, shard.pe) for shard in tensor.shards}
+    sizes = {shard.nbytes for shard in tensor.shards}
+    if len(tensor.shards) == len(owners) == topology.pes_per_sip and len(sizes) == 1:
+        return
+    accepted = (
+        f"one shard on each of the {topology.pes_per_sip} PEs of the SIP, all of the same size: a DPPolicy of "
+        f"column_wise, row_wise or replicate over all cubes and PEs, of axes that divide evenly"
+    )
+    _reject(tensor, "multi_pe_sip_local", accepted)
+
+
+def row_per_cube(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
+    """A matrix with a row for each cube of the SIP: row c, all of it, on PE 0 of cube c."""
+    cubes = topology.cubes_per_sip
+    row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
+    wanted = [(cube, 0, cube * row, row) for cube in range(cubes)]
+    found = [(shard.cube, shard.pe, shard.offset_bytes, shard.nbytes) for shard in tensor.shards]
+    if len(tensor.shape) != 2 or found != wanted:
+        accepted = f'shape ({cubes}, n), a row on PE 0 of each cube: DPPolicy(cube="row_wise", num_pes=1)'
+        _reject(tensor, "row_per_cube", accepted)
+
+
+VALIDATORS: dict[str, Validator] = {
+    "single_shard_per_rank": single_shard_per_rank,
+    "multi_pe_sip_local": multi_pe_sip_local,
+    "row_per_cube": row_per_cube,
+}
+
+
+def _reject(tensor: TensorLike, validator: str, accepted: str) -> NoReturn:
+    sizes = sorted({shard.nbytes for shard in tensor.shards})
+    size = f"{sizes[0]} bytes" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} bytes"
+    cubes = len({shard.cube for shard in tensor.shards})
+    on = f"{len(tensor.shards)} shards of {size} on PEs {_ids(tensor)} of {cubes} cubes"
+    raise InputError(
+        f"tensor {tensor.name!r}: layout not accepted by {validator}, which takes {accepted}; "
+        f"found shape {tensor.shape}, {on} ({tensor.dp})"
+    )
+
+
+def _ids(tensor: TensorLike) -> str:
+    pes = sorted({shard.pe for shard in tensor.shards})
+    return str(pes[0]) if len(pes) == 1 else f"{pes[0]} to {pes[-1]}"

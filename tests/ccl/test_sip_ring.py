@@ -1,0 +1,68 @@
+"""The ring over all SIPs: complete, agreed on by both ends, along links wherever there is one."""
+
+from __future__ import annotations
+
+import pytest
+from ccl_support import by_source, sips
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.ccl.fabric import fabric_edges
+from kernbench.ccl.pairing import pair_queues
+from kernbench.ccl.sip_ring import ring_order, sip_ring
+from kernbench.topology.spec import TopologySpec
+
+KINDS = ("ring_1d", "ring_1d_unidir", "fully_connected", "switch", "torus_2d", "mesh_2d_no_wrap")
+
+
+def check(spec: TopologySpec) -> int:
+    """How many steps of the ring are direct pairs, once it is known to be a ring that both ends agree on."""
+    ring = sip_ring(spec)
+    assert ring is not None
+    assert sorted(ring_order(ring)) == list(range(spec.num_sips))
+    edges = by_source(fabric_edges(spec))
+    ends = {(e.pe, e.direction): (e.peer, e.peer_direction) for e in pair_queues(fabric_edges(spec), spec)}
+    for sip, place in enumerate(ring):
+        after = ring[place.next_sip]
+        assert after.prev_sip == sip
+        assert edges[sip, 0, 0][place.next_direction] == (place.next_sip, 0, 0)
+        assert ends[(sip, 0, 0), place.next_direction] == ((place.next_sip, 0, 0), after.prev_direction)
+    return sum(place.next_direction.startswith("sip") for place in ring)
+
+
+def test_one_sip_has_no_ring() -> None:
+    assert sip_ring(sips(1)) is None
+
+
+@given(st.sampled_from(KINDS), st.integers(1, 8), st.integers(1, 8))
+def test_it_is_a_ring_that_both_ends_agree_on(kind: str, w: int, h: int) -> None:
+    grid = (w, h) if kind in ("torus_2d", "mesh_2d_no_wrap") else (None, None)
+    if 1 < w * h <= 16:
+        check(sips(w * h, kind, *grid))
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("kind", ["ring_1d", "ring_1d_unidir"])
+def test_a_ring_of_sips_is_followed(kind: str, count: int) -> None:
+    ring = sip_ring(sips(count, kind))
+    assert ring is not None
+    assert ring_order(ring) == tuple(range(count))
+    assert {(place.next_direction, place.prev_direction) for place in ring} == {("global_E", "global_W")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "w", "h", "direct"),
+    [
+        ("torus_2d", 2, 2, 0), ("torus_2d", 3, 2, 0), ("torus_2d", 3, 3, 0), ("torus_2d", 5, 3, 0),
+        ("torus_2d", 3, 5, 0), ("torus_2d", 5, 1, 0), ("torus_2d", 1, 4, 0),
+        ("mesh_2d_no_wrap", 2, 2, 0), ("mesh_2d_no_wrap", 4, 3, 0), ("mesh_2d_no_wrap", 3, 4, 0),
+        ("mesh_2d_no_wrap", 3, 3, 1), ("mesh_2d_no_wrap", 4, 1, 1), ("mesh_2d_no_wrap", 2, 1, 0),
+    ],
+)  # fmt: skip
+def test_a_grid_of_sips_is_followed_along_its_links(kind: str, w: int, h: int, direct: int) -> None:
+    assert check(sips(w * h, kind, w, h)) == direct
+
+
+@pytest.mark.parametrize("kind", ["fully_connected", "switch"])
+def test_sips_without_sides_talk_in_pairs(kind: str) -> None:
+    assert check(sips(5, kind)) == 5
