@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import rich_click as click
 
 import kernbench.benches
 from kernbench.cli.failures import Session, report_program_error
 from kernbench.cli.options import debug_option, json_option, topology_option
 from kernbench.cli.run_engine import Limits
+from kernbench.cli.run_evaluation import EvaluationRun, refuse_options
 from kernbench.cli.run_outputs import wanted_outputs
 from kernbench.cli.run_watch import Watch
 from kernbench.runtime_api.bench_loader import load_bench
@@ -41,6 +44,8 @@ BENCH_PREFIX = "bench."
 )
 @click.option("--explain", is_flag=True, help="Say where the time went: critical path, source lines, roofline.")
 @click.option("--sanitize", is_flag=True, help="Look for bytes read before they are written, races, full scratch.")
+@click.option("--out", metavar="FOLDER", help="Where an evaluation writes.  [default: results/NAME]")
+@click.option("--render-only", is_flag=True, help="Draw the figures of an evaluation again, from what it wrote.")
 @topology_option
 @json_option
 @debug_option
@@ -58,6 +63,8 @@ def command(
     trace_filter: str | None,
     explain: bool,
     sanitize: bool,
+    out: str | None,
+    render_only: bool,
     topology: str | None,
     as_json: bool,
 ) -> int:
@@ -67,6 +74,13 @@ def command(
     machine = resolve_topology(topology, [text for text in overrides if text not in params])
     selector = DeviceSelector(device)
     resolve_device(selector, machine.spec)
+    params += [] if out is None else [f"{BENCH_PREFIX}out={json.dumps(out)}"]
+    params += [f"{BENCH_PREFIX}render_only=true"] if render_only else []
+    if bench.evaluation:
+        files = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
+        limits = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
+        refuse_options(bench, files | limits | {"--explain": explain, "--sanitize": sanitize})
+        return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
     outputs = wanted_outputs(machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize)
     watch = Watch(machine, bench, selector, verify, Limits(max_sim_ns, max_wall_s), outputs)
     watch.run(params)

@@ -1,0 +1,54 @@
+"""The GEMM evaluation: 8 shapes in 3 staging variants, each a simulation of its own, with results and figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from pydantic import Field, PositiveInt
+
+from kernbench.benches.operands import FloatName
+from kernbench.common.config import ConfigModel
+from kernbench.evaluation.gemm_shapes import SHAPES, GemmShape
+from kernbench.runtime_api.bench_registry import bench
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology.builder import Topology
+from kernbench.topology.elaborate import elaborate
+
+if TYPE_CHECKING:
+    from kernbench.evaluation.summary import Summary
+
+NAME = "milestone-1h-gemm"
+Extents: TypeAlias = tuple[PositiveInt, PositiveInt, PositiveInt]
+
+
+class GemmEvaluationParams(ConfigModel):
+    """``shapes`` as (m, k, n); ``out``: the folder of results; ``render_only``: draw again what is there."""
+
+    shapes: tuple[Extents, ...] = Field(default=tuple((each.m, each.k, each.n) for each in SHAPES), min_length=1)
+    dtype: FloatName = "f16"
+    out: str = f"results/{NAME}"
+    render_only: bool = False
+
+
+@bench(
+    NAME,
+    "evaluation: 8 GEMMs × 3 stagings, measured and ideal, with figures",
+    params=GemmEvaluationParams,
+    evaluation=True,
+)
+def run(torch: RuntimeContext[GemmEvaluationParams]) -> Summary:
+    """All of it on the machine of this run; numbers are always verified."""
+    # They draw, and to import that takes as long as to import all benches: only who evaluates shall wait for it.
+    from kernbench.evaluation import gemm_measure, gemm_report  # noqa: PLC0415
+
+    p = torch.params
+    command = f"kernbench run --bench {NAME}"
+    if p.render_only:
+        return gemm_report.redraw_gemm(p.out, command)
+    study = gemm_measure.GemmStudy(
+        topology=Topology(elaborate(torch.topology), "the machine of the run, in topology.resolved.yaml"),
+        shapes=tuple(dict.fromkeys(GemmShape(*extents) for extents in p.shapes)),
+        dtype=p.dtype,
+        sip=torch.devices.current,
+    )
+    return gemm_report.evaluate_gemm(study, p.out, command, p.model_dump(mode="json"))

@@ -1,0 +1,93 @@
+"""One style for the figures of evaluations: readable at half a page, and by colour-blind readers, and in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patheffects import AbstractPathEffect, withStroke
+
+from kernbench.common.files import replacing
+
+# Okabe-Ito: apart for every kind of colour blindness.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+INK, MUTED, SLATE, GRID = "#222222", "#666666", "#5B6770", "#E4E4E4"
+PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+"""Colours for curves, in the order to take them."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""One for each colour, so that curves are told apart without it."""
+
+DPI = 200
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.labelsize": 10,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "hatch.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "legend.handlelength": 1.4,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+}
+
+
+def halo() -> list[AbstractPathEffect]:
+    """A white rim for black lines and letters that lie on colours."""
+    return [withStroke(linewidth=3, foreground="white")]
+
+
+@contextmanager
+def drawing(path: Path, width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
+    """A figure in the common style, to be filled inside; written to the PNG ``path`` at the end, whole or not at all.
+
+    The same data give the same file. InputError when it cannot be written.
+    """
+    with rc_context(STYLE), replacing(path) as temporary:
+        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        FigureCanvasAgg(figure)
+        if title:
+            figure.suptitle(title, x=0.008, horizontalalignment="left", fontsize=12, fontweight="bold")
+        yield figure
+        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def value_grid(axes: Axes, along: str = "y") -> None:
+    """Lines to read values by, along one axis (``x``, ``y`` or ``both``)."""
+    axes.grid(visible=True, axis=along)  # type: ignore[arg-type]
+
+
+def category_axis(axes: Axes, at: Sequence[float], labels: Sequence[str], along: str = "x") -> None:
+    """Names instead of numbers, without tick marks."""
+    axis = axes.xaxis if along == "x" else axes.yaxis
+    axis.set_ticks(at, labels)
+    axes.tick_params(axis=along, length=0)  # type: ignore[arg-type]
+
+
+def legend_above(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+    """One legend for all panels, above them, on the right: a title stands on the left."""
+    labels = [str(handle.get_label()) for handle in handles]
+    figure.legend(handles, labels, loc="outside upper right", ncols=columns, columnspacing=1.4, handletextpad=0.5)

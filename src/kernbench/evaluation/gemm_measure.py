@@ -1,0 +1,166 @@
+"""Runs of the GEMM evaluation: each a simulation of its own, read off its op-log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.errors import InputError
+from kernbench.common.units import ps_to_ns
+from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, Usage, Verified, Window
+from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
+from kernbench.evaluation.gemm_theory import IdealPipeline
+from kernbench.kernels.composite import Matmul
+from kernbench.messages.control import PeReport
+from kernbench.messages.requests import HostMsg
+from kernbench.runtime_api.bench_registry import lookup_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.launch_report import launches_of
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
+from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.op_log import OpRecord
+from kernbench.sim_engine.statistics import ENGINE_OF, union_ps
+from kernbench.topology.builder import Topology
+
+BENCH = "matmul-composite"
+
+
+class RecordedEngine(GraphEngine):
+    """A GraphEngine with data that keeps the handles of all requests."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology, enable_data=True)
+        self.handles: list[RequestHandle] = []
+
+    def submit(self, msg: HostMsg) -> RequestHandle:
+        """Start a request now and return at once."""
+        handle = super().submit(msg)
+        self.handles.append(handle)
+        return handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmStudy:
+    """What is simulated: every shape in every staging variant, on one PE of SIP ``sip``."""
+
+    topology: Topology
+    shapes: tuple[GemmShape, ...]
+    variants: tuple[str, ...] = VARIANTS
+    dtype: str = "f16"
+    sip: int = 0
+
+    def __post_init__(self) -> None:
+        """InputError for operands that are not staged whole: a block of them would be loaded while another is used."""
+        item, most = dtype_of(self.dtype).itemsize, Matmul(0, 0, 0, self.dtype).stage_bytes
+        for shape in self.shapes:
+            if max(shape.m, shape.n) * shape.k * item > most:
+                raise InputError(f"{shape} in {self.dtype}: an operand has more than the {most} bytes that are staged")
+
+    def run(self) -> GemmSweep:
+        """Simulate all of it, numbers included. What goes wrong in a run is raised."""
+        pipeline = IdealPipeline(Machine(self.topology.topology_obj), dtype_of(self.dtype), self.sip)
+        pairs = [(shape, variant) for shape in self.shapes for variant in self.variants]
+        return GemmSweep(
+            topology_hash=self.topology.digest,
+            runs=tuple(self._run(shape, variant, pipeline) for shape, variant in pairs),
+        )
+
+    def _run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
+        engine = RecordedEngine(self.topology)
+        asked = {"m": shape.m, "k": shape.k, "n": shape.n, "variant": variant, "dtype": self.dtype}
+        result = run_bench(
+            topology=self.topology,
+            bench_fn=lookup_bench(BENCH),
+            device=f"sip:{self.sip}",
+            engine_factory=lambda *_: engine,
+            params=[f"bench.{name}={value}" for name, value in asked.items()],
+            verify=True,
+        )
+        if result.error is not None:
+            raise result.error
+        return _Measurement(engine, result, self.dtype).run(shape, variant, pipeline)
+
+
+@dataclass(slots=True)
+class _Measurement:
+    """Reads a run off its engine: the one launch, of one PE."""
+
+    engine: RecordedEngine
+    result: BenchResult
+    dtype: str
+    _launch: RequestHandle = field(init=False)
+    _kernel: PeReport = field(init=False)
+    _records: list[OpRecord] = field(init=False)
+
+    def __post_init__(self) -> None:
+        (self._launch,) = launches_of(self.engine.handles)
+        assert self._launch.outcome is not None, "a launch that is over has an outcome"
+        (self._kernel,) = self._launch.outcome.reports
+        self._records = [each for each in self.engine.op_log if each.launch_id == self._launch.request_id]
+
+    def run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
+        """Everything about it."""
+        gemm, dtype = self.engine.spec.pe.gemm, dtype_of(self.dtype)
+        stages = self._usages(_stage)
+        matrix_unit = next(use for use in stages if use.name == ENGINE_OF["gemm"])
+        kernel_ns = ps_to_ns(self._kernel.end_ps - self._kernel.start_ps)
+        return GemmRun(
+            shape=shape,
+            variant=variant,
+            dtype=dtype.name,
+            tile=gemm.tile_sizes,
+            tiles=shape.tile_count(gemm.tile_sizes),
+            under_tile=shape.under_tile(gemm.tile_sizes),
+            sim_ns=self.result.sim_ns,
+            launch_ns=ps_to_ns(self._launch.ended_ps - self._launch.submitted_ps),
+            pe=Window(0.0, kernel_ns),
+            composite=self._window([each for each in self._records if _is_whole(each)]),
+            stages=stages,
+            engines=self._usages(_engine),
+            mac_utilisation=matrix_unit.busy_ns / kernel_ns,
+            useful_efficiency=shape.macs / (gemm.rate(dtype) * kernel_ns),
+            ideal=pipeline.ideal(shape, variant),
+            records=len(self._records),
+            verified=self._verified(),
+        )
+
+    def _usages(self, name_of: Callable[[OpRecord], str]) -> tuple[Usage, ...]:
+        """Usage by stage or engine, in the order of the pipeline; the record of a whole composite is none of them."""
+        groups: dict[str, list[OpRecord]] = {name: [] for name in STAGES}
+        for record in self._records:
+            if not _is_whole(record):
+                groups[name_of(record)].append(record)
+        return tuple(self._usage(name, group) for name, group in groups.items() if group)
+
+    def _usage(self, name: str, records: Sequence[OpRecord]) -> Usage:
+        busy = union_ps((each.t_start_ps, each.t_end_ps) for each in records)
+        return Usage(
+            name=name,
+            records=len(records),
+            busy_ns=ps_to_ns(busy),
+            occupancy=busy / (self._kernel.end_ps - self._kernel.start_ps),
+            window=self._window(records),
+        )
+
+    def _window(self, records: Iterable[OpRecord]) -> Window:
+        spans = [(each.t_start_ps - self._kernel.start_ps, each.t_end_ps - self._kernel.start_ps) for each in records]
+        return Window(ps_to_ns(min(start for start, _ in spans)), ps_to_ns(max(end for _, end in spans)))
+
+    def _verified(self) -> Verified:
+        (comparison,) = self.result.comparisons
+        return Verified(passed=comparison.passed, elements=comparison.elements, max_abs_error=comparison.max_abs_error)
+
+
+def _is_whole(record: OpRecord) -> bool:
+    """Whether it is the composite of which others are parts."""
+    return record.kind == "gemm" and record.tile is None
+
+
+def _engine(record: OpRecord) -> str:
+    return ENGINE_OF[record.kind]
+
+
+def _stage(record: OpRecord) -> str:
+    """A descriptor that belongs to no tile stages an operand."""
+    return LOAD if record.kind == "dma_read" and record.tile is None else _engine(record)

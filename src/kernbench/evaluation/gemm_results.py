@@ -1,0 +1,160 @@
+"""What the GEMM evaluation found: typed results, as JSON and back, and as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from kernbench.common.errors import InputError
+from kernbench.evaluation.gemm_shapes import GemmShape, TileSizes
+from kernbench.evaluation.gemm_theory import Ideal
+from kernbench.evaluation.outputs import Scalar, read_json, write_csv, write_json, write_parquet
+
+DATA_FILE, CSV_FILE, PARQUET_FILE = "gemm_sweep.json", "gemm_sweep.csv", "gemm_sweep.parquet"
+LOAD = "load"
+"""The stage of operands that are staged whole, before the pipeline; its engine is ``DMA in``, as of streamed tiles."""
+STAGES = (LOAD, "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
+"""The stages in the order of the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From the first start to the last end, in ns since the kernel's start."""
+
+    start_ns: float
+    end_ns: float
+
+    @property
+    def ns(self) -> float:
+        """Its length."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """A stage or an engine of the PE: its records in the op-log, the ns in which at least one was under way, that as a
+    share of the kernel's time, and its window."""
+
+    name: str
+    records: int
+    busy_ns: float
+    occupancy: float
+    window: Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What comparing the result with the host's product found."""
+
+    passed: bool
+    elements: int
+    max_abs_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmRun:
+    """One simulation. ``tile``: its sizes along (m, k, n); ``launch_ns``: control path included; ``sim_ns``: with the
+    copies of the operands.
+
+    ``pe``: the kernel; ``composite``: from the issue of the first tile to the end of the last.
+    ``mac_utilisation``: the share of the kernel's time in which the matrix unit was busy; ``useful_efficiency``: the
+    MACs of the product over what the unit could have done in that time. Both as measured.
+    """
+
+    shape: GemmShape
+    variant: str
+    dtype: str
+    tile: TileSizes
+    tiles: int
+    under_tile: bool
+    sim_ns: float
+    launch_ns: float
+    pe: Window
+    composite: Window
+    stages: tuple[Usage, ...]
+    engines: tuple[Usage, ...]
+    mac_utilisation: float
+    useful_efficiency: float
+    ideal: Ideal
+    records: int
+    verified: Verified
+
+    @property
+    def beyond_ideal(self) -> float:
+        """How much longer than the ideal pipeline the kernel took, as a share of that."""
+        return self.pe.ns / self.ideal.ns - 1
+
+    @property
+    def title(self) -> str:
+        """Such as ``32×64×32 ref_ref``."""
+        return f"{self.shape} {self.variant}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmSweep:
+    """All runs on one machine; ``topology_hash`` is that of its resolved configuration."""
+
+    topology_hash: str
+    runs: tuple[GemmRun, ...]
+
+    @property
+    def shapes(self) -> tuple[GemmShape, ...]:
+        """The shapes in order."""
+        return tuple(dict.fromkeys(run.shape for run in self.runs))
+
+    def of(self, shape: GemmShape) -> tuple[GemmRun, ...]:
+        """The runs of a shape, one for each variant."""
+        return tuple(run for run in self.runs if run.shape == shape)
+
+
+_DOCUMENT = TypeAdapter(GemmSweep)
+
+
+def sweep_document(sweep: GemmSweep) -> Any:
+    """The results as plain data, as they are in the JSON file."""
+    return _DOCUMENT.dump_python(sweep, mode="json")
+
+
+def write_sweep(sweep: GemmSweep, folder: Path) -> None:
+    """Write the results to ``folder``: everything as JSON, a row for each run as CSV and Parquet."""
+    write_json(folder / DATA_FILE, sweep_document(sweep))
+    rows = table_rows(sweep.runs)
+    write_csv(folder / CSV_FILE, rows)
+    write_parquet(folder / PARQUET_FILE, rows)
+
+
+def read_sweep(folder: Path, made_by: str) -> GemmSweep:
+    """The results in ``folder``. InputError, which names the command ``made_by``, when there are none."""
+    path = folder / DATA_FILE
+    try:
+        return _DOCUMENT.validate_python(read_json(path, made_by))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"{path}: not the results of this version: {where}: {first['msg']}") from error
+
+
+def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, Scalar]]:
+    """A flat row for each run, all with the same columns."""
+    return [_row(run) for run in runs]
+
+
+def _row(run: GemmRun) -> dict[str, Scalar]:
+    row: dict[str, Scalar] = {"m": run.shape.m, "k": run.shape.k, "n": run.shape.n, "variant": run.variant}
+    row |= dict(zip(("tile_m", "tile_k", "tile_n"), run.tile, strict=True))
+    row |= {"dtype": run.dtype, "tiles": run.tiles, "under_tile": run.under_tile}
+    row |= {"sim_ns": run.sim_ns, "launch_ns": run.launch_ns, "pe_ns": run.pe.ns}
+    row |= {"composite_start_ns": run.composite.start_ns, "composite_end_ns": run.composite.end_ns}
+    row |= {"ideal_ns": run.ideal.ns, "ideal_longest": run.ideal.longest, "ideal_utilisation": run.ideal.utilisation}
+    row |= {"mac_utilisation": run.mac_utilisation, "useful_efficiency": run.useful_efficiency}
+    used = {use.name: use for use in run.stages}
+    for name in STAGES:
+        use, column = used.get(name), name.lower().replace(" ", "_")
+        row[f"{column}_records"] = use.records if use is not None else 0
+        row[f"{column}_busy_ns"] = use.busy_ns if use is not None else 0.0
+        row[f"{column}_occupancy"] = use.occupancy if use is not None else 0.0
+    return row | {"passed": run.verified.passed, "max_abs_error": run.verified.max_abs_error}

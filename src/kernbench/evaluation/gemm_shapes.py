@@ -1,0 +1,80 @@
+"""The products of the GEMM evaluation, and how they fall into tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from kernbench.kernels.composite import VARIANTS
+
+__all__ = ["LARGEST", "SHAPES", "VARIANTS", "GemmShape", "GemmTile", "TileSizes"]
+
+TileSizes = tuple[int, int, int]
+"""(m, k, n)"""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTile:
+    """What a tile holds: rows of A, steps along K, columns of B. ``last``: it completes an output tile."""
+
+    rows: int
+    steps: int
+    columns: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GemmShape:
+    """An (m, k) by (k, n) product."""
+
+    m: int
+    k: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.m}×{self.k}×{self.n}"
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the product itself."""
+        return self.m * self.k * self.n
+
+    def under_tile(self, sizes: TileSizes) -> bool:
+        """Whether an axis is shorter than the tile, so that every tile is partly empty."""
+        return self.m < sizes[0] or self.k < sizes[1] or self.n < sizes[2]
+
+    def tile_count(self, sizes: TileSizes) -> int:
+        """How many tiles it takes."""
+        return ceil(self.m / sizes[0]) * ceil(self.k / sizes[1]) * ceil(self.n / sizes[2])
+
+    def tiles(self, sizes: TileSizes) -> Iterator[GemmTile]:
+        """The tiles in the order of the plan, K innermost; those at an edge hold what is left."""
+        for rows in _extents(self.m, sizes[0]):
+            for columns in _extents(self.n, sizes[2]):
+                left = self.k
+                for steps in _extents(self.k, sizes[1]):
+                    left -= steps
+                    yield GemmTile(rows, steps, columns, not left)
+
+
+def _extents(extent: int, size: int) -> Iterator[int]:
+    """``extent`` in pieces of ``size``, the last of what is left."""
+    for at in range(0, extent, size):
+        yield min(size, extent - at)
+
+
+LARGEST = GemmShape(512, 512, 512)
+"""2,048 tiles: beside it the others would be invisible, so it has a figure of its own."""
+
+SHAPES = (
+    GemmShape(16, 64, 32),  # one tile, M below it
+    GemmShape(32, 32, 32),  # one tile, K below it
+    GemmShape(8, 256, 256),  # a few rows, as in decoding: M below the tile, 32 tiles
+    GemmShape(128, 256, 16),  # few columns: N below the tile, 16 tiles
+    GemmShape(32, 64, 32),  # one whole tile
+    GemmShape(72, 200, 72),  # whole tiles and partial ones at every edge, 36 tiles
+    GemmShape(128, 256, 128),  # 64 whole tiles
+    LARGEST,
+)
+"""Those below a tile, then larger and larger; on the default machine a tile is 32×64×32."""

@@ -1,0 +1,180 @@
+"""The ideal pipeline of a tiled GEMM: the least time that the machine as configured needs for it.
+
+Every constant is read from the topology, every formula is the machine's closed form of the part. Of n equal tiles
+
+    (n - 1) · longest stage + Σ stages
+
+where Σ stages is one tile alone, latencies included, and a stage counts as long as a tile occupies its unit. Tiles at
+an edge hold less, and only the last along K is stored and written, so here the same is said of unequal tiles: a stage
+works for the sum of its tiles, after what comes before it in the first tile and before what comes after it in the last.
+Reads and writes share the HBM slice, which thereby counts as a stage too. The longest of these is the pipeline's time.
+
+What is ideal: any number of tiles in flight, buffers without bounds, all channels of the memory evenly used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernbench.common.dtypes import DType
+from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
+from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
+from kernbench.sim_engine.machine import Machine
+from kernbench.topology.naming import hbm_id, pe_dma_id
+
+MEMORY = "HBM slice"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A tile at a stage, in ps: it occupies the unit for ``busy``, is under way ``before`` and ``after``, and makes the
+    memory work for ``memory`` meanwhile."""
+
+    stage: str
+    busy: int
+    before: int = 0
+    after: int = 0
+    memory: int = 0
+
+    @property
+    def alone(self) -> int:
+        """All of it, when nothing else is there."""
+        return self.before + self.busy + self.after
+
+
+Tile = Sequence[Step]
+Work = Callable[[Step], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least time of a pipeline because of one of its stages, which works for ``busy_ns`` of it."""
+
+    stage: str
+    ns: float
+    busy_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ideal:
+    """The ideal time of a kernel and its parts: start and first command, loads of staged operands, pipeline.
+
+    ``floors``: of every stage, the longest, which is the time of the pipeline, first; ``gemm_ns``: all tiles in the
+    matrix unit.
+    """
+
+    ns: float
+    start_ns: float
+    load_ns: float
+    gemm_ns: float
+    floors: tuple[Floor, ...]
+
+    @property
+    def longest(self) -> str:
+        """The stages that the pipeline waits for: several when they take the same."""
+        first = self.floors[0]
+        return " and ".join(each.stage for each in self.floors if (each.ns, each.busy_ns) == (first.ns, first.busy_ns))
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the time in which the matrix unit works."""
+        return self.gemm_ns / self.ns
+
+
+class IdealPipeline:
+    """The ideal pipeline of PE 0 of cube 0 of ``sip`` on operands of a ``dtype`` in the PE's own HBM slice."""
+
+    def __init__(self, machine: Machine, dtype: DType, sip: int = 0) -> None:
+        self._item = dtype.itemsize
+        self._pe, self._slice_gbs = machine.spec.pe, machine.spec.cube.slice_bw_gbs
+        self._gemm_ps = ns_to_ps(self._pe.gemm.tile_ns(dtype))
+        self._access_ps = ns_to_ps(machine.spec.cube.components.hbm_ctrl.attrs.access_ns)
+        self._set_up_ps = ns_to_ps(self._pe.dma.setup_ns + self._pe.mmu.tlb_hit_ns)
+        dma, memory = pe_dma_id(sip, 0, 0), hbm_id(sip, 0, machine.spec.cube.local_slice(0))
+        there, back = machine.route(dma, memory), machine.route(memory, dma)
+        self._there_ps, self._back_ps = there.total_overhead_ps, back.total_overhead_ps
+        self._there_gbs, self._back_gbs = (min(link.bw_gbs for link in way.links) for way in (there, back))
+        self._header_bytes = machine.header_bytes
+
+    def ideal(self, shape: GemmShape, variant: str) -> Ideal:
+        """The ideal time of a product; ``variant`` says of A and B whether they are loaded before the pipeline."""
+        load_a, load_b = (each == "load" for each in variant.split("_"))
+        loaded = (shape.m * shape.k * load_a + shape.k * shape.n * load_b) * self._item
+        cpu = self._pe.components.pe_cpu.attrs
+        start = ns_to_ps(cpu.launch_ns) + ns_to_ps(cpu.issue_ns)
+        load = self._read(loaded).alone if loaded else 0
+        tiles = [self._steps(tile, not load_a, not load_b) for tile in shape.tiles(self._pe.gemm.tile_sizes)]
+        floors = sorted(_floors(tiles), key=lambda floor: (-floor.ns, -floor.busy_ns))
+        pipeline = ns_to_ps(floors[0].ns)
+        return Ideal(
+            ns=ps_to_ns(start + load + pipeline),
+            start_ns=ps_to_ns(start),
+            load_ns=ps_to_ns(load),
+            gemm_ns=ps_to_ns(len(tiles) * self._gemm_ps),
+            floors=tuple(floors),
+        )
+
+    def _steps(self, tile: GemmTile, stream_a: bool, stream_b: bool) -> Tile:
+        """The stages of one tile: page 02's times of a tile in each."""
+        a, b = tile.rows * tile.steps * self._item, tile.steps * tile.columns * self._item
+        streamed = a * stream_a + b * stream_b
+        found = [Step("issue", ns_to_ps(self._pe.components.pe_scheduler.attrs.issue_ns))]
+        if streamed:
+            found.append(self._read(streamed))
+        found += [Step("fetch", transfer_ps(a + b, self._pe.tcm.read_bw_gbs)), Step("GEMM", self._gemm_ps)]
+        if tile.last:
+            out = tile.rows * tile.columns * self._item
+            found += [Step("store", transfer_ps(out, self._pe.tcm.write_bw_gbs)), self._write(out)]
+        return found
+
+    def _read(self, nbytes: int) -> Step:
+        """Set-up and request there, access; the data, as the memory gives them or the way takes them; back."""
+        memory = transfer_ps(nbytes, self._slice_gbs)
+        request = self._there_ps + transfer_ps(self._header_bytes, self._there_gbs)
+        before = self._set_up_ps + request + self._access_ps
+        return Step("DMA in", max(memory, transfer_ps(nbytes, self._back_gbs)), before, self._back_ps, memory)
+
+    def _write(self, nbytes: int) -> Step:
+        """Set-up and there; the data; access, acknowledgement back."""
+        memory = transfer_ps(nbytes, self._slice_gbs)
+        before = self._set_up_ps + self._there_ps
+        after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
+        return Step("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
+
+
+def _floors(tiles: Sequence[Tile]) -> list[Floor]:
+    """What each stage, and the memory that some of them share, makes the pipeline take at least."""
+    stages = [_floor(step.stage, tiles, _work_at(step.stage)) for step in tiles[-1]]
+    return [*stages, _floor(MEMORY, tiles, lambda step: step.memory)]
+
+
+def _work_at(stage: str) -> Work:
+    return lambda step: step.busy if step.stage == stage else 0
+
+
+def _floor(stage: str, tiles: Sequence[Tile], work: Work) -> Floor:
+    """All ``work``, behind what is before it in the first tile and before what is behind it in the last."""
+    busy = sum(work(step) for tile in tiles for step in tile)
+    before, after = _before(tiles[0], work), _after(tiles[-1], work)
+    return Floor(stage, ps_to_ns(before + busy + after), ps_to_ns(busy))
+
+
+def _before(tile: Tile, work: Work) -> int:
+    """What a tile passes before it works; all of it when it does not."""
+    passed = 0
+    for step in tile:
+        if work(step):
+            return passed + step.before
+        passed += step.alone
+    return passed
+
+
+def _after(tile: Tile, work: Work) -> int:
+    """What a tile still passes when it has worked for the last time."""
+    passed = 0
+    for step in reversed(tile):
+        if work(step):
+            return passed + step.after
+        passed += step.alone
+    return passed

@@ -1,0 +1,63 @@
+"""Results of an evaluation as files in one folder: JSON, and tables as CSV and Parquet. Each whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kernbench.common.errors import InputError
+from kernbench.common.files import replacing
+
+Scalar: TypeAlias = "str | int | float | bool | None"
+TableRow: TypeAlias = Mapping[str, Scalar]
+
+
+def output_folder(path: str | Path) -> Path:
+    """The folder ``path``, made if there is none. InputError when that is not possible."""
+    place = Path(path)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: no folder can be made there: {error.strerror}") from error
+    return place
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, document: object) -> None:
+    """Write a JSON document; equal documents give identical files."""
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, made_by: str) -> Any:
+    """A document that ``write_json`` wrote. InputError, which names the command ``made_by``, when there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; it is made by: {made_by}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}; it is made by: {made_by}") from error
+
+
+def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
+    """Write rows of the same columns as CSV with a header line; numbers in full."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_parquet(path: Path, rows: Sequence[TableRow]) -> None:
+    """Write the same rows as Parquet; types are those of the values."""
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(list(rows)), temporary, compression="zstd")

@@ -1,0 +1,128 @@
+"""The ideal pipeline: its formula, where its constants come from, and that no kernel beats it."""
+
+from __future__ import annotations
+
+import pytest
+from gemm_support import ideal, kernel_ns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.common.dtypes import BF16, F32
+from kernbench.evaluation.gemm_shapes import SHAPES, VARIANTS, GemmShape
+
+TILE = (32, 64, 32)
+ONE_TILE = GemmShape(*TILE)
+FAST_MEMORY = ("cube.components.hbm_ctrl.attrs.access_ns=0", "pe.dma.setup_ns=0")
+
+
+def floors(shape, variant, *overrides):
+    return {floor.stage: floor for floor in ideal(shape, variant, *overrides).floors}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_whole_tile_alone_takes_exactly_that(variant):
+    assert ideal(ONE_TILE, variant).ns == kernel_ns(ONE_TILE, variant)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equal_tiles_take_the_longest_stage_each_and_one_tile_alone(variant, count):
+    # K is that of a tile, so that every tile passes every stage: DMA in, fetch, GEMM, store, DMA out.
+    streamed = {"ref_ref": 8192, "load_ref": 4096, "load_load": 0}[variant]
+    stages = [streamed / 204.8, 8192 / 512, 32 * 64 * 32 / 4096, 2048 / 512, 2048 / 204.8]
+    found = floors(GemmShape(32 * count, 64, 32), variant)
+    one = ideal(ONE_TILE, variant)
+    alone = one.ns - one.start_ns - one.load_ns
+    least = max(floor.ns for stage, floor in found.items() if stage != "HBM slice")
+    assert least == pytest.approx((count - 1) * max(stages) + alone)
+    assert found["HBM slice"].busy_ns == count * (stages[0] + stages[-1])
+
+
+def test_its_parts_of_one_tile():
+    found = ideal(ONE_TILE, "ref_ref", *FAST_MEMORY)
+    busy = {floor.stage: floor.busy_ns for floor in found.floors}
+    assert busy == {
+        "issue": 1,
+        "DMA in": 8192 / 204.8,
+        "fetch": 16,
+        "GEMM": 16,
+        "store": 4,
+        "DMA out": 10,
+        "HBM slice": 50,
+    }
+    assert found.start_ns == 5 + 1
+    assert found.load_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "stage", "busy_ns"),
+    [
+        ("pe.gemm.macs_per_ns.f16=1024", "GEMM", 64),
+        ("pe.tcm.read_bw_gbs=256", "fetch", 32),
+        ("pe.tcm.write_bw_gbs=256", "store", 8),
+        ("cube.components.hbm_ctrl.attrs.efficiency=0.4", "DMA in", 80),
+        ("cube.links.pe_to_xbar.bw_gbs=102.4", "DMA in", 80),
+        ("cube.links.xbar_to_hbm.bw_gbs=512", "DMA in", 32),
+        ("pe.components.pe_scheduler.attrs.issue_ns=3", "issue", 3),
+        ("pe.gemm.tile_n=16", "GEMM", 16),
+    ],
+)
+def test_constants_come_from_the_topology(override, stage, busy_ns):
+    assert floors(ONE_TILE, "ref_ref", override)[stage].busy_ns == busy_ns
+
+
+def test_latencies_come_from_the_topology():
+    slow = (
+        "cube.components.hbm_ctrl.attrs.access_ns=130",
+        "pe.dma.setup_ns=12",
+        "pe.components.pe_cpu.attrs.launch_ns=6",
+    )
+    # Two transfers: in and out.
+    assert ideal(ONE_TILE, "ref_ref", *slow).ns - ideal(ONE_TILE, "ref_ref").ns == pytest.approx(2 * (100 + 10) + 1)
+
+
+def test_the_largest_is_bound_as_the_roofline_says():
+    shape = GemmShape(512, 512, 512)
+    assert ideal(shape, "ref_ref").longest == "HBM slice"
+    assert floors(shape, "ref_ref")["HBM slice"].busy_ns == 2048 * 40 + 256 * 10
+    assert ideal(shape, "load_load").longest == "fetch and GEMM"
+    assert ideal(shape, "load_load").load_ns > 2 * 512 * 512 * 2 / 204.8
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
+def test_no_kernel_of_the_evaluation_is_faster(shape, variant):
+    assert kernel_ns(shape, variant) >= ideal(shape, variant).ns
+
+
+@pytest.mark.parametrize("shape", [GemmShape(8, 256, 256), GemmShape(128, 256, 128), ONE_TILE], ids=str)
+def test_staged_operands_leave_nothing_to_wait_for(shape):
+    assert kernel_ns(shape, "load_load") == ideal(shape, "load_load").ns
+
+
+EXTENTS = st.integers(1, 150)
+MACHINES = st.sampled_from(
+    [
+        (),
+        ("pe.components.pe_scheduler.attrs.tiles_in_flight=1",),
+        ("pe.components.pe_scheduler.attrs.tiles_in_flight=16", "pe.components.pe_scheduler.attrs.stage_slots=8"),
+        ("cube.links.pe_to_xbar.bw_gbs=64",),
+        ("cube.links.xbar_to_hbm.bw_gbs=1024", "cube.hbm.channel_hash=mod"),
+        ("cube.components.hbm_ctrl.attrs.access_ns=0", "pe.dma.setup_ns=0", "transport.packet_bytes=256"),
+        ("pe.gemm.tile_m=16", "pe.gemm.tile_k=16", "pe.tcm.read_bw_gbs=100", "pe.tcm.write_bw_gbs=3"),
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.builds(GemmShape, EXTENTS, EXTENTS, EXTENTS),
+    variant=st.sampled_from(VARIANTS),
+    overrides=MACHINES,
+    dtype=st.sampled_from([F32, BF16]),
+)
+def test_no_kernel_is_faster(shape, variant, overrides, dtype):
+    least = ideal(shape, variant, *overrides, dtype=dtype)
+    # Times of tiles are rounded to a ps each.
+    rounding_ns = 0.001 * sum(1 for _ in shape.tiles(TILE)) * 8
+    assert kernel_ns(shape, variant, *overrides, dtype=dtype) >= least.ns - rounding_ns
