@@ -1,0 +1,1 @@
+"""The machine and a run in the browser: one HTML file that needs nothing else."""

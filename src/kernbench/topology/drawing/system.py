@@ -6,10 +6,11 @@ from kernbench.common.ids import HOST, SWITCH, sip_part
 from kernbench.topology.drawing import style
 from kernbench.topology.drawing.cables import host_cables, scale_up_cables
 from kernbench.topology.drawing.canvas import BOXES, UNDER, Canvas, centred
-from kernbench.topology.drawing.floorplan import CubeShapes, hbm_rects, pe_rects, shapes_of
+from kernbench.topology.drawing.floorplan import hbm_rects, pe_rects
 from kernbench.topology.drawing.style import Paint
 from kernbench.topology.geometry import MachineGeometry, Point, Rect
 from kernbench.topology.graph import Graph, Node
+from kernbench.topology.shapes import CubeShapes, shapes_of
 
 # Beyond this many cubes their insides would be specks.
 DETAILED_CUBES = 128

@@ -1,0 +1,122 @@
+"""``kernbench web``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+
+import kernbench.benches
+from kernbench.cli.console import Json, facts, print_json, show, stdout, steps
+from kernbench.cli.failures import Session, report_program_error
+from kernbench.cli.options import debug_option, json_option, topology_option
+from kernbench.common.errors import InputError
+from kernbench.common.files import writable
+from kernbench.common.units import format_ns, format_size
+from kernbench.web.server import PageServer, Shelf
+from kernbench.web.source import FileSource, Made, RunSource, Source
+from kernbench.web.watch import Watcher, serve
+
+# Importing the package is what makes its benches known.
+BENCHES = kernbench.benches.__name__
+DEFAULT_OUT = "report.html"
+
+
+@click.command(name="web")
+@click.argument("page", required=False, metavar="[PAGE.html]")
+@click.option("--bench", metavar="NAME|FILE.py[:FUNCTION]", help="What to run.  [default: nothing, the machine only]")
+@click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
+@click.option("--out", metavar="FILE.html", help=f"Where to write the page.  [default: {DEFAULT_OUT}, without --port]")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Serve it on this port; 0 takes a free one.")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="PATH=VALUE",
+    multiple=True,
+    help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
+)
+@topology_option
+@json_option
+@debug_option
+@click.pass_obj
+def command(
+    session: Session,
+    page: str | None,
+    bench: str | None,
+    device: str,
+    out: str | None,
+    port: int | None,
+    overrides: tuple[str, ...],
+    topology: str | None,
+    as_json: bool,
+) -> int:
+    """The machine, and a run on it, as a page for the browser: one file that needs nothing else.
+
+    With --port it is served to this computer, and browsers show the new page when the topology or the bench's file
+    changes; kernbench web PAGE.html --port N serves a page that was written before, whenever it changes.
+    """
+    if page is not None:
+        if bench is not None or out is not None or topology is not None or overrides:
+            raise InputError(f"{page} is served as it is: of the options, only --port says something about it")
+        return _serve_file(Path(page), port)
+    source = RunSource(bench, topology, overrides, device)
+    place = None if out is None and port is not None else writable(out or DEFAULT_OUT)
+    # A port that is taken is better found before a long run.
+    server = None if port is None else PageServer(Shelf(), port)
+    watcher = None if server is None else Watcher(source, server)
+    made = _make(source)
+    if place is not None:
+        made.page.write(place)
+        click.echo(f"wrote {place}, and {place.name}.config.yaml with the machine it was made on", err=True)
+    _tell(made, place, None if server is None else server.url, as_json=as_json)
+    if made.result is not None and made.result.error is not None:
+        report_program_error(made.result.error, session)
+    if watcher is not None:
+        watcher.server.shelf.put(made.page.content)
+        _serve(watcher)
+    return 0 if made.result is None else made.result.exit_code
+
+
+def _make(source: RunSource) -> Made:
+    with steps(1) as progress:
+        progress.begin("the machine" if source.bench is None else f"simulating {source.bench}")
+        return source.make()
+
+
+def _tell(made: Made, place: Path | None, url: str | None, *, as_json: bool) -> None:
+    """What was made, on stdout."""
+    result = made.result
+    if as_json:
+        document: dict[str, Json] = {
+            "page": None if place is None else str(place),
+            "url": url,
+            "nbytes": made.page.nbytes,
+            "bench": None if result is None else result.bench,
+            "status": None if result is None else result.status.value,
+            "sim_ns": None if result is None else result.sim_ns,
+        }
+        print_json(document)
+        return
+    rows = [] if place is None else [("file", str(place))]
+    rows += [] if url is None else [("address", url)]
+    rows.append(("size", format_size(made.page.nbytes)))
+    if result is not None:
+        rows += [("bench", result.bench), ("status", result.status.value), ("simulated", format_ns(result.sim_ns))]
+    show(stdout(), facts("Page", rows))
+
+
+def _serve_file(path: Path, port: int | None) -> int:
+    if port is None:
+        raise InputError(f"{path}: open it in a browser, or give --port N to serve it")
+    source: Source = FileSource(path)
+    server = PageServer(Shelf(), port)
+    watcher = Watcher(source, server)
+    server.shelf.put(source.content())
+    show(stdout(), facts("Page", [("file", str(path)), ("address", server.url)]))
+    _serve(watcher)
+    return 0
+
+
+def _serve(watcher: Watcher) -> None:
+    click.echo(f"serving {watcher.server.url} until Ctrl-C", err=True)
+    serve(watcher, lambda news: click.echo(news, err=True))

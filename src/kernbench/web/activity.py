@@ -1,0 +1,106 @@
+"""What the engines of every PE did, row by row of its timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from kernbench.messages.requests import PeCoord
+from kernbench.runtime_api.launch_report import launches_of
+from kernbench.sim_engine.clock import NEVER
+from kernbench.sim_engine.engine import RequestHandle
+from kernbench.sim_engine.trace import PE_ROWS
+from kernbench.sim_engine.trace_log import TraceLog
+from kernbench.web.binning import Spans, union
+from kernbench.web.packing import Ints
+
+CPU_ROW = PE_ROWS.index("cpu")
+# A scheduler's row shows whole commands, waiting included, and the CPU's a whole kernel: neither is work of an engine.
+NOT_WORK = frozenset(("cpu", "scheduler"))
+WORK_ROWS = tuple(row for row, name in enumerate(PE_ROWS) if name not in NOT_WORK)
+
+Label: TypeAlias = tuple[str, str, int]
+"""What a span is called: its name, the kernel, the line of the kernel's source (0: none)."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of a timeline: spans in any order, each with the number of its label."""
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def add(self, start_ps: int, end_ps: int, label: int) -> None:
+        """One more span."""
+        self.starts.append(start_ps)
+        self.ends.append(end_ps)
+        self.labels.append(label)
+
+    def busy(self) -> Spans:
+        """The time that its spans cover."""
+        return union(_column(self.starts), _column(self.ends))
+
+    def numbers(self) -> Ints:
+        """Span by span, in the order of time: ps since the start of the one before, length in ps, label."""
+        starts, ends = _column(self.starts), _column(self.ends)
+        order = np.lexsort((ends, starts))
+        starts = starts[order]
+        return np.column_stack((np.diff(starts, prepend=0), ends[order] - starts, _column(self.labels)[order])).ravel()
+
+
+@dataclass(slots=True)
+class Activity:
+    """The rows of every PE that did anything; ``labels`` by their numbers."""
+
+    rows: dict[PeCoord, list[Row]] = field(default_factory=dict)
+    labels: dict[Label, int] = field(default_factory=dict)
+
+    def row(self, pe: PeCoord, row: int) -> Row:
+        """A row of a PE, made when it is first used."""
+        found = self.rows.get(pe)
+        if found is None:
+            found = self.rows[pe] = [Row() for _ in PE_ROWS]
+        return found[row]
+
+    def label(self, name: str, kernel: str, line: int) -> int:
+        """The number of a label."""
+        return self.labels.setdefault((name, kernel, line), len(self.labels))
+
+
+def activity_of(log: TraceLog, handles: Sequence[RequestHandle]) -> Activity:
+    """The timelines of a run; what was still under way at its end is shown up to then. PEs are in the graph's order."""
+    found, now = Activity(), log.machine.clock.time
+    rows = {name: at for at, name in enumerate(PE_ROWS)}
+    for handle in launches_of(handles):
+        label = found.label(handle.msg.name or "kernel", "", 0)
+        for report in handle.outcome.reports if handle.outcome is not None else ():
+            if 0 < report.end_ps < NEVER:
+                found.row(report.pe, CPU_ROW).add(report.start_ps, report.end_ps, label)
+    for work in log.works:
+        label = found.label(work.name, work.kernel, work.line)
+        found.row(work.pe, rows[work.engine]).add(work.start_ps, min(work.end_ps, now), label)
+    found.rows = dict(sorted(found.rows.items()))
+    return found
+
+
+def busy_rows(rows: Sequence[Row]) -> Iterator[Spans]:
+    """The busy time of each row of a PE, and last that of any engine."""
+    busy = [row.busy() for row in rows]
+    yield from busy
+    yield _any_of([busy[row] for row in WORK_ROWS])
+
+
+def _any_of(rows: Iterable[Spans]) -> Spans:
+    given = list(rows)
+    return union(np.concatenate([each.starts for each in given]), np.concatenate([each.ends for each in given]))
+
+
+def _column(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,184 @@
+/* Puts the page together: header, theme, keys. */
+(() => {
+  const { byId, el, format } = KB;
+  const [LEAST_DOCK, MOST_DOCK] = [120, 640];
+
+  KB.notice = (text) => {
+    const notice = byId("notice");
+    notice.hidden = !text;
+    if (notice.textContent !== text) notice.textContent = text;
+  };
+
+  const drawHeader = () => {
+    const { machine, run } = KB;
+    byId("title").replaceChildren(run ? run.bench : "Machine", el("small", { text: "kernbench" }));
+    const items = run
+      ? [
+          [run.status === "ok" ? "ok" : "bad", run.status],
+          ["", "", format.time(run.sim_ps), "simulated"],
+        ]
+      : [["", "no run"]];
+    const { facts } = machine;
+    const fact = (name) => (facts.find(([each]) => each === name) || ["", ""])[1];
+    byId("summary").replaceChildren(
+      ...items.map(([kind, plain, bold, after]) =>
+        el("li", { class: kind || null }, plain || "", bold ? el("b", { text: bold }) : "", after ? ` ${after}` : ""),
+      ),
+      el("li", {}, el("b", { text: fact("SIPs").split(",")[0] }), " SIPs"),
+      el("li", {}, el("b", { text: fact("cubes").split(",")[0] }), " cubes"),
+      el("li", {}, el("b", { text: fact("PEs").split(",")[0] }), " PEs"),
+    );
+  };
+
+  // ---- Theme: the system's, until one is chosen
+
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const remembered = () => {
+    try {
+      return localStorage.getItem("kernbench-theme");
+    } catch {
+      return null;
+    }
+  };
+  const setTheme = (theme, keep) => {
+    document.documentElement.dataset.theme = theme;
+    KB.colours.load(theme);
+    KB.set({ theme });
+    try {
+      if (keep) localStorage.setItem("kernbench-theme", theme);
+    } catch {
+      /* a page from a file may have no storage */
+    }
+  };
+  const startTheme = () => {
+    setTheme(remembered() || (dark.matches ? "dark" : "light"), false);
+    dark.addEventListener("change", () => {
+      if (!remembered()) setTheme(dark.matches ? "dark" : "light", false);
+    });
+    byId("theme").onclick = () => setTheme(KB.state.theme === "dark" ? "light" : "dark", true);
+  };
+
+  // ---- Height of the dock
+
+  const startSplitter = () => {
+    const splitter = byId("splitter");
+    const set = (height) => {
+      const most = Math.min(MOST_DOCK, window.innerHeight - 260);
+      const chosen = Math.round(KB.clamp(height, LEAST_DOCK, Math.max(most, LEAST_DOCK)));
+      document.body.style.setProperty("--dock", `${chosen}px`);
+      splitter.setAttribute("aria-valuenow", chosen);
+      KB.set({ dock: chosen });
+    };
+    const height = () => document.querySelector(".dock").clientHeight;
+    splitter.addEventListener("pointerdown", (event) => splitter.setPointerCapture(event.pointerId));
+    splitter.addEventListener("pointermove", (event) => {
+      if (splitter.hasPointerCapture(event.pointerId)) set(window.innerHeight - event.clientY - 4);
+    });
+    splitter.addEventListener("keydown", (event) => {
+      const by = { ArrowUp: 24, ArrowDown: -24 }[event.key];
+      if (by) {
+        set(height() + by);
+        event.preventDefault();
+        event.stopPropagation();
+      }
+    });
+  };
+
+  // ---- Keys
+
+  const stepPe = (by) => {
+    const { machine, run, state } = KB;
+    const among = run && run.active.length ? run.active : machine.pes.map((_, pe) => pe);
+    const at = state.selected && state.selected.kind === "pe" ? among.indexOf(state.selected.id) : by > 0 ? -1 : 0;
+    KB.select("pe", among[(at + by + among.length) % among.length]);
+  };
+
+  const find = () => {
+    const box = document.querySelector('.panel:not([hidden]) input[type="search"]');
+    if (box) box.focus();
+  };
+
+  const KEYS = [
+    [" ", "space", "play or pause", () => KB.play(!KB.state.playing)],
+    [",", ",", "a step back in time", () => KB.step(-1)],
+    [".", ".", "a step on in time", () => KB.step(1)],
+    ["a", "a", "colours: average over the window", () => KB.set({ mode: "average" })],
+    ["m", "m", "colours: at the time of the slider", () => KB.set({ mode: "moment" })],
+    [
+      "w",
+      "w",
+      "next window of time: run, launches",
+      () => {
+        if (KB.run) KB.set({ window: (KB.state.window + 1) % KB.run.windows.length, bin: 0, mode: "average" });
+      },
+    ],
+    ["f", "f", "show the whole machine", () => KB.camera.fit(KB.machine.bounds)],
+    ["+", "+", "zoom in", () => KB.camera.zoomAt(1.4)],
+    ["-", "−", "zoom out", () => KB.camera.zoomAt(1 / 1.4)],
+    ["]", "]", "next PE", () => stepPe(1)],
+    ["[", "[", "PE before", () => stepPe(-1)],
+    ["z", "z", "zoom to what is selected", () => KB.map.zoomTo(KB.state.selected)],
+    ["Escape", "Esc", "deselect", () => KB.select(null)],
+    ...[1, 2, 3, 4, 5].map((number) => [
+      `${number}`,
+      `${number}`,
+      null,
+      () => KB.set({ tab: KB.tables.ids[number - 1] }),
+    ]),
+    ["/", "/", "find in the table", find],
+    ["t", "t", "light or dark", () => byId("theme").click()],
+    ["?", "?", "this list", () => byId("help").showModal()],
+  ];
+  const ALSO = [
+    ["1 … 5", "timeline, critical path, links, PEs, requests"],
+    ["arrows", "on the map: pan; on the slider: a step in time; in a table: rows; on the timeline: move"],
+    ["Enter", "on the map or in a table: zoom to it"],
+  ];
+
+  const startKeys = () => {
+    const listed = [...KEYS.filter(([, , what]) => what).map(([, shown, what]) => [shown, what]), ...ALSO];
+    byId("keys").append(
+      ...listed.flatMap(([shown, what]) => [el("dt", {}, el("kbd", { text: shown })), el("dd", { text: what })]),
+    );
+    byId("help-open").onclick = () => byId("help").showModal();
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
+      const { target } = event;
+      if (target.matches('input[type="search"], select, textarea')) return;
+      if (event.key === " " && target.matches("button")) return; // a button's own key
+      const key = KEYS.find(([name]) => name === (event.key === "=" ? "+" : event.key));
+      if (!key) return;
+      key[3]();
+      event.preventDefault();
+    });
+  };
+
+  // ---- Begin
+
+  const busiestWindow = () => {
+    // A launch tells more than the copies before it.
+    const launches = KB.run.windows.map((window, at) => [window.end_ps - window.start_ps, at]).slice(1);
+    return launches.length ? launches.sort((a, b) => b[0] - a[0])[0][1] : 0;
+  };
+
+  const start = async () => {
+    await KB.loadData(byId("data").textContent);
+    if (KB.run) KB.state.window = busiestWindow();
+    Object.assign(KB.state, KB.readAddress());
+    startTheme();
+    drawHeader();
+    for (const part of ["map", "details", "timebar", "tables", "live"]) KB[part].start();
+    startSplitter();
+    startKeys();
+    KB.notice(KB.problem);
+    KB.watch(["camera", "selected", "window", "bin", "mode", "tab"], KB.writeAddress);
+    KB.set({ ready: true });
+    document.documentElement.dataset.ready = "true";
+  };
+
+  start().catch((error) => {
+    document.documentElement.dataset.ready = "failed";
+    KB.notice(`This page could not be shown: ${error.message}`);
+    throw error;
+  });
+})();

@@ -1,0 +1,157 @@
+/* The critical path: what the time was spent on, what bounds it, and which lines of the kernel it goes through. */
+(() => {
+  const { el, format } = KB;
+
+  const table = (title, heads, rows) =>
+    el(
+      "section",
+      {},
+      el("h3", { text: title }),
+      el(
+        "table",
+        { class: "meters" },
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            ...heads.map((text) => el("th", { scope: "col", class: text === "source" ? "text" : null, text })),
+          ),
+        ),
+        el("tbody", {}, ...rows),
+      ),
+    );
+  const share = (part, colour) =>
+    el(
+      "td",
+      { class: "meter" },
+      el(
+        "span",
+        { class: "bar-cell" },
+        el("i", { style: `width:${(KB.clamp(part, 0, 1) * 100).toFixed(1)}%;background:${colour || "var(--accent)"}` }),
+      ),
+    );
+
+  const drawStrip = (canvas, path) => {
+    const { context, width, height } = KB.fitCanvas(canvas);
+    const all = path.end_ps - path.start_ps;
+    let x = 0;
+    for (const [part, ps] of path.spent) {
+      const length = (ps / all) * width;
+      context.fillStyle = KB.colours.part(KB.run.parts[part]);
+      context.fillRect(x, 0, Math.max(length - (length > 3 ? 1 : 0), 0.4), height);
+      x += length;
+    }
+  };
+
+  const spent = (path) => {
+    const all = path.end_ps - path.start_ps;
+    const rows = [...path.spent]
+      .sort((a, b) => b[1] - a[1])
+      .map(([part, ps]) => {
+        const name = KB.run.parts[part];
+        const colour = KB.colours.part(name);
+        return el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, el("span", { class: "swatch", style: `background:${colour}` }), name),
+          el("td", { text: format.ns(ps) }),
+          el("td", { text: format.share(ps / all) }),
+          share(ps / all, colour),
+        );
+      });
+    return table(`Spent on · ${format.time(all)}`, ["part", "ns", "share", ""], rows);
+  };
+
+  const amount = (amount, unit) =>
+    unit === "bytes" || unit === "B" ? format.size(amount) : `${format.count(amount)} ${unit}`;
+
+  const bounds = (path) => {
+    const all = path.end_ps - path.start_ps;
+    const rows = path.bounds.map(([resource, where, work, unit, , ps]) =>
+      el(
+        "tr",
+        { title: `${where}: ${amount(work, unit)}` },
+        el("th", { scope: "row", text: resource }),
+        el("td", { text: format.ns(ps) }),
+        el("td", { text: format.share(ps / all) }),
+        share(ps / all),
+      ),
+    );
+    const beyond = path.differences.map(([what, ps]) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row", text: what }),
+        el("td", { text: format.ns(ps) }),
+        el("td", { text: format.share(ps / all) }),
+        share(ps / all),
+      ),
+    );
+    const found = [table("At least, by resource", ["resource", "ns", "of the time", ""], rows)];
+    if (beyond.length)
+      found.push(table("Beyond the largest of them", ["meanwhile the path was in", "ns", "share", ""], beyond));
+    return el("div", {}, ...found);
+  };
+
+  const lines = (path) => {
+    if (!path.lines) return null;
+    const all = path.end_ps - path.start_ps;
+    const rows = path.lines.map(([line, source, ps]) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row", text: line }),
+        el("td", { class: "source", text: source, title: source }),
+        el("td", { text: format.share(ps / all) }),
+        share(ps / all),
+      ),
+    );
+    return table(`Lines of ${path.file}`, ["line", "source", "on the path", ""], rows);
+  };
+
+  const draw = (panel) => {
+    const { run, state } = KB;
+    const path = run.paths[state.path];
+    const choice = el(
+      "select",
+      { "aria-label": "Path of", onchange: (event) => KB.set({ path: Number(event.target.value) }) },
+      ...run.paths.map((each, at) =>
+        el("option", { value: at, text: at ? `launch ${each.name}` : "the run", selected: at === state.path }),
+      ),
+    );
+    const strip = el("canvas", { "aria-hidden": "true" });
+    panel.replaceChildren(
+      el(
+        "div",
+        { class: "controls" },
+        el("label", { class: "field" }, "Critical path of ", choice),
+        el("span", { text: `${format.count(path.steps.length)} steps from submission to completion, without a gap` }),
+      ),
+      el(
+        "div",
+        { class: "path" },
+        el("div", { class: "strip" }, strip),
+        spent(path),
+        bounds(path),
+        lines(path) || el("span", {}),
+      ),
+    );
+    requestAnimationFrame(() => drawStrip(strip, path));
+  };
+
+  KB.path = {
+    make(panel) {
+      if (KB.state.window > 0)
+        KB.state.path = Math.max(
+          0,
+          KB.run.paths.findIndex((each) => each.name === KB.run.windows[KB.state.window].name),
+        );
+      KB.watch(["path", "theme", "tab"], () => {
+        if (!panel.hidden) draw(panel);
+      });
+      draw(panel);
+    },
+  };
+})();

@@ -1,0 +1,137 @@
+/* What the page shows: one object, changed by `KB.set`, which tells those who asked once before the next frame.
+   The part that makes a link worth sending is kept in the address: #w=1&t=37&v=x,y,scale&s=pe:0.3.5&tab=links */
+(() => {
+  const BINS_A_SECOND = 24;
+
+  KB.state = {
+    window: 0,
+    bin: 0,
+    mode: "average",
+    engine: -1,
+    scale: "full",
+    selected: null,
+    hover: null,
+    tab: "timeline",
+    theme: "light",
+    playing: false,
+    path: 0,
+    camera: null,
+  };
+
+  const listeners = [];
+  let changed = new Set();
+  let waiting = false;
+
+  /** Call `listener(changed names)` whenever one of `names` has changed. */
+  KB.watch = (names, listener) => listeners.push({ names, listener });
+
+  KB.set = (patch) => {
+    for (const [name, value] of Object.entries(patch)) {
+      if (KB.state[name] === value) continue;
+      KB.state[name] = value;
+      changed.add(name);
+    }
+    if (changed.size && !waiting) {
+      waiting = true;
+      requestAnimationFrame(KB.flush);
+    }
+  };
+
+  KB.flush = () => {
+    waiting = false;
+    const now = changed;
+    changed = new Set();
+    for (const { names, listener } of listeners) if (names.some((name) => now.has(name))) listener(now);
+  };
+
+  /** The window that is shown, and the bin whose figures are: -1 for all of it. */
+  KB.current = () => (KB.run ? KB.run.window(KB.state.window) : null);
+  KB.shownBin = () => (KB.state.mode === "average" ? -1 : KB.state.bin);
+
+  KB.select = (kind, id) => KB.set({ selected: kind === null ? null : { kind, id } });
+  KB.isSelected = (kind, id) =>
+    KB.state.selected !== null && KB.state.selected.kind === kind && KB.state.selected.id === id;
+
+  /** Show the moment `ps`. */
+  KB.goTo = (ps) => {
+    const window = KB.current();
+    if (window) KB.set({ bin: window.binAt(ps), mode: "moment" });
+  };
+
+  KB.step = (bins) => {
+    const window = KB.current();
+    if (window) KB.set({ bin: KB.clamp(KB.state.bin + bins, 0, window.bins - 1), mode: "moment" });
+  };
+
+  let timer = 0;
+  KB.play = (wanted) => {
+    const window = KB.current();
+    if (!window) return;
+    clearInterval(timer);
+    if (wanted) {
+      if (KB.state.bin >= window.bins - 1 || KB.state.mode === "average") KB.set({ bin: 0 });
+      timer = setInterval(() => {
+        if (KB.state.bin >= KB.current().bins - 1) KB.play(false);
+        else KB.step(1);
+      }, 1000 / BINS_A_SECOND);
+    }
+    KB.set({ playing: wanted, ...(wanted ? { mode: "moment" } : {}) });
+  };
+
+  const nameOfSelection = ({ kind, id }) => {
+    const { machine } = KB;
+    if (kind === "pe") return `pe:${machine.pes[id].slice(0, 3).join(".")}`;
+    if (kind === "cube") return `cube:${id}`;
+    if (kind === "node") return `node:${machine.nodes.id[id]}`;
+    return `link:${machine.nodes.id[machine.edges.src[id]]}>${machine.nodes.id[machine.edges.dst[id]]}`;
+  };
+
+  const selectionOfName = (text) => {
+    const { machine } = KB;
+    const [kind, rest] = [text.slice(0, text.indexOf(":")), text.slice(text.indexOf(":") + 1)];
+    if (kind === "pe") {
+      const id = machine.peAt(...rest.split(".").map(Number));
+      return id === undefined ? null : { kind, id };
+    }
+    if (kind === "cube") {
+      const [sip, cube] = rest.split(".").map(Number);
+      return machine.sips[sip] && machine.sips[sip].cubes[cube] ? { kind, id: rest } : null;
+    }
+    if (kind === "node") return machine.nodeById.has(rest) ? { kind, id: machine.nodeById.get(rest) } : null;
+    const [src, dst] = rest.split(">").map((id) => machine.nodeById.get(id));
+    const id = machine.edges.src.findIndex((each, at) => each === src && machine.edges.dst[at] === dst);
+    return id < 0 ? null : { kind: "edge", id };
+  };
+
+  KB.writeAddress = () => {
+    const { state } = KB;
+    const words = [];
+    if (KB.run) {
+      words.push(`w=${state.window}`);
+      if (state.mode === "moment") words.push(`t=${state.bin}`);
+    }
+    if (state.camera) words.push(`v=${state.camera.map((each) => each.toFixed(2)).join(",")}`);
+    if (state.selected) words.push(`s=${nameOfSelection(state.selected)}`);
+    words.push(`tab=${state.tab}`);
+    history.replaceState(null, "", `#${words.join("&")}`);
+  };
+
+  /** What the address asks for, as far as this machine and this run have it. */
+  KB.readAddress = () => {
+    const given = new URLSearchParams(decodeURIComponent(location.hash.slice(1)).replaceAll("+", "%2B"));
+    const patch = {};
+    if (KB.run) {
+      const window = Number(given.get("w"));
+      if (given.has("w") && KB.run.windows[window]) patch.window = window;
+      const bin = Number(given.get("t"));
+      if (given.has("t") && Number.isInteger(bin) && bin >= 0 && bin < KB.run.windows[patch.window || 0].bins) {
+        Object.assign(patch, { bin, mode: "moment" });
+      }
+    }
+    const camera = (given.get("v") || "").split(",").map(Number);
+    if (camera.length === 3 && camera.every(Number.isFinite) && camera[2] > 0) patch.camera = camera;
+    if (given.has("s")) patch.selected = selectionOfName(given.get("s"));
+    if (given.has("tab")) patch.tab = given.get("tab");
+    return patch;
+  };
+})();

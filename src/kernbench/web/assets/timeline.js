@@ -1,0 +1,237 @@
+/* Timelines: requests, the critical path, and either all PEs as a picture or the engines of the selected PE. */
+(() => {
+  const { el, format } = KB;
+  const { axis, LEFT, RIGHT, ROW } = KB.tracks;
+  const AXIS = 22;
+  const LEAST_PS = 100;
+
+  let canvas;
+  let cursor; // over the canvas: the moment shown, which moves more often than what is below it
+  let note;
+  let tracks = [];
+
+  const show = (from, to) => {
+    const window = KB.current();
+    const length = KB.clamp(to - from, Math.min(LEAST_PS, window.span), window.span);
+    const start = KB.clamp(from, window.start_ps, window.end_ps - length);
+    [axis.from, axis.to] = [start, start + length];
+    draw();
+  };
+
+  const makeTracks = () => {
+    const { run, state } = KB;
+    const found = [KB.tracks.requests(), KB.tracks.path()];
+    const active = state.selected && state.selected.kind === "pe" ? run.activeAt[state.selected.id] : -1;
+    if (active >= 0) {
+      run.rows.forEach((_, row) => {
+        if (run.spanCount(active, row)) found.push(KB.tracks.engine(active, row));
+      });
+      note.textContent = `${KB.machine.nameOfPe(state.selected.id)} · Esc: all PEs`;
+    } else if (run.active.length) {
+      found.push(KB.tracks.pes());
+      note.textContent = "all PEs · click one for its engines";
+    } else {
+      note.textContent = "no PE did anything";
+    }
+    tracks = found;
+  };
+
+  // ---- Drawing
+
+  const drawAxis = (context, width, height) => {
+    const { page } = KB.colours;
+    const aim = axis.span / Math.max(2, (width - LEFT) / 110);
+    const power = 10 ** Math.floor(Math.log10(aim));
+    const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= aim);
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    for (let tick = Math.ceil(axis.from / step) * step; tick <= axis.to; tick += step) {
+      const x = axis.x(tick, width);
+      context.fillStyle = page.line;
+      context.fillRect(x, AXIS, 1, height - AXIS);
+      context.fillStyle = page.muted;
+      if (x < width - 40) context.fillText(tick === 0 ? "0" : format.moment(tick, step), x, AXIS / 2);
+    }
+  };
+
+  const draw = () => {
+    if (!canvas.isConnected || !canvas.offsetParent) return;
+    const needed = AXIS + tracks.reduce((sum, track) => sum + track.height + 3, 0) + 8;
+    canvas.style.height = `${Math.max(needed, canvas.parentElement.clientHeight)}px`;
+    const { context, width, height } = KB.fitCanvas(canvas);
+    const { page } = KB.colours;
+    context.clearRect(0, 0, width, height);
+    context.font = `11px ${KB.scene.FONT}`;
+    drawAxis(context, width, height);
+    let y = AXIS;
+    for (const track of tracks) {
+      track.top = y;
+      track.draw(context, width, y);
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillStyle = page.ink;
+      context.fillText(track.name, 14, y + ROW / 2);
+      y += track.height + 3;
+      context.fillStyle = page.line;
+      context.fillRect(0, y - 2, width, 1);
+    }
+    drawCursor();
+  };
+
+  const drawCursor = () => {
+    cursor.style.height = canvas.style.height;
+    const { context, width, height } = KB.fitCanvas(cursor);
+    const { page } = KB.colours;
+    context.clearRect(0, 0, width, height);
+    if (KB.state.mode === "moment") {
+      const window = KB.current();
+      const [a, b] = [axis.x(window.binStart(KB.state.bin), width), axis.x(window.binStart(KB.state.bin + 1), width)];
+      if (b >= LEFT) {
+        context.fillStyle = page.ink;
+        context.globalAlpha = 0.12;
+        context.fillRect(Math.max(a, LEFT), AXIS, Math.max(1, b - Math.max(a, LEFT)), height);
+        context.globalAlpha = 0.8;
+        context.fillRect(Math.max(a, LEFT), AXIS, 1, height);
+        context.globalAlpha = 1;
+      }
+    }
+  };
+
+  // ---- The pointer and the keyboard
+
+  const place = (event) => {
+    const { left, top, width } = canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - left, event.clientY - top];
+    const track = tracks.find((each) => y >= each.top && y < each.top + each.height);
+    return { x, y, width, ps: axis.ps(x, width), track, dy: track ? y - track.top : 0 };
+  };
+
+  const hint = (event) => {
+    const tip = KB.byId("tooltip");
+    const { ps, track, dy, x } = place(event);
+    const found = track && x >= LEFT ? track.at(ps, dy) : null;
+    tip.hidden = !found;
+    if (!found) return;
+    tip.replaceChildren(
+      KB.el("b", { text: found[0] }),
+      KB.el("br"),
+      KB.el("span", { text: found[1] }),
+      KB.el("br"),
+      KB.el("span", { text: `at ${format.moment(ps, axis.span / 500)}` }),
+    );
+    // The tooltip belongs to the map, whose corner is where positions count from.
+    const stage = tip.parentElement.getBoundingClientRect();
+    tip.style.left = `${KB.clamp(event.clientX - stage.left + 14, 4, stage.width - tip.offsetWidth - 4)}px`;
+    tip.style.top = `${stage.height - tip.offsetHeight - 8}px`;
+  };
+
+  const zoom = (factor, ps) => show(ps - (ps - axis.from) * factor, ps + (axis.to - ps) * factor);
+
+  const listen = () => {
+    let drag = null;
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+          const by = ((event.deltaX || event.deltaY) / canvas.clientWidth) * axis.span;
+          show(axis.from + by, axis.to + by);
+        } else if (
+          event.ctrlKey ||
+          event.altKey ||
+          canvas.parentElement.scrollHeight <= canvas.parentElement.clientHeight + 1
+        ) {
+          zoom(Math.exp(event.deltaY * 0.0016), place(event).ps);
+        } else return; // a plain wheel scrolls through the rows where there are more than can be seen
+        event.preventDefault();
+      },
+      { passive: false },
+    );
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      drag = { x: event.clientX, from: axis.from, to: axis.to, moved: false };
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (!drag) {
+        hint(event);
+        return;
+      }
+      const by = ((drag.x - event.clientX) / (canvas.clientWidth - LEFT - RIGHT)) * (drag.to - drag.from);
+      drag.moved = drag.moved || Math.abs(drag.x - event.clientX) > 3;
+      if (drag.moved) show(drag.from + by, drag.to + by);
+    });
+    canvas.addEventListener("pointerup", (event) => {
+      const still = drag && !drag.moved;
+      drag = null;
+      if (!still) return;
+      const { x, ps, track, dy } = place(event);
+      if (x >= LEFT) KB.goTo(ps);
+      if (track && track.pick) track.pick(ps, dy);
+    });
+    canvas.addEventListener("pointerleave", () => {
+      KB.byId("tooltip").hidden = true;
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const middle = (axis.from + axis.to) / 2;
+      const by = axis.span / 8;
+      const keys = {
+        "+": () => zoom(0.7, middle),
+        "=": () => zoom(0.7, middle),
+        "-": () => zoom(1.4, middle),
+        ArrowLeft: () => show(axis.from - by, axis.to - by),
+        ArrowRight: () => show(axis.from + by, axis.to + by),
+      };
+      if (!keys[event.key]) return;
+      keys[event.key]();
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  };
+
+  const wholeWindow = () => {
+    const window = KB.current();
+    [axis.from, axis.to] = [window.start_ps, window.end_ps];
+  };
+
+  KB.timeline = {
+    make(panel) {
+      canvas = el("canvas", {
+        tabindex: "0",
+        role: "img",
+        "aria-label": "Timeline. Plus and minus zoom, arrow keys move, a click shows that moment.",
+      });
+      cursor = el("canvas", { "aria-hidden": "true" });
+      note = el("span", {});
+      panel.append(
+        el(
+          "div",
+          { class: "timeline" },
+          el(
+            "div",
+            { class: "controls" },
+            note,
+            el("button", {
+              type: "button",
+              text: "Whole window",
+              onclick: () => {
+                wholeWindow();
+                draw();
+              },
+            }),
+            el("span", { text: "drag: move · Ctrl + wheel, + −: zoom · click: show that moment" }),
+          ),
+          el("div", { class: "scroll" }, canvas, cursor),
+        ),
+      );
+      listen();
+      wholeWindow();
+      makeTracks();
+      KB.watch(["selected", "engine", "window", "theme", "scale", "bin", "mode", "tab", "size", "dock"], (changed) => {
+        if (changed.has("window")) wholeWindow();
+        if (["selected", "engine", "window"].some((name) => changed.has(name))) makeTracks();
+        if ([...changed].every((name) => name === "bin" || name === "mode") && KB.state.scale === "full") drawCursor();
+        else draw();
+      });
+      new ResizeObserver(draw).observe(canvas.parentElement);
+    },
+  };
+})();

@@ -1,0 +1,148 @@
+"""A machine as the page draws it: parts as rectangles in mm, links as polylines, everything in columns."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from kernbench.common.ids import pe_part
+from kernbench.topology.builder import DEFAULT_NAME, Topology, topology_file
+from kernbench.topology.export import machine_rows
+from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, Point, Rect
+from kernbench.topology.graph import Graph, Node
+from kernbench.topology.shapes import CubeShapes, shapes_of
+from kernbench.web.packing import Json
+from kernbench.web.wires import Wires
+
+PE_MIDDLE = PE_FLOORPLAN[1][1]
+PACKAGE_MARGIN_MM = 0.8
+PORT_MM = (1.3, 1.3)
+DIGITS = 4
+
+
+def machine_view(topology: Topology) -> dict[str, Json]:
+    """The machine for the page; lengths in mm, bandwidths in GB/s, times in ns.
+
+    ``nodes`` and ``edges`` are in the order of the graph, ``pes`` in that of ``Graph.pes``.
+    """
+    graph = topology.topology_obj
+    kinds = list(graph.count_of_kinds())
+    return {
+        "digest": topology.digest,
+        "facts": [("source", source_name(topology)), *machine_rows(topology)[1:]],
+        "ns_per_mm": graph.spec.ns_per_mm,
+        "slice_bw_gbs": graph.spec.cube.slice_bw_gbs,
+        "kinds": kinds,
+        "sips": _sips(graph),
+        "nodes": _nodes(graph, kinds),
+        "pes": _pes(graph),
+        "edges": _edges(graph),
+    }
+
+
+def source_name(topology: Topology) -> str:
+    """Where the machine comes from; where the package lies on this computer is nobody's business."""
+    packaged = topology.source == topology_file(DEFAULT_NAME)
+    return "the packaged machine" if packaged else topology.source
+
+
+def _sips(graph: Graph) -> Json:
+    """Of each SIP its package, its IO chiplet and its cubes."""
+    geometry = MachineGeometry(graph.spec)
+    found: list[Json] = []
+    for sip in range(graph.spec.num_sips):
+        outline = geometry.sip(sip)
+        cubes = [_rect(geometry.cube_rect(outline, cube)) for cube in range(graph.spec.cubes_per_sip)]
+        chiplet = geometry.chiplet(outline).rect
+        found.append({"package": _rect(_package(outline)), "chiplet": _rect(chiplet), "cubes": cubes})
+    return found
+
+
+def _package(dies: Rect) -> Rect:
+    margin = PACKAGE_MARGIN_MM
+    return Rect(dies.x - margin, dies.y - margin, dies.w + 2 * margin, dies.h + 2 * margin)
+
+
+def _nodes(graph: Graph, kinds: list[str]) -> Json:
+    shapes, block = shapes_of(graph), _chiplet_block(graph)
+    nodes = list(graph.nodes.values())
+    sizes = [_size(shapes, block, node) for node in nodes]
+    return {
+        "id": [node.id for node in nodes],
+        "kind": [kinds.index(node.kind) for node in nodes],
+        "impl": _indexed([node.impl for node in nodes]),
+        "x": [round(node.pos_mm[0], DIGITS) for node in nodes],
+        "y": [round(node.pos_mm[1], DIGITS) for node in nodes],
+        "w": [round(size[0], DIGITS) for size in sizes],
+        "h": [round(size[1], DIGITS) for size in sizes],
+        "sip": [_or_none(node.sip) for node in nodes],
+        "cube": [_or_none(node.cube) for node in nodes],
+        "pe": [_or_none(node.pe) for node in nodes],
+        "overhead_ns": [node.attrs.overhead_ns for node in nodes],
+    }
+
+
+def _or_none(coordinate: int | None) -> int:
+    """-1 for a coordinate that does not apply: columns of the page are of numbers."""
+    return -1 if coordinate is None else coordinate
+
+
+def _indexed(texts: list[str]) -> Json:
+    names = list(dict.fromkeys(texts))
+    at = {name: number for number, name in enumerate(names)}
+    return {"names": names, "at": [at[text] for text in texts]}
+
+
+def _chiplet_block(graph: Graph) -> Point:
+    """How large the parts of an IO chiplet are drawn, long side along the chiplet."""
+    size = graph.spec.sip.io_chiplet.size_mm
+    long, short = min(7.0, 0.18 * size.w), min(1.7, 0.3 * size.h)
+    return (long, short) if graph.spec.sip.io_chiplet.edge in {"N", "S"} else (short, long)
+
+
+def _size(shapes: CubeShapes, block: Point, node: Node) -> Point:
+    if node.pe is not None:
+        return shapes.pe_part
+    if node.kind == "ucie":
+        return shapes.ucie(node.side) if node.cube is not None else PORT_MM
+    sizes = {
+        "host": HOST_MM,
+        "switch": SWITCH_MM,
+        "sip_port": PORT_MM,
+        "noc_router": shapes.router,
+        "xbar": shapes.xbar,
+        "hbm_ctrl": shapes.hbm,
+        "m_cpu": shapes.middle,
+        "sram": shapes.middle,
+    }
+    return sizes.get(node.kind, block)
+
+
+def _pes(graph: Graph) -> Json:
+    """Coordinates, outline and the HBM slice nearby of each PE."""
+    w, h = shapes_of(graph).pe
+    found: list[Json] = []
+    for sip, cube, pe in graph.pes():
+        x, y = graph.node(pe_part(sip, cube, pe, PE_MIDDLE)).pos_mm
+        found.append([sip, cube, pe, *_rect(Rect(x - w / 2, y - h / 2, w, h)), graph.local_slice(pe)])
+    return found
+
+
+def _edges(graph: Graph) -> Json:
+    wires, edges = Wires(graph), graph.edges
+    number = {node: at for at, node in enumerate(graph.nodes)}
+    return {
+        "src": [number[edge.src] for edge in edges],
+        "dst": [number[edge.dst] for edge in edges],
+        "class": _indexed([edge.link_class for edge in edges]),
+        "bw_gbs": [edge.bw_gbs for edge in edges],
+        "length_mm": [round(edge.length_mm, DIGITS) for edge in edges],
+        "hop_ns": [round(graph.hop_overhead_ns(edge), 6) for edge in edges],
+        "fifo_bytes": [edge.fifo_bytes for edge in edges],
+        "way": [way for way, _ in wires.of_edge],
+        "against": [int(against) for _, against in wires.of_edge],
+        "ways": [[round(each, DIGITS) for each in chain.from_iterable(path)] for path in wires.paths],
+    }
+
+
+def _rect(rect: Rect) -> list[float]:
+    return [round(each, DIGITS) for each in (rect.x, rect.y, rect.w, rect.h)]

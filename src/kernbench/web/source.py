@@ -1,0 +1,91 @@
+"""What a page is made from: a machine with or without a run, or a page that is there already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kernbench.common.errors import InputError
+from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.bench_result import BenchResult
+from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.topology.builder import resolve_topology, topology_file
+from kernbench.web.observer import observe_run
+from kernbench.web.page import Page, make_page
+
+BENCH_PREFIX = "bench."
+_PYTHON = ".py"
+
+
+class Source(Protocol):
+    """Gives a page, and says which files it depends on."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What to look at for changes."""
+
+    def content(self) -> str:
+        """The page as it is now. KernbenchError when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A page, and how the run that it shows went; None: it shows none."""
+
+    page: Page
+    result: BenchResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """A machine, and a bench that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes them."""
+
+    bench: str | None = None
+    topology: str | None = None
+    overrides: tuple[str, ...] = ()
+    device: str = "all"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The topology, and the bench's file when the user named one."""
+        machine = Path(topology_file(self.topology))
+        before, python, _ = (self.bench or "").rpartition(_PYTHON)
+        return (machine, Path(before + python)) if python else (machine,)
+
+    def make(self) -> Made:
+        """Run, and make the page. InputError for a machine, a bench, a device or parameters that cannot be used."""
+        params = tuple(text for text in self.overrides if text.startswith(BENCH_PREFIX))
+        machine = resolve_topology(self.topology, [text for text in self.overrides if text not in params])
+        if self.bench is None:
+            if params:
+                raise InputError(f"--set {params[0]}: there is no bench; say which with --bench NAME")
+            return Made(make_page(machine), None)
+        bench, device = load_bench(self.bench), DeviceSelector(self.device)
+        resolve_device(device, machine.spec)
+        run = observe_run(machine, bench, device, params)
+        return Made(make_page(machine, run), run.result)
+
+    def content(self) -> str:
+        """The page of a new run."""
+        return self.make().page.content
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A page that was made before."""
+
+    path: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The page itself."""
+        return (self.path,)
+
+    def content(self) -> str:
+        """What is in the file. InputError when it cannot be read."""
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InputError(f"{self.path}: cannot be read: {why}") from error

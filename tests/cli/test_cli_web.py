@@ -1,0 +1,106 @@
+"""``kernbench web``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.cli import web_command
+from kernbench.web.server import PageServer, Shelf
+from kernbench.web.watch import Watcher
+
+Run = Callable[..., Any]
+SMALL = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=1")
+GEMM = ("--bench", "gemm-single-pe", "--set", "bench.m=64", "--set", "bench.k=64", "--set", "bench.n=64")
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Watcher]:
+    """What would have been served; the command then ends as if the user had interrupted it."""
+    found: list[Watcher] = []
+
+    def serve(watcher: Watcher, tell: Callable[[str], None]) -> None:
+        found.append(watcher)
+        watcher.server.server_close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(web_command, "serve", serve)
+    return found
+
+
+def test_a_page_of_the_machine(kernbench: Run) -> None:
+    ran = kernbench("web", *SMALL)
+    assert ran.code == 0
+    assert Path("report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "report.html" in ran.out
+    assert "report.html.config.yaml" in ran.err
+
+
+def test_a_page_of_a_run(kernbench: Run) -> None:
+    ran = kernbench("web", *SMALL, *GEMM, "--out", "gemm.html", "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["page"], document["bench"], document["status"]) == (
+        0,
+        "gemm.html",
+        "gemm-single-pe",
+        "ok",
+    )
+    assert document["nbytes"] == Path("gemm.html").stat().st_size
+    assert document["sim_ns"] > 0
+
+
+def test_a_run_that_fails_has_a_page_and_ends_with_1(kernbench: Run) -> None:
+    Path("mine.py").write_text(
+        'def run(torch):\n    torch.zeros(64, dtype="f16", name="x")\n    raise ValueError("no")\n'
+    )
+    ran = kernbench("web", *SMALL, "--bench", "mine.py")
+    assert ran.code == 1
+    assert "mine.py:3" in ran.err
+    assert Path("report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--bench", "gemm-singel-pe"), "gemm-single-pe"),
+        (("--set", "bench.m=64"), "--bench"),
+        (("--out", "no/such/folder.html"), "no/such/folder.html"),
+        (("--bench", "gemm-single-pe", "--device", "sip:7"), "sip:7"),
+        (("page.html",), "--port"),
+        (("page.html", "--port", "0"), "page.html"),
+        (("page.html", "--port", "0", "--bench", "gemm-single-pe"), "page.html"),
+        (("--port", "70000"), "70000"),
+    ],
+)
+def test_bad_input_ends_with_2(kernbench: Run, arguments: tuple[str, ...], told: str) -> None:
+    ran = kernbench("web", *arguments)
+    assert ran.code == 2
+    assert told in ran.err
+    assert not list(Path().iterdir())
+
+
+def test_a_port_that_is_taken_is_found_before_the_run(kernbench: Run) -> None:
+    with PageServer(Shelf(), 0) as other:
+        ran = kernbench("web", *GEMM, "--port", str(other.server_address[1]))
+    assert ran.code == 2
+    assert "--port" in ran.err
+
+
+def test_a_served_run_is_not_written(kernbench: Run, served: list[Watcher]) -> None:
+    ran = kernbench("web", *SMALL, *GEMM, "--port", "0")
+    assert ran.code == 130
+    assert served[0].server.shelf.page.startswith(b"<!doctype html>")
+    assert served[0].server.url in ran.out
+    assert not list(Path().iterdir())
+
+
+def test_a_page_that_is_there_is_served(kernbench: Run, served: list[Watcher]) -> None:
+    kernbench("web", *SMALL)
+    ran = kernbench("web", "report.html", "--port", "0")
+    assert ran.code == 130
+    assert served[0].source.files == (Path("report.html"),)
+    assert b"kernbench-version" in served[0].server.shelf.page

@@ -1,0 +1,30 @@
+"""A small machine, a run on it, and the page of that run."""
+
+from __future__ import annotations
+
+import pytest
+from web_support import GEMM
+
+import kernbench.benches
+from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.web.observer import ObservedRun, observe_run
+from kernbench.web.page import Page, make_page
+
+BENCHES = kernbench.benches.__name__
+
+
+@pytest.fixture(scope="session")
+def machine() -> Topology:
+    return resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=2", "sip.cube_mesh.h=1"])
+
+
+@pytest.fixture(scope="session")
+def gemm(machine: Topology) -> ObservedRun:
+    return observe_run(machine, load_bench("gemm-single-pe"), DeviceSelector("all"), GEMM)
+
+
+@pytest.fixture(scope="session")
+def page(machine: Topology, gemm: ObservedRun) -> Page:
+    return make_page(machine, gemm)

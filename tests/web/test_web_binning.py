@@ -1,0 +1,56 @@
+"""How amounts fall into bins, and intervals into spans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.web.binning import Spans, Window, union
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=30)
+
+
+def column(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(0, 500), st.integers(1, 900), st.integers(0, 9999))), bins=st.integers(1, 40)
+)
+def test_nothing_is_lost_between_bins(gaps: list[tuple[int, int, int]], bins: int) -> None:
+    starts, ends, at = [], [], 0
+    for gap, length, _ in gaps:
+        starts.append(at + gap)
+        ends.append(at + gap + length)
+        at = ends[-1]
+    spans = Spans(column(*starts), column(*ends), column(*(amount for *_, amount in gaps)))
+    found = spans.within(Window("all", 0, max(at, 1), bins).edges)
+    assert found.sum() == spans.amounts.sum()
+    assert (found >= 0).all()
+
+
+def test_an_amount_is_spread_evenly() -> None:
+    spans = Spans(column(0), column(100), column(1000))
+    assert spans.within(column(0, 10, 60, 100, 200)).tolist() == [100, 500, 400, 0]
+
+
+def test_what_lies_outside_a_window_is_not_in_it() -> None:
+    spans = Spans(column(0, 50), column(10, 60), column(7, 9))
+    assert spans.within(column(20, 40, 80)).tolist() == [0, 9]
+
+
+@pytest.mark.parametrize("bins", [1, 7, 240])
+def test_a_window_is_cut_from_end_to_end(bins: int) -> None:
+    edges = Window("w", 17, 1017, bins).edges
+    assert (edges[0], edges[-1], edges.size) == (17, 1017, bins + 1)
+
+
+@given(INTERVALS)
+def test_a_union_covers_what_its_intervals_do(given_: list[tuple[int, int]]) -> None:
+    starts, ends = column(*(s for s, _ in given_)), column(*(s + n for s, n in given_))
+    covered = {ps for start, length in given_ for ps in range(start, start + length)}
+    found = union(starts, ends)
+    assert found.amounts.sum() == len(covered)
+    assert (found.starts[1:] > found.ends[:-1]).all()

@@ -1,0 +1,267 @@
+"""The page in headless Chromium; left out where none is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from headless import Page as Tab
+from headless import browser, find_chromium
+
+from kernbench.sim_engine.statistics import union_ps
+from kernbench.topology.builder import Topology
+from kernbench.web.observer import ObservedRun
+from kernbench.web.page import Page, make_page
+from kernbench.web.server import PageServer, Shelf
+
+CHROMIUM = find_chromium()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+PICTURE = "document.getElementById('layer-heat').toDataURL()"
+DETAILS = "document.getElementById('details').innerText"
+CHOSEN = "KB.state.selected && KB.machine.nameOfPe(KB.state.selected.id)"
+FIRST_PE = "SIP 0 · cube 0 · PE 0"
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    assert CHROMIUM is not None
+    with browser(CHROMIUM) as made:
+        made.resize(1280, 800)
+        made.prefer("light")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def address(page: Page, tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("web") / "page.html"
+    page.write(place)
+    return place.as_uri()
+
+
+@pytest.fixture
+def opened(tab: Tab, address: str) -> Iterator[Tab]:
+    """The page of a run; no test may make it complain."""
+    tab.problems.clear()
+    tab.open(address)
+    yield tab
+    assert tab.problems == []
+
+
+def place_of_pe(tab: Tab, pe: int) -> tuple[float, float]:
+    """Where on the screen the middle of a PE is."""
+    found: dict[str, Any] = tab.ask(
+        f"(() => {{ const [x, y, w, h] = KB.machine.pes[{pe}].slice(3, 7);"
+        " const [px, py] = KB.camera.toScreen(x + w / 2, y + h / 2);"
+        " const box = document.getElementById('map').getBoundingClientRect();"
+        " return {x: px + box.left, y: py + box.top}; })()"
+    )
+    return found["x"], found["y"]
+
+
+def test_it_loads_without_a_complaint(opened: Tab) -> None:
+    assert opened.ask("document.documentElement.dataset.ready") == "true"
+    assert opened.ask("document.getElementById('notice').hidden")
+
+
+def test_it_shows_everything_of_the_machine_at_first(opened: Tab) -> None:
+    corners = opened.ask(
+        "(() => { const [x, y, w, h] = KB.machine.bounds;"
+        " return [...KB.camera.toScreen(x, y), ...KB.camera.toScreen(x + w, y + h)]; })()"
+    )
+    width, height = opened.ask("[KB.camera.width, KB.camera.height]")
+    assert min(corners[:2]) >= 0
+    assert corners[2] <= width
+    assert corners[3] <= height
+
+
+def test_the_slider_changes_the_picture(opened: Tab) -> None:
+    opened.ask("document.getElementById('time').focus()")
+    opened.press("Home", 36)
+    first = opened.ask(PICTURE)
+    for _ in range(3):
+        opened.press("PageUp", 33)
+    assert opened.ask("KB.state.bin") > 0
+    assert opened.ask(PICTURE) != first
+
+
+def test_an_arrow_key_is_one_step_in_time(opened: Tab) -> None:
+    opened.ask("document.getElementById('time').focus()")
+    opened.press("ArrowRight", 39)
+    assert opened.ask("[KB.state.bin, KB.state.mode]") == [1, "moment"]
+    assert opened.ask("document.getElementById('time').getAttribute('aria-valuetext')")
+
+
+def test_play_moves_on(opened: Tab) -> None:
+    opened.press(" ", 32)
+    opened.wait_for("KB.state.bin >= 3")
+    opened.press(" ", 32)
+    assert opened.ask("KB.state.playing") is False
+
+
+def test_a_click_on_a_pe_shows_its_numbers(opened: Tab, gemm: ObservedRun) -> None:
+    opened.ask("KB.set({window: 0, mode: 'average'})")
+    opened.click(*place_of_pe(opened, 0))
+    text = opened.ask(DETAILS)
+    busy = union_ps((work.start_ps, work.end_ps) for work in gemm.engine.log.works if work.engine == "GEMM")
+    assert text.startswith(FIRST_PE)
+    assert f"GEMM\t{busy / 1000:,.1f}" in text
+
+
+def test_a_tooltip_tells_what_the_pointer_is_on(opened: Tab) -> None:
+    opened.point(*place_of_pe(opened, 0))
+    assert opened.ask("document.getElementById('tooltip').innerText").startswith(f"{FIRST_PE}\nany engine busy")
+
+
+def test_a_click_on_an_idle_pe_says_that_it_did_nothing(opened: Tab) -> None:
+    opened.click(*place_of_pe(opened, 5))
+    assert "did nothing" in opened.ask(DETAILS)
+
+
+def test_the_numbers_of_a_link_are_those_of_the_run(opened: Tab, gemm: ObservedRun) -> None:
+    opened.ask("KB.set({window: 0, mode: 'average', selected: {kind: 'edge', id: 0}})")
+    opened.settle()
+    edge = gemm.engine.machine.graph.edges[0]
+    nbytes = gemm.engine.machine.network.links[edge.src, edge.dst].nbytes
+    assert f"{nbytes / 1024:,.1f} KiB" in opened.ask(DETAILS)
+
+
+def test_pes_can_be_stepped_through_by_keyboard(opened: Tab) -> None:
+    opened.press("]")
+    assert opened.ask(CHOSEN) == FIRST_PE
+    assert FIRST_PE in opened.ask("document.getElementById('said').textContent")
+    opened.press("Escape", 27)
+    assert opened.ask("KB.state.selected") is None
+
+
+def test_the_map_moves_by_keyboard(opened: Tab) -> None:
+    opened.ask("document.getElementById('map').focus()")
+    before = opened.ask("KB.state.camera")
+    opened.press("ArrowRight", 39)
+    opened.press("+")
+    x, _, scale = opened.ask("KB.state.camera")
+    assert (x > before[0], scale > before[2]) == (True, True)
+
+
+def test_tab_reaches_every_control(opened: Tab) -> None:
+    opened.ask("document.activeElement.blur()")
+    wanted = {"window", "theme", "help-open", "map", "engine", "scale", "zoom-in", "play", "time", "splitter"}
+    seen: set[str] = set()
+    for _ in range(40):
+        opened.press("Tab", 9)
+        seen.add(opened.ask("document.activeElement.id"))
+        if wanted <= seen:
+            break
+    assert wanted <= seen
+
+
+def test_what_has_the_focus_can_be_seen(opened: Tab) -> None:
+    opened.ask("document.activeElement.blur()")
+    for _ in range(3):
+        opened.press("Tab", 9)
+    assert opened.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_every_control_has_a_name(opened: Tab) -> None:
+    nameless = opened.ask(
+        "[...document.querySelectorAll('button, select, input')].filter(each => !each.textContent.trim()"
+        " && !each.getAttribute('aria-label') && !each.title).map(each => each.outerHTML)"
+    )
+    assert nameless == []
+
+
+def test_links_are_sorted_by_what_is_clicked(opened: Tab) -> None:
+    opened.press("3")
+    opened.ask("[...document.querySelectorAll('#panel-links th button')].find(b => b.textContent === 'bytes').click()")
+    column = "[...document.querySelectorAll('#panel-links tbody tr')].map(row => row.cells[3].textContent)"
+    most = opened.ask("Math.max(...KB.current().links.map(edge => KB.current().bytes(edge, -1)))")
+    assert opened.ask(column)[0] == opened.ask(f"KB.format.size({most})")
+    assert opened.ask("document.querySelector('#panel-links [aria-sort]').textContent") == "bytes"
+
+
+@pytest.mark.parametrize("key", "12345")
+def test_every_table_is_filled(opened: Tab, key: str) -> None:
+    opened.press(key)
+    panel = "document.querySelector('.panel:not([hidden])')"
+    assert opened.ask(f"{panel}.querySelectorAll('canvas, tbody tr').length") > 0
+
+
+def test_a_click_on_the_timeline_shows_that_moment(opened: Tab) -> None:
+    opened.ask("KB.set({window: 0, mode: 'average', tab: 'timeline'})")
+    opened.settle()
+    x, y, width, left, right = opened.ask(
+        "(() => { const box = document.querySelector('.timeline canvas').getBoundingClientRect();"
+        " return [box.left, box.top, box.width, KB.tracks.LEFT, KB.tracks.RIGHT]; })()"
+    )
+    opened.click(x + left + (width - left - right) / 2, y + 30)
+    assert opened.ask("KB.state.mode") == "moment"
+    assert opened.ask("KB.state.bin / KB.current().bins") == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_timeline_shows_the_engines_of_the_selected_pe(opened: Tab) -> None:
+    names = "[...Array(9).keys()].filter(row => KB.run.spanCount(0, row)).length"
+    picture = "document.querySelector('.timeline canvas').toDataURL()"
+    all_pes = opened.ask(picture)
+    opened.press("]")
+    assert opened.ask(names) == 7  # cpu, scheduler, DMA in, fetch, GEMM, store, DMA out
+    assert opened.ask(picture) != all_pes
+
+
+def test_the_dock_is_made_higher_by_keyboard(opened: Tab) -> None:
+    height = "document.querySelector('.dock').clientHeight"
+    before = opened.ask(height)
+    opened.ask("document.getElementById('splitter').focus()")
+    opened.press("ArrowUp", 38)
+    assert opened.ask(height) == before + 24
+
+
+def test_light_and_dark(opened: Tab) -> None:
+    light = opened.ask("getComputedStyle(document.body).backgroundColor")
+    opened.press("t")
+    assert opened.ask("document.documentElement.dataset.theme") == "dark"
+    assert opened.ask("getComputedStyle(document.body).backgroundColor") != light
+    opened.press("t")
+
+
+def test_it_follows_the_system(tab: Tab, address: str) -> None:
+    tab.ask("localStorage.clear()")
+    tab.prefer("dark")
+    tab.open(address)
+    assert tab.ask("KB.state.theme") == "dark"
+    tab.prefer("light")
+
+
+def test_an_address_shows_what_it_was_copied_from(opened: Tab, address: str) -> None:
+    opened.click(*place_of_pe(opened, 0))
+    opened.press(".")
+    opened.press("4")
+    fragment = opened.ask("location.hash")
+    opened.open(address + fragment)
+    assert opened.ask(f"[{CHOSEN}, KB.state.bin, KB.state.tab]") == [FIRST_PE, 1, "pes"]
+
+
+def test_without_a_run_it_says_so(tab: Tab, machine: Topology, tmp_path: Path) -> None:
+    make_page(machine).write(tmp_path / "machine.html")
+    tab.problems.clear()
+    tab.open((tmp_path / "machine.html").as_uri())
+    assert "No run" in tab.ask(DETAILS)
+    for key in "12345":
+        tab.press(key)
+    tab.click(*place_of_pe(tab, 0))
+    assert "No run" in tab.ask(DETAILS)
+    assert tab.problems == []
+
+
+def test_a_served_page_comes_anew(tab: Tab, machine: Topology, page: Page) -> None:
+    with PageServer(Shelf(), 0) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        server.shelf.put(make_page(machine).content)
+        tab.open(server.url)
+        assert tab.ask("KB.run") is None
+        server.shelf.put(page.content)
+        tab.wait_for("Boolean(window.document.documentElement?.dataset.ready && typeof KB === 'object' && KB.run)")
+        tab.ask("location.href = 'about:blank'")
+        server.shutdown()

@@ -1,0 +1,163 @@
+"""The page of a run: what it carries is what the run did."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from web_support import GEMM, PageData, read_page
+
+from kernbench.common.errors import BenchError
+from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.trace import PE_ROWS
+from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.web.observer import ObservedRun, observe_run
+from kernbench.web.page import Page, make_page
+
+
+@pytest.fixture(scope="module")
+def data(page: Page) -> PageData:
+    return read_page(page.content)
+
+
+def function(program: object) -> Bench:
+    return Bench(name="bench", description="a function", function=program, file="")  # type: ignore[arg-type]
+
+
+def test_the_page_loads_nothing(page: Page) -> None:
+    without_data = re.sub(r'id="data">[^<]*', "", page.content)
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)|@import|url\(|https?://""", without_data)
+
+
+def test_no_mark_is_left_unfilled(page: Page) -> None:
+    assert not re.findall(r"<!-- [A-Z]+ -->", page.content)
+
+
+def test_equal_runs_give_equal_pages(machine: Topology, page: Page) -> None:
+    again = observe_run(machine, load_bench("gemm-single-pe"), DeviceSelector("all"), GEMM)
+    assert make_page(machine, again).content == page.content
+
+
+def test_a_page_without_a_run_says_so(machine: Topology) -> None:
+    assert read_page(make_page(machine).content).head["run"] is None
+
+
+def test_every_part_and_link_is_there(machine: Topology, data: PageData) -> None:
+    graph, view = machine.topology_obj, data.head["machine"]
+    assert view["nodes"]["id"] == list(graph.nodes)
+    assert len(view["edges"]["src"]) == len(graph.edges)
+
+
+def test_a_link_is_led_from_its_source_to_its_destination(machine: Topology, data: PageData) -> None:
+    """Up to the sizes of what it joins: wires of the host begin at its edge."""
+    graph, edges = machine.topology_obj, data.head["machine"]["edges"]
+    for at, edge in enumerate(graph.edges):
+        flat = edges["ways"][edges["way"][at]]
+        ends = [tuple(flat[:2]), tuple(flat[-2:])]
+        src, dst = graph.nodes[edge.src], graph.nodes[edge.dst]
+        if not {src.kind, dst.kind} & {"host", "switch"}:
+            assert (ends[::-1] if edges["against"][at] else ends) == [
+                pytest.approx(src.pos_mm, abs=1e-3),
+                pytest.approx(dst.pos_mm, abs=1e-3),
+            ]
+
+
+def test_bytes_of_all_bins_are_the_bytes_of_the_link(gemm: ObservedRun, data: PageData) -> None:
+    run = data.head["run"]
+    whole = run["windows"][0]
+    found = dict(zip(whole["links"], map(sum, data.rows("traffic0", whole["bins"])), strict=True))
+    network, edges = gemm.engine.machine.network, gemm.engine.machine.graph.edges
+    assert found == {link: network.links[edges[link].src, edges[link].dst].nbytes for link in found}
+    assert sum(found.values()) == sum(link.nbytes for link in network.links.values())
+
+
+def test_no_bin_holds_more_than_the_link_can_carry(data: PageData) -> None:
+    bandwidth = data.head["machine"]["edges"]["bw_gbs"]
+    for number, window in enumerate(data.head["run"]["windows"]):
+        bin_ns = (window["end_ps"] - window["start_ps"]) / window["bins"] / 1000
+        for link, row in zip(window["links"], data.rows(f"traffic{number}", window["bins"]), strict=True):
+            assert max(row) <= bandwidth[link] * (bin_ns + 0.001) + 1
+
+
+def test_there_is_a_window_for_the_launch(gemm: ObservedRun, data: PageData) -> None:
+    launch = data.head["run"]["windows"][1]
+    handle = next(each for each in gemm.engine.handles if each.msg.name == launch["name"])
+    assert (launch["start_ps"], launch["end_ps"]) == (handle.submitted_ps, handle.ended_ps)
+
+
+def test_spans_are_the_works_of_the_engines(gemm: ObservedRun, data: PageData) -> None:
+    run = data.head["run"]
+    counts = {row: count for row, (count, _) in zip(run["rows"], run["timeline"]["index"], strict=True) if count}
+    works = [work.engine for work in gemm.engine.log.works]
+    assert counts == {"cpu": 1} | {engine: works.count(engine) for engine in PE_ROWS if engine in works}
+
+
+def test_spans_have_the_times_of_the_works(gemm: ObservedRun, data: PageData) -> None:
+    row = PE_ROWS.index("GEMM")
+    index = data.head["run"]["timeline"]["index"]
+    spans = data.section("spans")
+    first = 3 * sum(count for count, _ in index[:row])
+    mine = spans[first : first + 3 * index[row][0]]
+    found, start = [], 0
+    for since, length in zip(mine[::3], mine[1::3], strict=True):
+        start += since
+        found.append((start, start + length))
+    assert found == sorted((w.start_ps, w.end_ps) for w in gemm.engine.log.works if w.engine == "GEMM")
+
+
+def test_an_engine_is_busy_as_long_as_its_spans(gemm: ObservedRun, data: PageData) -> None:
+    gemm_row = data.rows("busy0", data.head["run"]["windows"][0]["bins"])[PE_ROWS.index("GEMM")]
+    works = [w for w in gemm.engine.log.works if w.engine == "GEMM"]
+    assert sum(gemm_row) == sum(w.end_ps - w.start_ps for w in works)
+
+
+def test_the_steps_of_a_path_leave_no_gap(data: PageData) -> None:
+    for path in data.head["run"]["paths"]:
+        ends = [path["start_ps"], *(end for _, _, end, *_ in path["steps"])]
+        assert [start for _, start, *_ in path["steps"]] == ends[:-1]
+        assert ends[-1] == path["end_ps"]
+
+
+def test_requests_are_all_there(gemm: ObservedRun, data: PageData) -> None:
+    assert [each[4:6] for each in data.head["run"]["requests"]] == [
+        [handle.submitted_ps, handle.ended_ps] for handle in gemm.engine.handles
+    ]
+
+
+def test_a_run_that_failed_is_shown_as_far_as_it_got(machine: Topology) -> None:
+    def program(torch: object) -> None:
+        torch.zeros(64, dtype="f16", name="x")  # type: ignore[attr-defined]
+        raise ValueError("host trouble")
+
+    head = read_page(
+        make_page(machine, observe_run(machine, function(program), DeviceSelector("all"), ())).content
+    ).head
+    assert head["notice"] == "bench: FAILED: ValueError: host trouble"
+    assert head["run"]["requests"]
+
+
+def test_a_run_without_requests_is_no_run(machine: Topology) -> None:
+    run = observe_run(machine, function(lambda torch: None), DeviceSelector("all"), ())
+    head = read_page(make_page(machine, run).content).head
+    assert (head["run"], head["notice"]) == (None, "bench: NO_REQUESTS")
+
+
+def test_a_bench_with_machines_of_its_own_is_refused(machine: Topology) -> None:
+    bench = Bench(name="own", description="", function=lambda torch: None, file="", evaluation=True)
+    with pytest.raises(BenchError, match="own"):
+        observe_run(machine, bench, DeviceSelector("all"), ())
+
+
+def test_the_file_comes_with_its_configuration(page: Page, machine: Topology, tmp_path: object) -> None:
+    place = tmp_path / "page.html"  # type: ignore[operator]
+    page.write(place)
+    config = place.with_name("page.html.config.yaml")
+    assert place.read_text(encoding="utf-8") == page.content
+    assert resolve_topology(config).digest == machine.digest
+
+
+def test_where_the_package_lies_is_not_told(page: Page) -> None:
+    data = read_page(page.content)
+    assert data.head["machine"]["facts"][0] == ["source", "the packaged machine"]

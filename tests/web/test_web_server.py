@@ -1,0 +1,93 @@
+"""Serving a page, and making it anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from kernbench.common.errors import InputError
+from kernbench.web.server import MARK, PageServer, Shelf
+from kernbench.web.source import FileSource, RunSource
+from kernbench.web.watch import Watcher
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with PageServer(Shelf(), 0) as made:
+        Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def get(server: PageServer, path: str = "") -> str:
+    with urlopen(server.url + path) as answer:
+        return str(answer.read().decode())
+
+
+def test_the_page_is_served_with_its_version(server: PageServer) -> None:
+    server.shelf.put(f"<head>{MARK}</head>")
+    version = json.loads(get(server, "version"))["version"]
+    assert version
+    assert f'content="{version}"' in get(server)
+
+
+def test_another_page_has_another_version(server: PageServer) -> None:
+    server.shelf.put("one")
+    before = get(server, "version")
+    server.shelf.put("two")
+    assert get(server, "version") != before
+
+
+def test_a_complaint_keeps_the_page(server: PageServer) -> None:
+    server.shelf.put("one")
+    server.shelf.complain("no such bench")
+    assert (get(server), json.loads(get(server, "version"))["message"]) == ("one", "no such bench")
+
+
+def test_nothing_else_is_served(server: PageServer) -> None:
+    with pytest.raises(HTTPError, match="404"):
+        get(server, "../pyproject.toml")
+
+
+def test_a_port_that_is_taken_is_bad_input(server: PageServer) -> None:
+    with pytest.raises(InputError, match="--port"):
+        PageServer(Shelf(), server.server_address[1])
+
+
+def test_a_file_that_changes_is_served_anew(server: PageServer, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text("one")
+    watcher = Watcher(FileSource(file), server)
+    assert watcher.look() is None
+    file.write_text("another")
+    assert (watcher.look(), get(server)) == ("", "another")
+
+
+def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None:
+    file = tmp_path / "machine.yaml"
+    file.write_text("{}")
+    watcher = Watcher(RunSource(topology=str(file)), server)
+    file.write_text("nonsense: 1")
+    told = watcher.look()
+    assert told
+    assert "nonsense" in told
+    assert json.loads(server.shelf.news)["message"] == told
+
+
+@pytest.mark.parametrize(
+    ("bench", "files"),
+    [
+        (None, ["m.yaml"]),
+        ("gemm-single-pe", ["m.yaml"]),
+        ("a/b.py:go", ["m.yaml", "a/b.py"]),
+        ("b.py", ["m.yaml", "b.py"]),
+    ],
+)
+def test_a_run_depends_on_its_files(bench: str | None, files: list[str]) -> None:
+    assert [path.as_posix() for path in RunSource(bench, "m.yaml").files] == files

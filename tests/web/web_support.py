@@ -1,0 +1,58 @@
+"""What the tests of the page share: a small bench, and a reader that does not know how pages are written."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+GEMM = ("bench.m=64", "bench.k=64", "bench.n=64")
+"""Parameters that make gemm-single-pe small."""
+
+
+def numbers(content: bytes) -> Iterator[int]:
+    """The LEB128 numbers in ``content``."""
+    value = shift = 0
+    for byte in content:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            yield value
+            value = shift = 0
+
+
+@dataclass(frozen=True)
+class PageData:
+    """The head and the sections of a page."""
+
+    head: dict[str, Any]
+    body: bytes
+
+    def section(self, name: str) -> list[int]:
+        """The numbers of a section."""
+        at, length = self.head["sections"][name]
+        return list(numbers(self.body[at : at + length]))
+
+    def rows(self, name: str, bins: int) -> list[list[int]]:
+        """The rows of a section of sparse rows."""
+        found, left = [], iter(self.section(name))
+        for pairs in left:
+            row, at = [0] * bins, -1
+            for _ in range(pairs):
+                at += 1 + next(left)
+                row[at] = next(left)
+            found.append(row)
+        return found
+
+
+def read_page(page: str) -> PageData:
+    """The data in the text of a page."""
+    match = re.search(r'id="data">([^<]*)</script>', page)
+    assert match is not None
+    content = zlib.decompress(base64.b64decode(match[1]))
+    end = 4 + int.from_bytes(content[:4], "little")
+    return PageData(json.loads(content[4:end]), content[end:])
