@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ class MockMachine:
             num_pes=pes,
             num_cubes=cubes,
             num_sips=sips,
-            kernel=getattr(kernel, "__name__", type(kernel).__name__),
+            kernel=kernel_name(kernel),
             file=kernel_source(kernel).file,
             dot_dtypes=tuple(dtype(name) for name in self._spec.pe.gemm.macs_per_ns),
         )
@@ -153,6 +154,11 @@ class MockMachine:
             lines += queue_lines(queue_waits, {pe: queues.pairs for pe, queues in self._queues.items()})
         text = _NAMES.sub(lambda found: self._named(found[0]), "\n".join(lines))
         return IpcqDeadlock(text) if queue_waits else SimulationDeadlock(text)
+
+
+def kernel_name(kernel: Callable[..., object]) -> str:
+    """What a kernel is called."""
+    return kernel.__name__ if isinstance(kernel, FunctionType) else type(kernel).__name__
 
 
 def _opened_barriers(pes: Sequence[MockPe]) -> bool:

@@ -65,10 +65,8 @@ class MockPe:
 
     def advance(self) -> bool:
         """Run until the kernel has to wait for another PE; whether anything happened. Raises what the kernel raises."""
-        if self.finished:
-            return False
-        moved = self._carry_out_ready()
-        while self._step():
+        moved = not self.finished and self._carry_out_ready()
+        while not self.finished and self._step():
             moved = True
             self._carry_out_ready()
         return moved
@@ -203,10 +201,9 @@ class MockPe:
                 return QueueWait(pe=self.pe, kind="send", direction=command.direction, line=command.line)
             case Receive(direction, _, line):
                 return QueueWait(pe=self.pe, kind="recv", direction=direction, line=line)
-        for serial in self._posted:
-            command = self._under_way[serial]
-            assert isinstance(command, RecvCommand)
-            return QueueWait(pe=self.pe, kind="recv", direction=command.direction, line=command.line)
+        for serial, (pair, _) in self._posted.items():
+            line = self._under_way[serial].line
+            return QueueWait(pe=self.pe, kind="recv", direction=pair.direction, line=line)
         return None
 
     def waits_for(self) -> str:

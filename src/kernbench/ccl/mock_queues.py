@@ -22,7 +22,7 @@ class _Ring:
 
     def free(self, addr: int, /) -> None:
         """Give the slot at ``addr`` back, and its sender a credit."""
-        if self.pair.release(addr):
+        if self.pair.release(self.pair.held_at(addr)):
             self.credit(self.pair)
 
 

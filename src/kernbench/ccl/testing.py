@@ -9,9 +9,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.mappers import leader_only, nth_pe
-from kernbench.ccl.mock_machine import MockMachine
+from kernbench.ccl.mock_machine import MockMachine, kernel_name
 from kernbench.ccl.mock_memory import Array
 from kernbench.ccl.names import topology_called
 from kernbench.ccl.plan import edges_of
@@ -51,10 +52,11 @@ def run_kernel_in_mock(
 ) -> list[Array]:
     """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)`` on ``world_size`` ranks; returns what ``inputs`` have become.
 
-    ``topology``: a name of ``kernbench.ccl.topologies``, a function ``f(topology, config)``, or a table
-    rank -> direction -> rank; ``neighbors`` of ``algo_module``, if it has that, changes it. ``inputs``: an array for each
-    rank. ``pes_per_cube`` 0: a rank is the only PE of a SIP and has an array of its own; else ranks are so many PEs of
-    each cube of one SIP, and their arrays, all of one shape, follow each other behind one pointer. Without
+    ``topology``: a name of ``kernbench.ccl.topologies`` (with ``none`` ranks that are SIPs have the queues that
+    ``torch.distributed`` puts between SIPs), a function ``f(topology, config)``, or a table rank -> direction -> rank;
+    ``neighbors`` of ``algo_module``, if it has that, changes it. ``inputs``: an array for
+    each rank. ``pes_per_cube`` 0: a rank is the only PE of a SIP and has an array of its own; else ranks are so many
+    PEs of each cube of one SIP, and their arrays, all of one shape, follow each other behind one pointer. Without
     ``kernel_args`` those of ``algo_module`` for this machine and ``config``, what ``ccl.yaml`` would pass through.
 
     Raises what the kernel raises, IpcqInvalidDirection for a queue that a rank does not have, IpcqDeadlock when ranks
@@ -66,7 +68,9 @@ def run_kernel_in_mock(
     algorithm = _algorithm(kernel_fn, topology, algo_module, world_size, n_slots, slot_size, config)
     pes = [nth_pe(spec, rank) for rank in range(world_size)]
     names = {pe: f"rank {rank}" for rank, pe in enumerate(pes)}
-    machine = MockMachine(spec, edges_of(algorithm, spec), n_slots=n_slots, slot_size=slot_size, names=names)
+    alone = topology == "none" and not pes_per_cube
+    edges = fabric_edges(spec) if alone else edges_of(algorithm, spec)
+    machine = MockMachine(spec, edges, n_slots=n_slots, slot_size=slot_size, names=names)
     places = _placed(machine, pes, given, shared=pes_per_cube > 0)
     args: dict[PeCoord, tuple[Any, ...]] = {}
     for pe, place, array in zip(pes, places, given, strict=True):
@@ -83,7 +87,9 @@ def run_kernel_in_mock(
 def mock_spec(world_size: int, pes_per_cube: int = 0) -> TopologySpec:
     """The machine of ``run_kernel_in_mock``: a SIP of one PE for each rank, or one SIP of cubes of so many PEs."""
     if pes_per_cube:
-        shape = {"system.sips.count": 1, "sip.cube_mesh.w": -(-world_size // pes_per_cube)}
+        # One rank must not be taken for the only SIP.
+        sips = 2 if world_size == 1 else 1
+        shape = {"system.sips.count": sips, "sip.cube_mesh.w": -(-world_size // pes_per_cube)}
     else:
         shape = {"system.sips.count": world_size, "sip.cube_mesh.w": 1}
     per_cube = pes_per_cube or 1
@@ -114,7 +120,7 @@ def _algorithm(
     """What ``ccl.yaml`` would have said."""
     functions = {} if module is None else vars(module)
     settings = AlgorithmConfig(
-        name=getattr(kernel, "__name__", "kernel"),
+        name=kernel_name(kernel),
         module="given",
         topology=topology if isinstance(topology, str) else "given",
         world_size=world_size,

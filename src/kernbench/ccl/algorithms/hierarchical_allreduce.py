@@ -5,7 +5,8 @@ cubes towards cube 0 likewise; the SIPs up a binary tree. The result goes back t
 contribution of their own; ``avg`` divides by the number of PEs.
 
 Rounding: sums are made once, on the way up: all PEs end with the same bits.
-Time: 2 S/B to 6 S/B (the PE with most children adds most) + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha.
+Time: (c+2) S/B + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha, c the children of the PE that has most: it
+takes in its own data, theirs and the result by one link.
 """
 
 from __future__ import annotations

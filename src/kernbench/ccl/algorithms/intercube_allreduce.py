@@ -6,7 +6,8 @@ all-reduce, by rings of links (ring, torus: rows, then columns) or along lines t
 everything goes back the same ways.
 
 Rounding: sums are made once, and copied: all cubes of all SIPs end with the same bits.
-Time: (w+h-2) + (w+h-2) alpha and S/B each for the cubes, 2(n-1)/n S/B + 2(n-1) alpha for a ring of n SIPs.
+Time: 6 S/B + 2(w+h-2) alpha for w x h cubes (in the last column three times S passes a PE's link, each way), and
+2(n-1)/n S/B + 2(n-1) alpha for a ring of n SIPs, B that of the links between them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def kernel(t_ptr: int, n_elem: int, w: int, h: int, dtype: str, op: str, chunk: 
     at, item = own_shard(t_ptr, n_elem, dtype, tl), tl.itemsize(dtype)
     for first, count in blocks(n_elem, messages.segment()):
         data = Parts(at + first * item, count, w * h, messages, tl)
-        data.load(messages, x * h, tl)
+        data.load(messages, (part for i in row.backwards(x) for part in range(i * h, (i + 1) * h)), tl)
         _all_reduce(data, row, column, messages, tl)
         data.store(tl)
 

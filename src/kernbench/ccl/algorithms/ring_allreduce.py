@@ -17,8 +17,8 @@ from kernbench.ccl.steps.ranks import own_shard
 from kernbench.kernels.shares import blocks
 
 
-def kernel_args(*, n_elem: int, world_size: int, n_slots: int = 4, **config: Any) -> tuple[int | str, ...]:
-    """``n_slots``: slots of a queue."""
+def kernel_args(*, n_elem: int, world_size: int, n_slots: int = 2, **config: Any) -> tuple[int | str, ...]:
+    """``n_slots``: slots of a queue; more than one piece at a time goes round when there are more than two."""
     return n_elem, world_size, *message_args(**config), max(1, n_slots - 1)
 
 

@@ -4,7 +4,7 @@ Steps: ranks add what their children send (left, then right) and send it to thei
 down. Piece follows piece, up and down at once, so that a large tensor takes little longer than its bytes.
 
 Rounding: sums are made once, on the way up: all ranks end with the same bits.
-Time: 2 S/B (a rank with two children adds twice) + 2 floor(log2 n) alpha.
+Time: 4 S/B + 2 floor(log2 n) alpha: a rank with two children takes in its own data, theirs and the result by one link.
 """
 
 from __future__ import annotations

@@ -59,13 +59,18 @@ class Parts:
             self.parts.append(list(range(len(self.places), len(self.places) + len(found))))
             self.places += found
 
-    def load(self, messages: Messages, first: int, tl: Any) -> None:
-        """Read everything, beginning with the part that is needed ``first``."""
+    def load(self, messages: Messages, order: Iterable[int], tl: Any) -> None:
+        """Read everything, the parts in the ``order`` in which they are needed, and wait until it is there.
+
+        Messages come over the link that loads come over: with both at once the ring would go at the pace of the loads.
+        """
         self.values = [None] * len(self.places)
-        for part in (*self.parts[first:], *self.parts[:first]):
-            for i in part:
+        for part in order:
+            for i in self.parts[part]:
                 ptr, count = self.places[i]
                 self.values[i] = tl.load(ptr, count, messages.dtype)
+        for x in self.values:
+            tl.wait(x)
 
     def store(self, tl: Any) -> None:
         """Write everything back."""

@@ -117,6 +117,6 @@ def all_reduce_in_place(ptr: int, n: int, ring: Ring, messages: Messages, tl: An
     item = tl.itemsize(messages.dtype)
     for first, count in blocks(n, messages.segment()):
         data = Parts(ptr + first * item, count, ring.size, messages, tl)
-        data.load(messages, ring.place, tl)
+        data.load(messages, ring.backwards(ring.place), tl)
         all_reduce_parts(ring, data.parts, data.values, messages, ring.size, tl)
         data.store(tl)

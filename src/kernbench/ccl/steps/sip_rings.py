@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from kernbench.ccl.sip_ring import ring_order
 from kernbench.ccl.sip_ring import sip_ring as sip_ring_of
 from kernbench.ccl.steps.rings import Ring
 from kernbench.common.errors import InputError
@@ -34,12 +35,9 @@ def ring_values(spec: TopologySpec, sip: int) -> dict[str, Any]:
     places = sip_ring_of(spec)
     if places is None:
         return {"ring_order": (0,)}
-    order = [0]
-    while len(order) < len(places):
-        order.append(places[order[-1]].next_sip)
     here = places[sip]
     return {
-        "ring_order": tuple(order),
+        "ring_order": ring_order(places),
         "next_direction": here.next_direction,
         "prev_direction": here.prev_direction,
     }

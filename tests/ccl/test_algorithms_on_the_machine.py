@@ -1,0 +1,127 @@
+"""Collectives on the machine: the numbers of the mock to the bit, and queues that end empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithm_support import Collective, Shards, algorithm, all_reduce, over_sips, small, values
+
+KINDS = ("tcm", "hbm", "sram")
+PATTERNS = [
+    ("ring_allreduce", "ring_1d", 5),
+    ("ring_allreduce_rs_ag", "ring_1d", 8),
+    ("mesh_allreduce", "torus_2d", 9),
+    ("tree_allreduce", "tree_binary", 7),
+    ("hierarchical_allreduce", "hierarchical_3level", 16),
+]
+
+
+def assert_as_in_the_mock(run: Collective) -> None:
+    wanted, found = run.on_mock(), run.on_machine()
+    for before, mine, theirs in zip(run.tensors, wanted, found, strict=True):
+        assert list(mine) == list(before) == list(theirs)
+        for pe, (_, x) in mine.items():
+            assert x.tobytes() == theirs[pe][1].tobytes(), pe
+
+
+def random(n: int, dtype: str = "f32") -> Any:
+    rng = np.random.default_rng(n)
+    return lambda pe: values(rng, n, dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 100])
+@pytest.mark.parametrize(("name", "pattern", "ranks"), PATTERNS)
+def test_all_reduce_where_ranks_are_pes(name: str, pattern: str, ranks: int, n: int, kind: str) -> None:
+    chosen = algorithm(name, pattern, ranks)
+    assert_as_in_the_mock(all_reduce(chosen, small(), random(n), "avg", kind=kind))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
+@pytest.mark.parametrize(("name", "pattern", "ranks"), PATTERNS)
+def test_all_reduce_of_several_messages(name: str, pattern: str, ranks: int, dtype: str) -> None:
+    chosen = algorithm(name, pattern, ranks, n_slots=2)
+    assert_as_in_the_mock(all_reduce(chosen, small(), random(5000, dtype)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("sips", "fabric", "grid"),
+    [
+        (2, "ring_1d", ""),
+        (3, "ring_1d_unidir", ""),
+        (6, "torus_2d", "3x2"),
+        (6, "mesh_2d_no_wrap", "3x2"),
+        (3, "switch", ""),
+    ],
+)
+def test_intercube_allreduce(sips: int, fabric: str, grid: str, kind: str) -> None:
+    chosen = algorithm("intercube_allreduce", "intercube", sips, "pe0_of_every_cube", root_cube=1)
+    machine = small(sips, "2x2", 1, fabric, grid)
+    assert_as_in_the_mock(all_reduce(chosen, machine, random(1500), kind=kind))
+
+
+@pytest.mark.parametrize("sips", [1, 3])
+def test_hierarchical_allreduce_over_sips(sips: int) -> None:
+    chosen = algorithm("hierarchical_allreduce", "hierarchical_3level", sips, "all_pes")
+    assert_as_in_the_mock(all_reduce(chosen, small(sips), random(70)))
+
+
+PES = ((0, 0), (1, 2))
+SIZES = (3, 1500)
+
+
+def shards(sips: int, blocks: int = 1) -> Shards:
+    rng = np.random.default_rng(blocks)
+    found: Shards = {}
+    for sip in range(sips):
+        at = 0
+        for (cube, pe), n in zip(PES, SIZES, strict=True):
+            found[sip, cube, pe] = (at, values(rng, (blocks, n), "f32"))
+            at += blocks * n * 4
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sips", "fabric", "grid"), [(2, "ring_1d", ""), (4, "torus_2d", "2x2"), (3, "fully_connected", "")]
+)
+@pytest.mark.parametrize("name", ["sip_allreduce", "broadcast", "reduce", "send_recv"])
+def test_collectives_in_place_over_sips(name: str, sips: int, fabric: str, grid: str) -> None:
+    table = (0, 0, 0, 3, 1, 2, 12, 1500)
+    assert_as_in_the_mock(over_sips(name, small(sips, fabric=fabric, grid=grid), PES, [shards(sips)], table))
+
+
+@pytest.mark.parametrize(("sips", "fabric", "grid"), [(2, "ring_1d", ""), (4, "torus_2d", "2x2"), (3, "switch", "")])
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_collectives_between_two_tensors(name: str, sips: int, fabric: str, grid: str) -> None:
+    many_in, many_out = name != "all_gather", name != "reduce_scatter"
+    source, target = shards(sips, sips if many_in else 1), shards(sips, sips if many_out else 1)
+    table: list[int] = []
+    for (cube, pe), n in zip(PES, SIZES, strict=True):
+        table += [cube, pe, source[0, cube, pe][0], n, target[0, cube, pe][0], 4 * n]
+    machine = small(sips, fabric=fabric, grid=grid)
+    assert_as_in_the_mock(over_sips(name, machine, PES, [source, target], tuple(table)))
+
+
+def test_no_rank_leaves_a_barrier_before_the_last_has_come() -> None:
+    """The token of the SIP that comes late is what the others wait for."""
+    machine = small(3)
+    run = over_sips("barrier", machine, ((0, 0),), [shards(3)], ())
+    barrier = run.kernel
+
+    def late(t_ptr: int, *args: Any, tl: Any) -> None:
+        if tl.program_id(2) == 1:
+            for _ in range(50):
+                tl.wait(tl.load(t_ptr, 3, "f32"))
+            tl.device_print("comes")
+        tl.barrier()
+        barrier(t_ptr, *args, tl=tl)
+        tl.device_print("leaves")
+
+    run.kernel = late
+    run.on_machine()
+    assert run.engine is not None
+    lines = run.engine.printed()
+    assert [line.text for line in lines] == ["comes", "leaves", "leaves", "leaves"]
