@@ -26,6 +26,9 @@ from kernbench.common.errors import KernbenchError
         "list": ("kernbench.cli.list_command", "Benches, parts and probe cases, one line each."),
         "probe": ("kernbench.cli.probe_command", "Predefined traffic: latency, its parts, bandwidth."),
         "topology": ("kernbench.cli.topology_command", "The machine: counts, links, a drawing to scale."),
+        "web": ("kernbench.cli.web_command", "The machine and a run as a page for the browser."),
+        "sweep": ("kernbench.cli.sweep_command", "A grid of machine and bench parameters, in parallel."),
+        "compare": ("kernbench.cli.compare_command", "Two results side by side, and what explains the difference."),
     },
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,0 +1,64 @@
+"""``kernbench sweep``: its options. What it does is in ``sweep_run``, which takes long to import."""
+
+from __future__ import annotations
+
+import importlib
+
+import rich_click as click
+
+from kernbench.cli.options import debug_option, json_option, topology_option
+from kernbench.evaluation.sweep_processes import begin_server
+
+RUN = "kernbench.cli.sweep_run"
+LOCAL = "local"
+
+
+@click.command(name="sweep")
+@click.argument("spec", metavar="SPEC.yaml")
+@click.option(
+    "--executor",
+    default=LOCAL,
+    show_default=True,
+    metavar="EXECUTOR",
+    help="Who runs the points: local (processes here), dask://HOST:PORT, or dask://local (a cluster made for it).",
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes to run on here.  [default: all cores]")
+@click.option("--resume", is_flag=True, help="Go on with a sweep that was interrupted: run what is missing.")
+@click.option("--out", metavar="DIR", help="Where results go.  [default: results/sweep/NAME]")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="PATH=VALUE",
+    multiple=True,
+    help="Change a value of the machine or a parameter of the bench, at all points.",
+)
+@topology_option
+@json_option
+@debug_option
+def command(
+    spec: str,
+    executor: str,
+    jobs: int | None,
+    resume: bool,
+    out: str | None,
+    overrides: tuple[str, ...],
+    topology: str | None,
+    as_json: bool,
+) -> int:
+    """Run a grid of machine and bench parameters in parallel: one Parquet file, and pictures."""
+    if executor == LOCAL:
+        begin_server()
+    run = vars(importlib.import_module(RUN))
+    code: int = run["sweep"](
+        run["Asked"](
+            spec=spec,
+            executor=executor,
+            jobs=jobs,
+            resume=resume,
+            out=out,
+            overrides=overrides,
+            topology=topology,
+            as_json=as_json,
+        )
+    )
+    return code

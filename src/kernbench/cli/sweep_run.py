@@ -1,0 +1,94 @@
+"""A sweep from its file to its results."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import rich_click as click
+
+from kernbench.cli.console import print_json, stdout
+from kernbench.cli.failures import FAILED, INTERRUPTED
+from kernbench.cli.sweep_progress import SweepProgress
+from kernbench.cli.sweep_tables import print_sweep, sweep_document
+from kernbench.common.errors import InputError
+from kernbench.evaluation.outputs import output_folder
+from kernbench.evaluation.sweep_driver import Workers, run_sweep
+from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
+from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.evaluation.sweep_measure import OK
+from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_workers import LocalWorkers
+
+DASK = "kernbench.evaluation.sweep_dask"
+WRITER = "kernbench.evaluation.sweep_results"
+RESULTS = Path("results") / "sweep"
+MakeWorkers: TypeAlias = Callable[[], AbstractContextManager[Workers]]
+_ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line says."""
+
+    spec: str
+    executor: str
+    jobs: int | None
+    resume: bool
+    out: str | None
+    overrides: tuple[str, ...]
+    topology: str | None
+    as_json: bool
+
+
+def sweep(asked: Asked) -> int:
+    """Run it, write its results, show them; the exit code."""
+    make_workers = _workers(asked.executor, asked.jobs or os.cpu_count() or 1)
+    plan = plan_sweep(asked.spec, asked.topology, asked.overrides)
+    folder = output_folder(RESULTS / plan.name if asked.out is None else asked.out)
+    open_journal = resume_journal if asked.resume else begin_journal
+    with open_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
+        if not _run(plan, journal, make_workers):
+            return INTERRUPTED
+        # Parquet and pictures take long to import: not before there is something to write.
+        table, files = vars(importlib.import_module(WRITER))["write_results"](folder, plan, journal)
+    if asked.as_json:
+        print_json(sweep_document(plan, table, files))
+    else:
+        print_sweep(stdout(), plan, table, files)
+    return 0 if any(row["status"] == OK for row in table.rows) else FAILED
+
+
+def _run(plan: SweepPlan, journal: Journal, make_workers: MakeWorkers) -> bool:
+    """Whether it came to its end; interrupted, say what is finished and how to go on."""
+    try:
+        with SweepProgress() as progress, make_workers() as workers:
+            run_sweep(plan, journal, workers, progress.show)
+    except KeyboardInterrupt:
+        finished = f"{len(journal.finished)} of {plan.n_points} points are finished, in {journal.path}"
+        click.echo(f"interrupted: {finished}; go on with --resume", err=True)
+        return False
+    return True
+
+
+def _workers(executor: str, jobs: int) -> MakeWorkers:
+    """The workers that ``--executor`` means; not all of them can be there without dask."""
+    if executor == "local":
+        return partial(LocalWorkers, jobs)
+    match = _ADDRESS.fullmatch(executor)
+    if match is None and executor != "dask://local":
+        raise InputError(f"--executor: found {executor!r}; write local, dask://local, or dask://HOST:PORT")
+    try:
+        module = importlib.import_module(DASK)
+    except ImportError as error:
+        raise InputError(
+            f"--executor {executor} needs dask.distributed ({error}); install it: pip install 'kernbench[cluster]'"
+        ) from error
+    return partial(vars(module)["DaskWorkers"], None if match is None else f"tcp://{match['address']}", jobs)

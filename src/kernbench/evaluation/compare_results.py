@@ -1,0 +1,206 @@
+"""Two results side by side: which parameters differ, which stage of the critical path changed, and how the bound did.
+
+The critical path adds up to the time, so the changes of its stages add up to the change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernbench.common.errors import InputError
+from kernbench.evaluation.compare_inputs import Measured, ResultFile
+from kernbench.evaluation.sweep_measure import PHASES, part_column, slug
+from kernbench.sim_engine.critical_path_model import Part
+from kernbench.sim_engine.statistics import ENGINE_OF
+
+_NAMED: Mapping[str, tuple[Part, ...]] = {
+    "host": (Part.HOST_TRANSFER, Part.HOST_WAIT),
+    "control path": (Part.DOWN, Part.UP, Part.COMMON_START, Part.EARLIER_KERNEL, Part.LAUNCH, Part.BARRIER),
+    "command issue": (Part.ISSUE, Part.TILE_ISSUE, Part.WAIT),
+    "device fill": (Part.FILL,),
+    "DMA set-up": (Part.DMA_SETUP,),
+    "network": (Part.REQUEST, Part.RESPONSE, Part.NETWORK_QUEUE, Part.RAW),
+    "memory": (Part.ACCESS, Part.MEMORY_QUEUE, Part.SERVICE),
+    "fetch": (Part.FETCH,),
+    "GEMM": (Part.GEMM,),
+    "MATH": (Part.MATH,),
+    "store": (Part.STORE,),
+}
+_ELSEWHERE = frozenset(part for parts in _NAMED.values() for part in parts)
+STAGES: Mapping[str, tuple[Part, ...]] = {**_NAMED, "queues": tuple(part for part in Part if part not in _ELSEWHERE)}
+"""The parts of a critical path, by what an architect would change to shorten them."""
+NOTHING = "nothing"
+"""What binds where nobody kept a roofline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """A parameter that is not the same: its values on both sides, of all pairs."""
+
+    path: str
+    a: tuple[Any, ...]
+    b: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something in ns on both sides; a stage also by its ``parts``."""
+
+    name: str
+    a_ns: float
+    b_ns: float
+    parts: tuple[Change, ...] = ()
+
+    @property
+    def ns(self) -> float:
+        """How much more it is in B."""
+        return self.b_ns - self.a_ns
+
+    @property
+    def share(self) -> float:
+        """How much more it is in B, as a share of A."""
+        return self.ns / self.a_ns if self.a_ns else float("inf") if self.b_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A result of each side. ``stages``: of its critical path, the largest change first; empty when nobody kept it."""
+
+    where: tuple[tuple[str, Any], ...]
+    time: Change
+    launch: Change
+    bounds: tuple[str, str]
+    bound: Change
+    stages: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundGroup:
+    """All pairs that the same resources bind: the sums of their longest launches and of their bounds."""
+
+    bounds: tuple[str, str]
+    pairs: int
+    launch: Change
+    bound: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
+    and engines, which overlap. ``unmatched``: results of each side without a partner or without figures.
+    """
+
+    differing: tuple[Differing, ...]
+    pairs: tuple[Pair, ...]
+    unmatched: tuple[int, int]
+    time: Change
+    launch: Change
+    groups: tuple[BoundGroup, ...]
+    stages: tuple[Change, ...]
+    busy: tuple[Change, ...]
+
+
+def compare_results(a: ResultFile, b: ResultFile) -> Compared:
+    """Compare what the files have at the same points. InputError when nothing fits together."""
+    axes, matched = _match(a, b)
+    good = [(one, other) for one, other in matched if one.ok and other.ok]
+    if not good:
+        raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
+    pairs = tuple(_pair(axes, one, other) for one, other in good)
+    return Compared(
+        differing=tuple(_differing(matched)),
+        pairs=pairs,
+        unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
+        time=_sum("all", (pair.time for pair in pairs)),
+        launch=_sum("longest launch", (pair.launch for pair in pairs)),
+        groups=_groups(pairs),
+        stages=_stages(good) if all(pair.stages for pair in pairs) else (),
+        busy=_busy(good),
+    )
+
+
+def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[tuple[Measured, Measured]]]:
+    """Results at the same values of all axes; if there are none, of the axes that both have."""
+    every = tuple(dict.fromkeys([*a.axes, *b.axes]))
+    common = tuple(axis for axis in a.axes if axis in b.axes)
+    for axes in (every, common):
+        ours, theirs = _by_key(a, axes), _by_key(b, axes)
+        found = [(ours[key], theirs[key]) for key in ours if key in theirs]
+        if found and len(ours) == len(a.results) and len(theirs) == len(b.results):
+            return axes, found
+    has = [f"{file.name} has {len(file.results)} over {_names(file.axes)}" for file in (a, b)]
+    raise InputError(f"no points fit together: {'; '.join(has)}; choose one point of a sweep with FILE.parquet:POINT")
+
+
+def _by_key(file: ResultFile, axes: Iterable[str]) -> dict[str, Measured]:
+    wanted = tuple(axes)
+    return {json.dumps([each.configuration.get(axis) for axis in wanted]): each for each in file.results}
+
+
+def _names(axes: Sequence[str]) -> str:
+    return ", ".join(axes) or "no axis"
+
+
+def _differing(matched: Sequence[tuple[Measured, Measured]]) -> Iterator[Differing]:
+    paths = dict.fromkeys(path for pair in matched for each in pair for path in each.configuration)
+    for path in paths:
+        values = [tuple(json.dumps(each.configuration.get(path)) for each in pair) for pair in matched]
+        if any(one != other for one, other in values):
+            ours, theirs = (dict.fromkeys(side) for side in zip(*values, strict=True))
+            yield Differing(path, tuple(map(json.loads, ours)), tuple(map(json.loads, theirs)))
+
+
+def _pair(axes: Sequence[str], a: Measured, b: Measured) -> Pair:
+    return Pair(
+        where=tuple((axis, a.configuration.get(axis)) for axis in axes),
+        time=_change("all", a, b, "sim_ns"),
+        launch=_change(str(a.row.get("launch.name") or ""), a, b, "launch.ns"),
+        bounds=(str(a.row.get("launch.bound") or NOTHING), str(b.row.get("launch.bound") or NOTHING)),
+        bound=_change("bound", a, b, "launch.bound_ns"),
+        stages=_stages([(a, b)]),
+    )
+
+
+def _change(name: str, a: Measured, b: Measured, column: str) -> Change:
+    return Change(name, a.number(column), b.number(column))
+
+
+def _sum(name: str, changes: Iterable[Change]) -> Change:
+    given = list(changes)
+    return Change(name, sum(each.a_ns for each in given), sum(each.b_ns for each in given))
+
+
+def _stages(pairs: Sequence[tuple[Measured, Measured]]) -> tuple[Change, ...]:
+    """The stages of the critical path of the whole run, summed over pairs, the largest change first."""
+    found = []
+    for stage, parts in STAGES.items():
+        changes = _ordered(
+            _sum(part, (_change(part, a, b, part_column("run", part)) for a, b in pairs)) for part in parts
+        )
+        whole = _sum(stage, changes)
+        found.append(Change(stage, whole.a_ns, whole.b_ns, changes))
+    return _ordered(found)
+
+
+def _busy(pairs: Sequence[tuple[Measured, Measured]]) -> tuple[Change, ...]:
+    from_names = {f"phase {name}": f"phase.{name}.busy_ns" for name in PHASES}
+    from_names |= {f"engine {name}": f"engine.{slug(name)}.busy_ns" for name in ENGINE_OF.values()}
+    return _ordered(_sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items())
+
+
+def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Those that are there, the largest change first."""
+    return tuple(sorted((each for each in changes if each.a_ns or each.b_ns), key=lambda each: -abs(each.ns)))
+
+
+def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
+    kinds = dict.fromkeys(pair.bounds for pair in pairs)
+    made = []
+    for kind in kinds:
+        own = [pair for pair in pairs if pair.bounds == kind]
+        launch, bound = _sum("launch", (pair.launch for pair in own)), _sum("bound", (pair.bound for pair in own))
+        made.append(BoundGroup(kind, len(own), launch, bound))
+    return tuple(sorted(made, key=lambda group: -group.pairs))

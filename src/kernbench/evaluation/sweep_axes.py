@@ -1,0 +1,148 @@
+"""Axes, labels and rows of the pictures of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from kernbench.evaluation.figure_style import INK
+from kernbench.evaluation.sweep_measure import OK, Row
+from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_spec import is_numeric
+from kernbench.evaluation.sweep_table import SweepTable
+
+Grid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
+# Beyond this ratio of largest to smallest a linear scale shows only the largest.
+WIDE = 8.0
+MOST_NUMBERS = 120
+PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
+"""Numbers in full, with commas."""
+MOST_TICKS = 12
+MOST_NAMES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The good rows of a table where all axes but those drawn have one value; ``note`` says which."""
+
+    rows: tuple[Row, ...]
+    note: str
+
+
+def slice_of(plan: SweepPlan, table: SweepTable, drawn: Sequence[str | None], value: str) -> Slice:
+    """The rows with ``value`` where every other axis is as at the first of them; there is one."""
+    good = [row for row in table.rows if has_numbers(row, [value])]
+    others = [name for name in plan.axes if name not in drawn and len(plan.axes[name]) > 1]
+    first = {name: good[0][name] for name in others}
+    rows = (row for row in good if all(row[name] == first[name] for name in others))
+    note = ", ".join(f"{short_name(name)} {text_of(cell)}" for name, cell in first.items())
+    return Slice(tuple(rows), note)
+
+
+def has_numbers(row: Row, columns: Iterable[str]) -> bool:
+    return row["status"] == OK and all(isinstance(row.get(name), int | float) for name in columns)
+
+
+def number_of(row: Row, column: str) -> float:
+    cell = row[column]
+    assert isinstance(cell, int | float), "rows without the number are not drawn"
+    return float(cell)
+
+
+def places_along(plan: SweepPlan, x: str, rows: Sequence[Row]) -> list[float]:
+    """Where the rows of a curve are along ``x``: at its numbers, or one beside the other."""
+    if is_numeric(plan.axes[x]):
+        return [number_of(row, x) for row in rows]
+    names = [text_of(value) for value in plan.axes[x]]
+    return [float(names.index(text_of(row[x]))) for row in rows]
+
+
+def mark_x(panel: Axes, plan: SweepPlan, x: str) -> None:
+    values = plan.axes[x]
+    if not is_numeric(plan.axes[x]):
+        panel.set_xticks(range(len(values)), [text_of(value) for value in values])
+        return
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    if _is_geometric(numbers):
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_minor_locator(NullLocator())
+    if len(numbers) <= MOST_TICKS:
+        panel.set_xticks(numbers, [text_of(value) for value in values])
+
+
+def _is_geometric(numbers: Sequence[float]) -> bool:
+    """Whether each is about the same multiple of the one before, and more than the differences are alike."""
+    if len(numbers) < 3 or min(numbers) <= 0:
+        return False
+    ratios = [after / before for before, after in pairwise(numbers)]
+    return min(ratios) > 1.3 and max(ratios) / min(ratios) < 1.1
+
+
+def scale_y(panel: Axes, values: Sequence[float]) -> None:
+    if min(values) > 0 and max(values) / min(values) > WIDE:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_locator(decades())
+        panel.yaxis.set_minor_locator(NullLocator())
+    else:
+        panel.set_ylim(bottom=0)
+    panel.yaxis.set_major_formatter(PLAIN)
+
+
+def decades() -> LogLocator:
+    """Where to mark a logarithmic scale: 1, 2, 5, 10, 20 …"""
+    return LogLocator(subs=(1.0, 2.0, 5.0))
+
+
+def norm_of(grid: Grid) -> Normalize:
+    low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
+    return LogNorm(low, high) if low > 0 and high / low > WIDE else Normalize(low, high)
+
+
+def write_numbers(panel: Axes, grid: Grid, norm: Normalize) -> None:
+    if grid.size > MOST_NUMBERS:
+        return
+    for (line, column), value in np.ndenumerate(grid):
+        known = bool(np.isfinite(value))
+        dark = known and float(norm(value)) < 0.5
+        label = f"{value:,.4g}" if known and value < 1e4 else f"{value:,.0f}" if known else "–"
+        panel.text(column, line, label, ha="center", va="center", fontsize=8, color="white" if dark else INK)
+
+
+def name_cells(panel: Axes, columns: Sequence[str], lines: Sequence[str]) -> None:
+    for axis, labels in ((panel.xaxis, columns), (panel.yaxis, lines)):
+        every = -(-len(labels) // MOST_NAMES)
+        axis.set_ticks(range(0, len(labels), every), list(labels)[::every])
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+
+
+def label_axes(panel: Axes, plan: SweepPlan, x: str, value: str, note: str) -> None:
+    panel.set_xlabel(short_name(x))
+    panel.set_ylabel(value)
+    panel.set_title(title_of(plan, value, note))
+
+
+def title_of(plan: SweepPlan, value: str, note: str) -> str:
+    about = f"{plan.bench.name}: {value}"
+    return f"{about}\nat {note}" if note else about
+
+
+def labels_of(table: SweepTable, axis: str) -> list[str]:
+    return list(dict.fromkeys(text_of(row[axis]) for row in table.rows))
+
+
+def text_of(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def short_name(path: str) -> str:
+    """A path without the levels that say nothing: ``hbm_ctrl.efficiency``."""
+    parts = [part for part in path.split(".") if part not in ("components", "attrs", "links")]
+    return ".".join(parts[-2:])

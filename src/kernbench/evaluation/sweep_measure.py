@@ -1,0 +1,176 @@
+"""A run as one flat row: what it took, by phase, engine, resource and part of the critical path.
+
+Columns are named ``group.what_unit``. ``run`` is the whole program; ``launch`` is the launch that took longest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from kernbench.messages.requests import HostMsg
+from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
+from kernbench.runtime_api.comparison import Comparison
+from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
+from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
+from kernbench.sim_engine.critical_path_model import CriticalPath, Part
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
+from kernbench.sim_engine.roofline import Roofline
+from kernbench.sim_engine.statistics import ENGINE_OF, Traffic
+from kernbench.sim_engine.trace_log import TraceLog
+from kernbench.topology.builder import Topology
+
+Cell: TypeAlias = "str | int | float | bool | None"
+Row: TypeAlias = dict[str, Cell]
+
+OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
+"""How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
+PHASES = ("h2d", "d2h", "init", "map", "unmap", "launch", "dma", "other")
+RESOURCES = ("compute", "HBM", "SRAM", "NoC", "host link", "TCM fetch", "TCM store", "MATH")
+
+
+def slug(text: str) -> str:
+    """``memory access`` as ``memory_access``: how it is called in a column."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower())
+
+
+def part_column(group: str, part: str) -> str:
+    """The column of a part of the critical path of ``run`` or ``launch``."""
+    return f"{group}.path.{slug(part)}_ns"
+
+
+def bound_column(group: str, resource: str) -> str:
+    """The column of a resource's bound of ``run`` or ``launch``."""
+    return f"{group}.bounds.{slug(resource)}_ns"
+
+
+def _columns() -> Iterator[tuple[str, type]]:
+    yield from {"status": str, "error": str, "sim_ns": float, "events": int, "transfers": int, "records": int}.items()
+    yield from {"verdict": str, "max_abs_error": float, "max_rel_error": float}.items()
+    yield from {"launch.name": str, "launch.pes": int, "launch.ns": float, "launch.kernel_ns": float}.items()
+    for group in ("launch", "run"):
+        yield from {f"{group}.bound": str, f"{group}.bound_ns": float, f"{group}.beyond": float}.items()
+        yield f"{group}.useful_macs", float
+        yield from ((bound_column(group, each), float) for each in RESOURCES)
+        yield from ((part_column(group, each), float) for each in Part)
+    for phase in PHASES:
+        yield from {f"phase.{phase}.busy_ns": float, f"phase.{phase}.bytes": int}.items()
+    for engine in map(slug, ENGINE_OF.values()):
+        yield from {f"engine.{engine}.busy_ns": float, f"engine.{engine}.occupancy": float}.items()
+        yield f"engine.{engine}.records", int
+    yield from {f"traffic.{each}_bytes": int for each in ("hbm_in", "hbm_out", "to_machine", "from_machine")}.items()
+    yield from {"traffic.host_utilisation": float, "machine": str, "changed": str, "params": str}.items()
+
+
+COLUMNS: Mapping[str, type] = dict(_columns())
+"""Every column beside the axes of a grid, in order, with the type of its values."""
+
+
+class MeasuredEngine(GraphEngine):
+    """A GraphEngine that keeps the handles of all requests."""
+
+    def __init__(self, topology: Topology, enable_data: bool) -> None:
+        super().__init__(topology, enable_data)
+        self.handles: list[RequestHandle] = []
+
+    def submit(self, msg: HostMsg) -> RequestHandle:
+        """Start a request now and return at once."""
+        handle = super().submit(msg)
+        self.handles.append(handle)
+        return handle
+
+
+def measure(result: BenchResult, engine: MeasuredEngine, log: TraceLog | None) -> Row:
+    """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
+    report = report_run(engine, engine.handles)
+    row = _head(result) | _report(report) | _traffic(report.traffic)
+    for phase in result.summary.phases:
+        row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
+    if log is not None and result.error is None:
+        row |= _explained(explain_run(log, engine.handles, 0.0, result.sim_ns))
+    return row
+
+
+def _head(result: BenchResult) -> Row:
+    comparisons = result.comparisons
+    verdict = ("FAIL", "PASS")[result.verified] if comparisons else "not verified"
+    return {
+        "status": OK if result.ok else FAILED,
+        "error": None if result.ok else _why(result),
+        "sim_ns": result.sim_ns,
+        "verdict": verdict,
+        "max_abs_error": _worst([each.max_abs_error for each in comparisons]),
+        "max_rel_error": _worst([each.max_rel_error for each in comparisons]),
+        "params": json.dumps(result.params.model_dump(mode="json"), sort_keys=True),
+    }
+
+
+def _why(result: BenchResult) -> str:
+    if result.error is not None:
+        return f"{type(result.error).__name__}: {result.error}"
+    if result.status is BenchStatus.NO_REQUESTS:
+        return "the bench submitted no request"
+    wrong: list[Comparison] = [each for each in result.comparisons if not each.passed]
+    return str(wrong[0])
+
+
+def _worst(errors: list[float]) -> float | None:
+    """The largest; NaN when one is."""
+    return None if not errors else math.nan if any(map(math.isnan, errors)) else max(errors)
+
+
+def _report(report: RunReport) -> Row:
+    row: Row = {"events": report.events, "transfers": report.transfers, "records": report.records}
+    for each in report.engines:
+        name = f"engine.{slug(each.engine)}"
+        row |= {f"{name}.busy_ns": each.busy_ns, f"{name}.occupancy": each.occupancy, f"{name}.records": each.records}
+    longest = max(report.launches, key=lambda each: each.total_ns, default=None)
+    return row if longest is None else row | _launch(longest)
+
+
+def _launch(launch: LaunchSplit) -> Row:
+    return {
+        "launch.name": launch.name,
+        "launch.pes": launch.pe_count,
+        "launch.ns": launch.total_ns,
+        "launch.kernel_ns": launch.kernel_ns,
+    }
+
+
+def _traffic(found: Traffic) -> Row:
+    return {
+        "traffic.hbm_in_bytes": found.hbm_in,
+        "traffic.hbm_out_bytes": found.hbm_out,
+        "traffic.to_machine_bytes": found.to_machine,
+        "traffic.from_machine_bytes": found.from_machine,
+        "traffic.host_utilisation": found.host_utilisation,
+    }
+
+
+def _explained(found: RunExplanation) -> Row:
+    longest: LaunchExplanation | None = max(found.launches, key=lambda each: each.path.ps, default=None)
+    row = _group("run", found.path, found.roofline)
+    return row if longest is None else row | _group("launch", longest.path, longest.roofline)
+
+
+def _group(group: str, path: CriticalPath, found: Roofline) -> Row:
+    row: Row = {part_column(group, each.part): each.ns for each in path.parts}
+    row |= {bound_column(group, each.resource): each.ns for each in found.bounds}
+    binding = found.binding
+    if binding is not None:
+        row |= {f"{group}.bound": binding.resource, f"{group}.bound_ns": binding.ns, f"{group}.beyond": found.beyond}
+    return row | {f"{group}.useful_macs": found.useful}
+
+
+def flat_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested configuration by path: ``{"cube.hbm.slices": 8}``. Lists stay whole."""
+    flat: dict[str, Any] = {}
+    for key, value in configuration.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{path}": each for path, each in flat_configuration(value).items()}
+        else:
+            flat[key] = value
+    return flat

@@ -1,0 +1,97 @@
+"""A sweep that is ready to run: the machine and the bench it starts from, and every point of the grid."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from kernbench import __version__
+from kernbench.common.config import Document
+from kernbench.evaluation.sweep_spec import SweepSpec, Value
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.topology.builder import Topology
+
+BENCH_PREFIX = "bench."
+Choice = tuple[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of the grid: its number, from 0, the last axis running fastest, and its value on each axis."""
+
+    index: int
+    values: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep that is ready to run.
+
+    ``base``: the machine's file as it was read; ``machine``: what it compiles to; ``bench_name``: what workers load.
+    """
+
+    name: str
+    spec: SweepSpec
+    bench: Bench
+    bench_name: str
+    base: Document
+    machine: Topology
+
+    @property
+    def axes(self) -> Mapping[str, tuple[Value, ...]]:
+        """The values of each axis, by its path."""
+        return self.spec.grid
+
+    @property
+    def n_points(self) -> int:
+        """How many points the grid has."""
+        return math.prod(len(values) for values in self.axes.values())
+
+    def points(self) -> Iterator[Point]:
+        """All points, in the order of results."""
+        for index, values in enumerate(product(*self.axes.values())):
+            yield Point(index, tuple(zip(self.axes, values, strict=True)))
+
+    def machine_texts(self, point: Point) -> tuple[str, ...]:
+        """What a point changes of the machine, as ``--set`` takes it."""
+        return tuple(as_override(each) for each in self._choices(point) if not each[0].startswith(BENCH_PREFIX))
+
+    def bench_texts(self, point: Point) -> tuple[str, ...]:
+        """What a point changes of the bench's parameters, as ``--set`` takes it."""
+        return tuple(as_override(each) for each in self._choices(point) if each[0].startswith(BENCH_PREFIX))
+
+    def _choices(self, point: Point) -> Iterator[Choice]:
+        yield from self.spec.fixed.items()
+        yield from point.values
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that a row depends on: rows of equal identities may stand in one table."""
+        return {
+            "kernbench": __version__,
+            "bench": self.bench.name,
+            "bench file": _digest_of_file(self.bench.file),
+            "device": self.spec.device,
+            "verify": self.spec.verify,
+            "explain": self.spec.explain,
+            "machine": self.machine.digest,
+            "set": dict(self.spec.fixed),
+            "grid": {path: list(values) for path, values in self.axes.items()},
+        }
+
+
+def as_override(choice: Choice) -> str:
+    """``path=value``, as ``--set`` takes it."""
+    path, value = choice
+    return f"{path}={json.dumps(value)}"
+
+
+def _digest_of_file(file: str) -> str:
+    """Of the file of a bench; empty for one that is in none."""
+    path = Path(file)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

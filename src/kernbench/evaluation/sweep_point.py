@@ -1,0 +1,131 @@
+"""What a worker does: some points of a grid on one machine, each to its row. Knows nothing but what it is given.
+
+A worker imports this module, so it imports no more than a run needs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from kernbench import __version__
+from kernbench.common.config import Document, apply_overrides
+from kernbench.common.errors import InputError, RunError
+from kernbench.evaluation.sweep_measure import INVALID, MeasuredEngine, Row, flat_configuration, measure
+from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.trace_log import TraceLog
+from kernbench.topology.builder import Topology, compile_topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all points of a sweep have in common; ``configuration``: the resolved base machine by path."""
+
+    bench: str
+    device: str
+    verify: bool
+    explain: bool
+    base: Document
+    configuration: Mapping[str, Any]
+    version: str = __version__
+
+
+@dataclass(frozen=True, slots=True)
+class PointJob:
+    """One point: its number and what it changes of the bench's parameters."""
+
+    index: int
+    params: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Points on one machine, the base with ``machine`` applied: it is compiled once."""
+
+    job: Job
+    machine: tuple[str, ...]
+    points: tuple[PointJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished point: its row, without its place in the grid, and how long it ran: in seconds, and of a processor.
+
+    The latter says how much work it was, whoever else used the computer; it is not kept.
+    """
+
+    index: int
+    row: Row
+    wall_s: float
+    cpu_s: float = 0.0
+
+
+def run_chunk(chunk: Chunk) -> list[Outcome]:
+    """Run all points of a chunk. What goes wrong with one is in its row.
+
+    RunError on a worker of another version, whose rows could not be compared.
+    """
+    if chunk.job.version != __version__:
+        raise RunError(f"a worker has kernbench {__version__}, the sweep is made by {chunk.job.version}")
+    try:
+        machine = compile_topology(apply_overrides(chunk.job.base, chunk.machine))
+    except Exception as error:
+        return [Outcome(point.index, invalid_row(error), 0.0) for point in chunk.points]
+    bench = load_bench(chunk.job.bench)
+    outcomes = []
+    # Programs may print; the document of --json shall be the only thing on stdout.
+    with redirect_stdout(io.StringIO()):
+        for point in chunk.points:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            row = _row(chunk.job, machine, bench, point)
+            outcomes.append(Outcome(point.index, row, time.perf_counter() - wall, time.thread_time() - cpu))
+    return outcomes
+
+
+def invalid_row(error: Exception) -> Row:
+    """The row of a point that could not be run at all."""
+    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return {"status": INVALID, "error": text}
+
+
+def _row(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
+    try:
+        return _run(job, machine, bench, point) | _machine(job, machine)
+    except Exception as error:
+        return invalid_row(error)
+
+
+def _run(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
+    engine = MeasuredEngine(machine, job.verify)
+    log = TraceLog(engine.machine, links=False, memories=True) if job.explain else None
+    result = run_bench(
+        topology=machine,
+        bench_fn=bench,
+        device=DeviceSelector(job.device),
+        engine_factory=lambda _machine, _device: engine,
+        params=point.params,
+        verify=job.verify,
+    )
+    return measure(result, engine, log)
+
+
+def _machine(job: Job, machine: Topology) -> Row:
+    """Which machine it was: its digest, and in what it differs from the base."""
+    configuration = flat_configuration(machine.spec.model_dump(mode="json"))
+    base = job.configuration
+    changed = {
+        path: configuration.get(path) for path in sorted({*configuration, *base}) if _differs(configuration, base, path)
+    }
+    return {"machine": machine.digest, "changed": json.dumps(changed, sort_keys=True)}
+
+
+def _differs(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> bool:
+    return path not in one or path not in other or one[path] != other[path]

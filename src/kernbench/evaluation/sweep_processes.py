@@ -1,0 +1,26 @@
+"""How worker processes come to be. Light: the process they are forked from is begun before anything else."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
+
+# Imported once, in the process from which workers are forked.
+PRELOADED = ("__main__", "kernbench.evaluation.sweep_warm")
+METHOD = "forkserver"
+
+
+def worker_context() -> BaseContext:
+    """A way to start processes that is safe where this one has threads."""
+    if METHOD not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(METHOD)
+    context.set_forkserver_preload(list(PRELOADED))
+    return context
+
+
+def begin_server() -> None:
+    """Begin the process from which workers are forked: it imports what they need while this one does."""
+    if worker_context().get_start_method() == METHOD:
+        forkserver.ensure_running()

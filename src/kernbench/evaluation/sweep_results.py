@@ -1,0 +1,27 @@
+"""What a finished sweep leaves in its folder: the table, how long points took, where it comes from, pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernbench.evaluation.outputs import write_csv
+from kernbench.evaluation.provenance import PROVENANCE_FILE, provenance_of, write_provenance
+from kernbench.evaluation.sweep_figures import draw_plots
+from kernbench.evaluation.sweep_journal import Journal
+from kernbench.evaluation.sweep_parquet import write_sweep_table
+from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_table import SweepTable, sweep_table, walls
+
+TABLE_FILE = "sweep.parquet"
+WALL_FILE = "wall_s.csv"
+
+
+def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[SweepTable, tuple[Path, ...]]:
+    """Write everything; the table, and the names of the files."""
+    table = sweep_table(plan, journal.finished)
+    write_sweep_table(table, folder / TABLE_FILE)
+    write_csv(folder / WALL_FILE, walls(journal.finished))
+    provenance = provenance_of(plan.machine, f"kernbench sweep {plan.name}", plan.identity())
+    write_provenance(folder, provenance, plan.machine)
+    pictures = draw_plots(folder, plan, table)
+    return table, tuple(folder / name for name in (TABLE_FILE, WALL_FILE, PROVENANCE_FILE)) + pictures

@@ -1,0 +1,7 @@
+"""Everything that a worker needs, imported: parts and benches are found when they are first asked for."""
+
+from kernbench.di.registry import REGISTRY
+from kernbench.evaluation import sweep_workers
+from kernbench.runtime_api.bench_registry import known_benches
+
+WARM = (sweep_workers.__name__, *REGISTRY.known_impls(), *(bench.name for bench in known_benches()))

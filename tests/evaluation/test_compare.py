@@ -1,0 +1,146 @@
+"""Two results side by side: what fits together, what differs, what changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.common.errors import InputError
+from kernbench.evaluation.compare_inputs import Measured, ResultFile, read_results
+from kernbench.evaluation.compare_results import STAGES, compare_results
+from kernbench.evaluation.compare_verdict import verdict
+from kernbench.evaluation.sweep_driver import run_sweep
+from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
+from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.evaluation.sweep_results import write_results
+from kernbench.evaluation.sweep_workers import InlineWorker
+from kernbench.sim_engine.critical_path_model import Part
+
+GRID = """\
+bench: matmul-composite
+set: { bench.k: 128, bench.n: 64, sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 1 }
+grid: { bench.m: [32, 64] }
+plots: []
+"""
+EFFICIENCY = "cube.components.hbm_ctrl.attrs.efficiency"
+
+
+def sweep(folder: Path, *overrides: str, grid: str = GRID) -> str:
+    folder.mkdir()
+    (folder / "grid.yaml").write_text(grid)
+    plan = plan_sweep(folder / "grid.yaml", "default", overrides)
+    with begin_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
+        run_sweep(plan, journal, InlineWorker(), lambda _: None)
+        write_results(folder, plan, journal)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def slow_and_fast(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The same sweep with HBM at 40 % and at 80 % of its rate."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    return sweep(folder / "slow", f"{EFFICIENCY}=0.4"), sweep(folder / "fast", f"{EFFICIENCY}=0.8")
+
+
+def result(ns: float, status: str = "ok", **configuration: Any) -> Measured:
+    return Measured(configuration, {"status": status, "sim_ns": ns})
+
+
+def file(axes: tuple[str, ...], *results: Measured) -> ResultFile:
+    return ResultFile("file", axes, results)
+
+
+def test_every_part_belongs_to_one_stage() -> None:
+    parts = [part for stage in STAGES.values() for part in stage]
+    assert sorted(parts) == sorted(Part)
+
+
+def test_a_parameter_and_the_stage_it_changed(slow_and_fast: tuple[str, str]) -> None:
+    found = compare_results(*map(read_results, slow_and_fast))
+    assert [(each.path, each.a, each.b) for each in found.differing] == [(EFFICIENCY, (0.4,), (0.8,))]
+    assert found.stages[0].name == "memory"
+    assert {pair.bounds for pair in found.pairs} == {("HBM", "HBM")}
+    for group in found.groups:
+        assert group.bound.share == pytest.approx(-0.5)
+        assert -0.5 < group.launch.share < -0.3
+    said = verdict(found)
+    assert said[1] == f"what differs: {EFFICIENCY} 0.4 → 0.8"
+    assert said[2].startswith("the stage that changed most: memory, -")
+
+
+def test_the_changes_of_stages_add_up(slow_and_fast: tuple[str, str]) -> None:
+    found = compare_results(*map(read_results, slow_and_fast))
+    assert sum(stage.ns for stage in found.stages) == pytest.approx(found.time.ns)
+    for stage in found.stages:
+        assert sum(part.ns for part in stage.parts) == pytest.approx(stage.ns)
+    assert [pair.time.ns for pair in found.pairs] == [pytest.approx(sum(s.ns for s in p.stages)) for p in found.pairs]
+
+
+def test_one_point_of_a_sweep(slow_and_fast: tuple[str, str]) -> None:
+    slow, fast = (read_results(f"{folder}/sweep.parquet:1") for folder in slow_and_fast)
+    assert (len(slow.results), slow.axes, slow.results[0].configuration["bench.m"]) == (1, (), 64)
+    assert len(compare_results(slow, fast).pairs) == 1
+    assert len(compare_results(slow, read_results(slow_and_fast[1])).pairs) == 1
+    with pytest.raises(InputError, match="no point 2; there are 0 to 1"):
+        read_results(f"{slow_and_fast[0]}/sweep.parquet:2")
+
+
+def test_a_grid_may_say_256_and_a_machine_256_0(tmp_path: Path) -> None:
+    bandwidth = "cube.links.xbar_to_hbm.bw_gbs"
+    grid = GRID.replace("bench.m: [32, 64]", f"{bandwidth}: [128, 256]")
+    whole = read_results(sweep(tmp_path / "whole", grid=grid))
+    real = read_results(sweep(tmp_path / "real", grid=grid.replace("128, 256", "128.0, 256.0")))
+    assert [pair.where for pair in compare_results(whole, real).pairs] == [((bandwidth, 128),), ((bandwidth, 256),)]
+
+
+def test_equal_results(slow_and_fast: tuple[str, str]) -> None:
+    found = compare_results(*[read_results(slow_and_fast[0])] * 2)
+    assert (found.time.ns, found.differing) == (0.0, ())
+    assert verdict(found)[:2] == ("B takes +0.000 ns (+0.0%) over 2 points", "no parameter differs")
+
+
+def test_points_are_matched_on_the_axes_of_both() -> None:
+    a = file(("m", "e"), *(result(m * e, m=m, e=e) for m in (1, 2) for e in (3, 4)))
+    b = file(("m",), *(result(m, m=m, e=4) for m in (1, 2, 5)))
+    found = compare_results(a, b)
+    assert [dict(pair.where) for pair in found.pairs] == [{"m": 1, "e": 4}, {"m": 2, "e": 4}]
+    assert found.unmatched == (2, 1)
+
+
+def test_points_are_matched_on_common_axes_where_others_never_agree() -> None:
+    a = file(("m",), *(result(m, m=m, e=3) for m in (1, 2)))
+    b = file(("m", "e"), *(result(m, m=m, e=4) for m in (1, 2)))
+    assert [dict(pair.where) for pair in compare_results(a, b).pairs] == [{"m": 1}, {"m": 2}]
+
+
+def test_failed_points_are_left_out() -> None:
+    a = file(("m",), result(1, m=1), result(0, "failed", m=2))
+    assert compare_results(a, a).unmatched == (1, 1)
+    with pytest.raises(InputError, match="failed on one side"):
+        compare_results(a, file(("m",), result(0, "invalid", m=1)))
+
+
+def test_nothing_fits() -> None:
+    a = file(("m",), *(result(m, m=m) for m in (1, 2)))
+    with pytest.raises(InputError, match="no points fit together: file has 2 over m; file has 1 over no axis"):
+        compare_results(a, file((), result(1, m=3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("none.parquet", None, "no such file"),
+        ("x.parquet", "text", "cannot be read as Parquet"),
+        ("x.json", "{", "not JSON"),
+        ("x.json", "[]", "not what kernbench run --json prints"),
+        ("x.json", '{"params": {}}', "not what kernbench run --json prints"),
+        ("x.csv", "a,b", "cannot be read as Parquet"),
+    ],
+)
+def test_files_that_are_no_results(tmp_path: Path, name: str, content: str | None, why: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=why):
+        read_results(str(tmp_path / name))

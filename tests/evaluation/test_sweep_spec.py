@@ -1,0 +1,181 @@
+"""Sweep files: grids, ranges, and everything that can be wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.common.errors import ConfigError, InputError
+from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_spec import Range
+
+GOOD = """\
+bench: matmul_composite
+set: { bench.k: 64, cube.hbm.num_pcs: 16 }
+grid:
+  cube.hbm.slices: [8, 4]
+  bench.m: { start: 32, stop: 128, factor: 2 }
+"""
+
+
+def plan(folder: Path, text: str, *overrides: str) -> SweepPlan:
+    path = folder / "grid.yaml"
+    path.write_text(text)
+    return plan_sweep(path, "default", overrides)
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        plan(folder, text)
+    return [f"{each.line}:{each.column} {each.path}: {each.message}" for each in caught.value.problems]
+
+
+def test_points_in_the_order_of_the_grid(tmp_path: Path) -> None:
+    found = plan(tmp_path, GOOD)
+    points = list(found.points())
+    assert (found.name, found.bench.name, found.n_points) == ("grid", "matmul-composite", 6)
+    assert [tuple(value for _, value in point.values) for point in points] == [
+        (slices, m) for slices in (8, 4) for m in (32, 64, 128)
+    ]
+    assert found.machine_texts(points[3]) == ("cube.hbm.num_pcs=16", "cube.hbm.slices=4")
+    assert found.bench_texts(points[3]) == ("bench.k=64", "bench.m=32")
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"start": 1, "stop": 5, "step": 2}, (1, 3, 5)),
+        ({"start": 0.1, "stop": 0.5, "step": 0.1}, (0.1, 0.2, 0.3, 0.4, 0.5)),
+        ({"start": 3, "stop": 30, "factor": 3}, (3, 9, 27)),
+        ({"start": 1, "stop": 2, "factor": 1.5}, (1.0, 1.5)),
+        ({"start": 7, "stop": 7, "step": 1}, (7,)),
+    ],
+)
+def test_ranges(given: dict[str, float], values: tuple[float, ...]) -> None:
+    found = Range(**given).values()
+    assert found == values
+    assert [type(each) for each in found] == [type(each) for each in values]
+
+
+@given(st.integers(-50, 50), st.integers(0, 100), st.integers(1, 9))
+def test_a_range_by_step_is_pythons_with_its_end(start: int, length: int, step: int) -> None:
+    assert Range(start=start, stop=start + length, step=step).values() == tuple(range(start, start + length + 1, step))
+
+
+def test_every_slip_of_structure_at_once(tmp_path: Path) -> None:
+    text = """\
+bench: matmul-composite
+verify: maybe
+grid:
+  cube.hbm.slices: [8, 4, 8]
+  bench.m: { start: 5, stop: 3, step: 0 }
+  bench.k: { start: 1, stop: 3 }
+  bench.n: []
+"""
+    assert problems(tmp_path, text) == [
+        "2:9 verify: found 'maybe', must be true or false",
+        "4:27 grid.cube.hbm.slices[2]: 8 is in the list twice",
+        "5:30 grid.bench.m.stop: found 3, must be at least start, 5",
+        "5:39 grid.bench.m.step: found 0, must be greater than 0",
+        "6:12 grid.bench.k: a range has either a step or a factor",
+        "7:12 grid.bench.n: found an empty list, must have at least one value",
+    ]
+
+
+def test_what_no_point_could_use(tmp_path: Path) -> None:
+    text = """\
+bench: matmul-composite
+device: gpu
+set: { bench.kk: 64, cube.hbm.slicez: 3 }
+grid:
+  cube.hbm.slices: [eight]
+  bench.m: [0, -1]
+  cubes.hbm: [1]
+plots:
+  - { kind: lines, value: launch.nss }
+  - { kind: pareto, cost: sim_nss }
+"""
+    found = problems(tmp_path, text)
+    assert [each.split(": ")[0] for each in found] == [
+        "2:9 device",
+        "3:18 set.bench.kk",
+        "3:39 set.cube.hbm.slicez",
+        "5:20 grid.cube.hbm.slices",
+        "6:12 grid.bench.m",
+        "7:14 grid.cubes.hbm",
+        "9:27 plots[0].value",
+        "10:27 plots[1].cost",
+    ]
+    assert "did you mean 'slices'?" in found[2]
+    assert "did you mean 'launch.ns'?" in found[6]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("set: { bench.m: 3 }", "the grid varies it"),
+        ("set: { 'a b': 3 }", "is not a path"),
+        ("plots: [{ kind: lines, x: bench.n }]", "'bench.n' is no axis; did you mean 'bench.m'? the grid has bench.m"),
+        ("plots: [{ kind: lines, cost: bench.m }]", "lines does not use it; it takes x, by, value"),
+        ("plots: [{ kind: lines, x: bench.m, by: bench.m }]", "an axis can be drawn once"),
+        ("plots: [{ kind: pareto }]", "pareto needs cost"),
+        ("plots: [{ kind: heat-map }]", "needs two axes"),
+        ("plots: [{ kind: pie }]", "must be one of: lines, heat-map, pareto"),
+        ("grids: {}", "unknown key 'grids'; did you mean 'grid'?"),
+        ("topology: nothing.yaml", "nothing.yaml"),
+    ],
+)
+def test_a_slip(tmp_path: Path, more: str, message: str) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text(f"bench: matmul-composite\ngrid: {{ bench.m: [32, 64] }}\n{more}\n")
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        plan_sweep(path)
+
+
+def test_an_unknown_bench_is_shown_at_its_line(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "bench: matmul\ngrid: { bench.m: [1] }\n")
+    assert found.startswith("1:8 bench: unknown bench 'matmul'; there are:")
+
+
+def test_what_fails_at_some_points_only_is_no_slip(tmp_path: Path) -> None:
+    text = "bench: matmul-composite\ngrid: { cube.hbm.slices: [7, 8, eight], bench.m: [0, 32] }\n"
+    assert plan(tmp_path, text).n_points == 6
+
+
+def test_attributes_of_a_part_that_the_grid_chooses(tmp_path: Path) -> None:
+    text = """\
+bench: matmul-composite
+grid:
+  cube.components.noc_router.impl: [builtin.noc_router, examples.slow_routers.SlowRouter]
+  cube.components.noc_router.attrs.factor: [2.0, 3.0]
+"""
+    assert plan(tmp_path, text).n_points == 4
+
+
+def test_files_are_looked_for_beside_the_sweep(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def run(torch):\n    torch.zeros(4)\n")
+    found = plan(tmp_path, "bench: mine.py\ngrid: { cube.hbm.slices: [8] }\n")
+    assert found.bench_name == str(tmp_path / "mine.py")
+
+
+def test_set_on_the_command_line(tmp_path: Path) -> None:
+    found = plan(tmp_path, GOOD, "bench.k=128", "cube.pe_layout.corners[0]=NW")
+    assert found.spec.fixed == {"bench.k": 128, "cube.hbm.num_pcs": 16, "cube.pe_layout.corners[0]": "NW"}
+    for text, why in (("bench.m=3", "the grid varies bench.m"), ("=3", "not a path")):
+        with pytest.raises(InputError, match=why):
+            plan(tmp_path, GOOD, text)
+
+
+def test_too_many_points(tmp_path: Path) -> None:
+    axes = ", ".join(f"bench.{name}: {{ start: 1, stop: 400, step: 1 }}" for name in "mk")
+    (found,) = problems(tmp_path, f"bench: matmul-composite\ngrid: {{ {axes} }}\n")
+    assert "160,000 points" in found
+
+
+def test_a_bench_that_builds_its_own_engines(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "bench: milestone-1h-gemm\ngrid: { cube.hbm.slices: [8] }\n")
+    assert "builds engines of its own" in found

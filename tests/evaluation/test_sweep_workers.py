@@ -1,0 +1,81 @@
+"""Worker processes: the same table from any number of them, of any kind, and after a kill."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernbench.evaluation.sweep_driver import Progress, Workers, run_sweep
+from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
+from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_results import TABLE_FILE, write_results
+from kernbench.evaluation.sweep_workers import InlineWorker, LocalWorkers
+
+GRID = """\
+bench: gemm-single-pe
+topology: default
+set: { sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 1, bench.k: 32, bench.n: 32 }
+grid:
+  cube.hbm.slices: [8, 7, 4]
+  bench.m: [32, 64, 96, 128]
+plots: []
+"""
+MAIN = "import sys; from kernbench.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> SweepPlan:
+    (tmp_path / "grid.yaml").write_text(GRID)
+    return plan_sweep(tmp_path / "grid.yaml")
+
+
+def ignore(_: Progress) -> None:
+    """Nobody looks."""
+
+
+def table_of(plan: SweepPlan, folder: Path, workers: Workers) -> bytes:
+    folder.mkdir()
+    with begin_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
+        run_sweep(plan, journal, workers, ignore)
+        write_results(folder, plan, journal)
+    return (folder / TABLE_FILE).read_bytes()
+
+
+def test_processes_make_the_same_table(plan: SweepPlan, tmp_path: Path) -> None:
+    inline = table_of(plan, tmp_path / "inline", InlineWorker())
+    with LocalWorkers(2) as workers:
+        assert table_of(plan, tmp_path / "local", workers) == inline
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs the extra 'cluster'")
+def test_a_cluster_makes_the_same_table(plan: SweepPlan, tmp_path: Path) -> None:
+    from kernbench.evaluation.sweep_dask import DaskWorkers  # noqa: PLC0415 - it may not be installed
+
+    inline = table_of(plan, tmp_path / "inline", InlineWorker())
+    with DaskWorkers(None, 2) as workers:
+        assert table_of(plan, tmp_path / "cluster", workers) == inline
+
+
+def test_killed_and_resumed(plan: SweepPlan, tmp_path: Path) -> None:
+    journal = tmp_path / "out" / JOURNAL_FILE
+    command = [sys.executable, "-c", MAIN, "sweep", "grid.yaml", "--jobs", "1", "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = journal.read_bytes()[: journal.read_bytes().rfind(b"\n") + 1]
+    resumed = subprocess.run([*command, "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0
+    assert journal.read_bytes().startswith(finished)
+    assert journal.read_bytes().count(b"\n") == 13
+    assert (tmp_path / "out" / TABLE_FILE).read_bytes() == table_of(plan, tmp_path / "inline", InlineWorker())
