@@ -56,9 +56,9 @@ def kernel(
 
 
 def _gather(source: int, slots: int, stride: int, n: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, relay = sips.ring, Relay(sips.ring, tl)
+    ring, relay, slot_of = sips.ring, Relay(sips.ring, tl), sips.slots()
     for turn, place in enumerate(ring.backwards(ring.place)):
-        where = places(slots + sips.order[place] * stride, n, messages, tl)
+        where = places(slots + slot_of[place] * stride, n, messages, tl)
         mine = loaded(places(source, n, messages, tl), messages, tl) if turn == 0 else None
         for at, count in where:
             x = next(mine) if mine is not None else kept(relay.take_of(count, messages.dtype), tl)

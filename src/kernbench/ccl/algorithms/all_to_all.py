@@ -57,10 +57,10 @@ def kernel(
 
 
 def _exchange(source: int, target: int, stride: int, n: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, relay = sips.ring, Relay(sips.ring, tl)
+    ring, relay, slot_of = sips.ring, Relay(sips.ring, tl), sips.slots()
 
     def block(base: int, place: int) -> list[tuple[int, int]]:
-        return places(base + sips.order[place % ring.size] * stride, n, messages, tl)
+        return places(base + slot_of[place % ring.size] * stride, n, messages, tl)
 
     mine = block(source, ring.place)
     store_all(block(target, ring.place), loaded(mine, messages, tl), tl)

@@ -57,11 +57,11 @@ def kernel(
 
 
 def _scatter(source: int, target: int, stride: int, n: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, relay = sips.ring, Relay(sips.ring, tl)
+    ring, relay, slot_of = sips.ring, Relay(sips.ring, tl), sips.slots()
     turns: list[range] = []
     values: list[Any] = []
     for place in ring.backwards(ring.place - 1):  # the last one is this rank's own
-        where = places(source + sips.order[place] * stride, n, messages, tl)
+        where = places(source + slot_of[place] * stride, n, messages, tl)
         turns.append(range(len(values), len(values) + len(where)))
         values += [tl.load(at, count, messages.dtype) for at, count in where]
     if ring.size > 1:

@@ -1,17 +1,19 @@
 """All-reduce by passing every rank's tile once round the ring.
 
-Steps: n-1. Each rank sends its own tile, then adds what comes and passes it on as it came, from the slot it lies in; a
-few pieces at a time, one less than a queue has slots, since a ring of full queues could not move.
+Steps: n-1 for each piece of the tile. A rank passes on what comes as it came, from the slot it lies in, and adds it. Of
+each rank half as many pieces are on their way at once as a queue has slots, since in a ring of full queues nothing could
+move: a piece that has been everywhere makes room for the next.
 
 Rounding: every rank adds in its own order, so that for more than two ranks the ranks may differ in the last bits.
-Time: (n-1) (S/B + alpha) for tiles of one message; more when few slots leave few pieces on their way.
+Time: (n-1) (S/B + alpha); more when so few slots leave gaps on the links.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from kernbench.ccl.steps.chunks import loaded, places, store_all
+from kernbench.ccl.steps.chunks import Parts
 from kernbench.ccl.steps.messages import Messages, message_args
 from kernbench.ccl.steps.ranks import own_shard
 from kernbench.kernels.shares import blocks
@@ -19,7 +21,9 @@ from kernbench.kernels.shares import blocks
 
 def kernel_args(*, n_elem: int, world_size: int, n_slots: int = 2, **config: Any) -> tuple[int | str, ...]:
     """``n_slots``: slots of a queue; more than one piece at a time goes round when there are more than two."""
-    return n_elem, world_size, *message_args(**config), max(1, n_slots - 1)
+    # Half of the slots on their way and half of them free moves most; a power of two divides most tensors evenly.
+    lanes = 1 << max(0, (n_slots // 2).bit_length() - 1)
+    return n_elem, world_size, *message_args(**config), lanes
 
 
 def kernel(
@@ -29,21 +33,36 @@ def kernel(
     if world_size == 1:
         return
     messages = Messages(dtype, op, chunk)
-    where = places(own_shard(t_ptr, n_elem, dtype, tl), n_elem, messages, tl)
-    mine = loaded(where, messages, tl)
-    for first, count in blocks(len(where), at_a_time):
-        values = [next(mine) for _ in range(count)]
-        _pass_round(values, world_size, messages, tl)
-        store_all(where[first : first + count], (messages.finish(x, world_size, tl) for x in values), tl)
+    ptr, item = own_shard(t_ptr, n_elem, dtype, tl), tl.itemsize(dtype)
+    for first, count in blocks(n_elem, messages.segment()):
+        data = Parts(ptr + first * item, count, 1, messages, tl)
+        data.load(messages, (0,), tl)
+        _pass_round(data.values, world_size, at_a_time, messages, tl)
+        data.store(tl)
 
 
-def _pass_round(values: list[Any], world_size: int, messages: Messages, tl: Any) -> None:
-    for x in values:
-        tl.send("E", x)
-    for step in range(1, world_size):
-        for i, mine in enumerate(values):
-            passing = tl.recv_async("W", mine.shape, mine.dtype)
-            values[i] = messages.combine(mine, passing, tl)
-            if step < world_size - 1:
-                tl.send("E", passing)
-            del passing
+def _pass_round(values: list[Any], world_size: int, at_a_time: int, messages: Messages, tl: Any) -> None:
+    """Reduce ``values``: ``at_a_time`` lanes, in each of which one piece after the other goes round."""
+    pieces = list(values)
+    lanes = min(at_a_time, len(values))
+    for piece in pieces[:lanes]:
+        tl.send("E", piece)
+    for i, hop in _arrivals(len(values), lanes, world_size - 1):
+        passing = tl.recv("W", values[i].shape, values[i].dtype)
+        if hop < world_size - 1:
+            tl.send("E", passing)
+        elif i + lanes < len(pieces):
+            tl.send("E", pieces[i + lanes])
+        values[i] = messages.combine(values[i], passing, tl)
+        del passing
+        if hop == world_size - 1:
+            values[i] = messages.finish(values[i], world_size, tl)
+
+
+def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
+    """Which piece comes next, and how many hops it has behind it, in the order in which every rank sends them."""
+    for turn in range(-(-pieces // lanes) * hops):
+        for lane in range(lanes):
+            piece = lane + turn // hops * lanes
+            if piece < pieces:
+                yield piece, turn % hops + 1

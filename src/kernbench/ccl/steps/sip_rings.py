@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from kernbench.ccl.fabric import direct_direction
 from kernbench.ccl.sip_ring import ring_order
 from kernbench.ccl.sip_ring import sip_ring as sip_ring_of
 from kernbench.ccl.steps.rings import Ring
@@ -29,6 +30,11 @@ class SipRing(NamedTuple):
         """How many places this rank is behind ``rank`` in the direction of sending."""
         return (self.ring.place - self.place_of(rank)) % self.ring.size
 
+    def slots(self) -> list[int]:
+        """For each place, which block of a tensor with one for every rank is its rank's: blocks are in order of rank."""
+        ranks = sorted(self.order)
+        return [ranks.index(rank) for rank in self.order]
+
 
 def ring_values(spec: TopologySpec, sip: int) -> dict[str, Any]:
     """What ``ring_args`` takes, for the PEs of SIP ``sip`` of a machine: the ring of ``kernbench.ccl.sip_ring``."""
@@ -43,6 +49,17 @@ def ring_values(spec: TopologySpec, sip: int) -> dict[str, Any]:
     }
 
 
+def ring_values_among(sips: Sequence[int], sip: int) -> dict[str, Any]:
+    """The same for a ring over some SIPs, of which ``sip`` is one, by the direct queues between them."""
+    at = sips.index(sip)
+    after, before = sips[(at + 1) % len(sips)], sips[at - 1]
+    return {
+        "ring_order": tuple(sips),
+        "next_direction": direct_direction(after),
+        "prev_direction": direct_direction(before),
+    }
+
+
 def ring_args(
     world_size: int,
     *,
@@ -51,10 +68,10 @@ def ring_args(
     prev_direction: str = "global_W",
     **_: object,
 ) -> RingArgs:
-    """The arguments that ``sip_ring`` takes; without an order ranks follow each other by number."""
+    """The arguments that ``sip_ring`` takes: a ring over some ranks; without an order all, by number."""
     order = tuple(range(world_size)) if ring_order is None else tuple(ring_order)
-    if sorted(order) != list(range(world_size)):
-        raise InputError(f"ring_order={order}: has to name each of the ranks 0..{world_size - 1} once")
+    if not order or len(set(order)) < len(order) or not set(order) <= set(range(world_size)):
+        raise InputError(f"ring_order={order}: has to name ranks of 0..{world_size - 1}, each once")
     return order, next_direction, prev_direction
 
 
