@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.common.dtypes import ALL, DType
+from kernbench.common.dtypes import ALL, F32, I8, DType
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.sim_engine.memory_store import GRANULE_BYTES, MemoryStore, row_major
 
@@ -141,3 +141,29 @@ def test_unknown_space_and_backward_strides() -> None:
         store.read("dram", 0, (1,), "f32")
     with pytest.raises(RunError, match="backwards"):
         store.read("hbm", 64, (4,), "f32", (-4,))
+
+
+def test_a_place_is_the_memory_itself_for_good() -> None:
+    store = MemoryStore()
+    assert store.place("hbm", BASE, (4,), F32) is None
+    store.write("hbm", BASE, np.zeros(4, np.float32))
+    place = store.place("hbm", BASE, (4,), F32)
+    assert place is not None
+    for k in range(-3, 4):  # extents on all sides
+        store.write("hbm", BASE + k * GRANULE_BYTES + 64, np.ones(4, np.float32))
+    place[...] = 7
+    assert store.read("hbm", BASE, (4,), F32).tolist() == [7] * 4
+    assert store.place("hbm", BASE + GRANULE_BYTES - 8, (4,), F32) is None
+    assert MemoryStore(lambda *_: None).place("hbm", BASE, (4,), F32) is None
+
+
+def test_extents_of_any_size_do_not_meet() -> None:
+    store = MemoryStore()
+    sizes = [1, GRANULE_BYTES, 5 * GRANULE_BYTES, 15 * GRANULE_BYTES, 16 * GRANULE_BYTES, 40 * GRANULE_BYTES, 3]
+    starts = np.cumsum([0, *(n + 2 * GRANULE_BYTES for n in sizes)])
+    for value, (start, size) in enumerate(zip(starts, sizes, strict=False), 1):
+        store.fill("hbm", int(start) // GRANULE_BYTES * GRANULE_BYTES, size, value)
+    for value, (start, size) in enumerate(zip(starts, sizes, strict=False), 1):
+        found = store.read("hbm", int(start) // GRANULE_BYTES * GRANULE_BYTES, (size + 1,), I8)
+        assert (found[:-1] == value).all()
+        assert found[-1] == 0

@@ -205,6 +205,35 @@ def _random_sends(
     return tuple(sends)
 
 
+def random_messages(rng: Random, *, fed: float = 0.0) -> Scenario:
+    """Up to 150 transfers, most of one packet, on a few ways of 3 to 7 nodes whose FIFOs hold one to three packets."""
+    n = rng.randint(3, 7)
+    packet_bytes = rng.choice(PACKET_BYTES)
+    bounded = (None, packet_bytes, packet_bytes + 1, packet_bytes * 2 - 1, packet_bytes * 2, packet_bytes * 3)
+    rates = rng.sample(BANDWIDTHS, rng.randint(1, 3))
+    overheads_ns = rng.sample(OVERHEADS_NS, rng.randint(1, 3))
+    wires = tuple(
+        Wire(f"n{i}", f"n{j}", rng.choice(rates), rng.choice(overheads_ns), rng.choice(bounded))
+        for i in range(n)
+        for j in range(i + 1, n)
+        if j == i + 1 or rng.random() < 0.2
+    )
+    followers: dict[str, list[str]] = {f"n{i}": [w.dst for w in wires if w.src == f"n{i}"] for i in range(n)}
+    ways = [_random_walk(rng, followers) for _ in range(rng.choice([1, 1, 2, 6]))]
+    gap_ps = round(rng.choice([0.1, 1.0, 3.0]) * (1000 * packet_bytes / max(rates) + 1000 * max(overheads_ns)))
+    most = rng.choice([1.0, 0.95, 0.7])
+    sends: list[Send] = []
+    at = 0
+    for _ in range(rng.randint(1, 150)):
+        at += rng.choice([0, gap_ps, rng.randint(0, 2 * gap_ps)])
+        small = rng.choice([1, packet_bytes - 1, packet_bytes, rng.randint(1, packet_bytes)])
+        nbytes = small if rng.random() < most else rng.randint(1, packet_bytes * 20)
+        feeds = random_feeds(rng, nbytes, packet_bytes, at, gap_ps / 100) if rng.random() < fed else ()
+        sends.append(Send(rng.choice(ways), nbytes, at, rng.choice(["", "", "b"]), feeds))
+    stops = tuple(sorted(round(rng.uniform(0, 1.2 * at / 1000 + 10), 3) for _ in range(rng.choice([0, 3]))))
+    return Scenario(packet_bytes, wires, tuple(sends), stops)
+
+
 def _random_walk(rng: Random, followers: dict[str, list[str]]) -> tuple[str, ...]:
     nodes = [rng.choice([name for name, to in followers.items() if to])]
     while len(nodes) < 2 or rng.random() < 0.8:

@@ -1,10 +1,13 @@
 """The express path: a transfer that meets nobody costs one event, and its course is known in closed form.
 
-Invariant: at any moment a link carries express transfers or packets, never both. An express transfer *claims* its port
-and links for the time it needs them. A newcomer may join them as express only if it follows every claim on every link
-(it enters a link after the others have left it, reaches the FIFO behind it after they have left that, and what is in
-the FIFO at any moment fits). Otherwise all express transfers it could meet, and all that share a link with those, are
-turned back into packets exactly where they are now, and the newcomer goes by packets too.
+Invariant: at any moment a link carries express transfers or packets, never both. A newcomer joins others as express
+only if it follows them on every link (it enters a link after they have left it, reaches the FIFO behind it after they
+have left that, and what is in the FIFO at any moment fits). Otherwise all express transfers it could meet, and all that
+share a link with those, are turned back into packets exactly where they are now, and the newcomer goes by packets too.
+
+Most find a free way: every link and the FIFO behind it empty when they come, which ``Link.clear_at`` tells at once.
+These leave nothing on a link but a later ``clear_at``. They *claim* their links, and figures move, only when somebody
+wants to know who is there; once delivered they are only counted.
 """
 
 from __future__ import annotations
@@ -13,73 +16,11 @@ from collections.abc import Iterable
 
 from kernbench.sim_engine.clock import RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.sim_engine.hooks import Hook, LinkBusy
-from kernbench.sim_engine.transport.link import ARRIVE, DELIVER, Input, Link, Port
-from kernbench.sim_engine.transport.route import Profile
+from kernbench.sim_engine.transport.claims import Claim, Course
+from kernbench.sim_engine.transport.link import ARRIVE, DELIVER, Input, Link
+from kernbench.sim_engine.transport.port import Port
+from kernbench.sim_engine.transport.route import AT_ONCE, Passage, Profile
 from kernbench.sim_engine.transport.transfer import Packet, Transfer
-
-
-class Claim:
-    """An express transfer's use of one link (``hop`` of its route), or of its port (``hop`` -1).
-
-    ``free_before`` and ``ready_before`` are the link's state without it; ``over_at`` is when its use ends; ``peak`` the
-    most bytes it finds in the FIFO; ``earlier`` are the claims whose bytes may still be there when it comes.
-    """
-
-    __slots__ = ("earlier", "free_before", "hop", "over_at", "peak", "ready_before", "transfer")
-
-    def __init__(
-        self, transfer: Transfer, hop: int, free_before: int, ready_before: int, over_at: int, peak: int
-    ) -> None:
-        self.transfer = transfer
-        self.hop = hop
-        self.free_before = free_before
-        self.ready_before = ready_before
-        self.over_at = over_at
-        self.peak = peak
-        self.earlier: tuple[Claim, ...] = ()
-
-    @property
-    def profile(self) -> Profile:
-        """The course of the transfer."""
-        profile = self.transfer.profile
-        assert profile is not None
-        return profile
-
-    def unstarted_bytes(self, now: int) -> int:
-        """Bytes that have not been granted the link by ``now``."""
-        transfer = self.transfer
-        return transfer.nbytes - transfer.route.started_bytes(self.profile, self.hop, now - transfer.start_ps)
-
-    def unstarted_ps(self, now: int) -> int:
-        """Serialisation time of those bytes."""
-        link = self.transfer.route.links[self.hop]
-        return serialisation(link, self.unstarted_bytes(now), self.transfer.last_bytes)
-
-    def resident(self, at: int) -> int:
-        """Its bytes in the FIFO behind the link at time ``at`` (none where the link is its last)."""
-        if self.hop == len(self.profile.pace) - 1:
-            return 0
-        return self.transfer.route.resident_bytes(self.profile, self.hop, at - self.transfer.start_ps)
-
-    def peak_until(self, now: int) -> int:
-        """Most bytes in the FIFO at any of its grants up to ``now``, the earlier claims' included."""
-        transfer, profile = self.transfer, self.profile
-        if self.hop == len(profile.pace) - 1:
-            return 0
-        first = transfer.start_ps + transfer.route.offsets[self.hop]
-        if now < first:
-            return 0
-        last = min((now - first) // profile.pace[self.hop], profile.n_full)
-        peak = max(self._held_at(first + k * profile.pace[self.hop]) for k in (max(last - 1, 0), last))
-        for k in range(last + 1):
-            at = first + k * profile.pace[self.hop]
-            if not any(e.over_at > at for e in self.earlier):
-                break
-            peak = max(peak, self._held_at(at))
-        return peak
-
-    def _held_at(self, at: int) -> int:
-        return self.resident(at) + sum(e.resident(at) for e in self.earlier)
 
 
 class Express:
@@ -90,106 +31,174 @@ class Express:
         self.busy_hook = busy_hook
         self.n_admitted = 0
         self.n_revoked = 0
+        self._arrived = (self._arrive,)
+        self._free: dict[Transfer, Passage] = {}  # under way, with no claims yet, in the order of their admission
+        self._carried: list[Passage] = []  # what delivered ones took, not yet in the figures of the links
 
     def admit(self, transfer: Transfer) -> bool:
         """Send ``transfer`` express if it is certain to meet nobody."""
-        now = self.clock.time
         port = transfer.port
-        port.settle(now)
         if port.queue:
             return False
-        start = max(now, port.ready_at)
+        start = max(self.clock.time, port.clear_at)
+        pace = AT_ONCE
         if transfer.supplies is not None:
-            if not transfer.supplies or transfer.supplies[0].start_ps < start:
+            supply = transfer.whole_supply(start)
+            if supply is None:
                 return False
-            start = transfer.supplies[0].start_ps
-        pace = transfer.whole_supply_pace(start)
-        if pace is None:
+            start, pace = supply.start_ps, supply.pace
+        passage = transfer.route.passage(transfer.nbytes, pace)
+        if not passage.fits:
             return False
-        profile = transfer.route.profile(transfer.nbytes, pace)
-        transfer.profile = profile
+        steps = passage.steps
+        for link, offset, _ in steps:
+            if start + offset < link.clear_at:
+                return self._join(transfer, passage, start)
+        for link, _, gone in steps:
+            link.clear_at = start + gone
+        port.clear_at = start + passage.leaves_port_ps
+        self._free[transfer] = passage
+        self._set_out(transfer, passage, start)
+        return True
+
+    def _set_out(self, transfer: Transfer, passage: Passage, start: int) -> None:
+        transfer.passage = passage
         transfer.start_ps = start
-        if not self._meets_nobody(transfer, profile, now):
-            return False
-        self._book(transfer, profile)
-        return True
-
-    def _meets_nobody(self, transfer: Transfer, profile: Profile, now: int) -> bool:
-        """Whether ``transfer`` follows all express transfers on its way and finds no packets there."""
-        route, start, peaks = transfer.route, transfer.start_ps, profile.peaks
-        last = len(peaks)
-        for hop, (link, offset) in enumerate(zip(route.links, route.offsets, strict=True)):
-            if link.users:
-                return False
-            if link.claims and link.claims_over_at <= now:
-                link.settle(now)
-            if start + offset < link.free_at:
-                return False
-            if hop < last:
-                if start + offset + link.hop_ps < link.ready_at:
-                    return False
-                if peaks[hop] + link.used + link.claimed_bytes > link.sure_bytes and not self._fits(
-                    link, transfer, profile, hop, now
-                ):
-                    return False
-        return True
-
-    def _fits(self, link: Link, transfer: Transfer, profile: Profile, hop: int, now: int) -> bool:
-        """Whether the FIFO behind ``link`` never overflows. Asked when it could, or when there is a new peak."""
-        link.hold(0, now)
-        link.settle(now)
-        peak = profile.peaks[hop]
-        if peak + link.used + link.claimed_bytes <= link.sure_bytes:
-            return True
-        if link.used:
-            return False  # packets on their way out would have to be followed byte by byte: let packets do that
-        if link.claims:
-            peak = self._claim(link, transfer, profile, hop).peak
-        return peak <= link.capacity
-
-    def _claim(self, link: Link, transfer: Transfer, profile: Profile, hop: int) -> Claim:
-        """The claim of ``transfer`` on a link that it leaves by another one."""
-        over_at = transfer.start_ps + transfer.route.offsets[hop + 1] + profile.ends[hop + 1]
-        claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at, profile.peaks[hop])
-        if link.claims and claim.peak + link.claimed_bytes > link.sure_bytes:
-            claim.earlier = _still_there(link.claims, transfer.start_ps + transfer.route.offsets[hop])
-            claim.peak = claim.peak_until(over_at)
-        return claim
-
-    def _book(self, transfer: Transfer, profile: Profile) -> None:
-        route, start, port = transfer.route, transfer.start_ps, transfer.port
-        links, offsets, ends = route.links, route.offsets, profile.ends
-        last = len(links) - 1
-        nbytes = transfer.nbytes
-        for hop in range(last):
-            link = links[hop]
-            claim = self._claim(link, transfer, profile, hop)
-            link.ready_at = claim.over_at
-            link.claim(claim, start + offsets[hop] + ends[hop], nbytes, profile.busy[hop])
-        final = links[last]
-        end = start + offsets[last] + ends[last]
-        final.claim(Claim(transfer, last, final.free_at, final.ready_at, end, 0), end, nbytes, profile.busy[last])
-        port_end = start + ends[0]
-        port.claims.append(Claim(transfer, -1, 0, port.ready_at, port_end, 0))
-        port.ready_at = port_end
         transfer.express = True
         transfer.admission = self.n_admitted
-        transfer.callbacks = ARRIVED
-        transfer.head_ps = start + offsets[last] + final.overhead_ps
-        self.clock.at(end + final.overhead_ps, RANK_DELIVER + final.index, transfer)
+        transfer.callbacks = self._arrived
+        route = transfer.route
+        transfer.head_ps = start + route.total_overhead_ps
+        self.clock.at(start + passage.latency_ps, route.deliver_rank, transfer)
         self.n_admitted += 1
+
+    def _arrive(self, transfer: Transfer) -> None:
+        passage = self._free.pop(transfer, None)
+        if passage is not None:
+            if not passage.carried:
+                self._carried.append(passage)
+            passage.carried += 1
+        now = self.clock.time
+        if transfer.hop_times is not None:
+            Course(transfer).note_hops(now)
+        if self.busy_hook.listeners:
+            Course(transfer).report(self.busy_hook, now)
+        transfer.express = False
+        transfer.delivered(now)
+
+    def catch_up(self) -> None:
+        """Bring the figures of all links up to date."""
+        self._spread()
+        for passage in self._carried:
+            passage.post_figures()
+        self._carried.clear()
+
+    def _join(self, transfer: Transfer, passage: Passage, start: int) -> bool:
+        """Send ``transfer`` express among others if it follows them everywhere."""
+        for link, _, _ in passage.steps:
+            if link.users:
+                return False
+        self._spread()
+        final = transfer.route.links[-1]
+        for hop, (link, offset, _) in enumerate(passage.steps):
+            at = start + offset
+            if at >= link.clear_at:
+                continue
+            if at < link.free_at:
+                return False
+            if link is final:
+                continue
+            if at + link.hop_ps < link.ready_at:
+                return False
+            sure = not link.used and passage.profile.peaks[hop] + link.standing.nbytes <= link.capacity
+            if not sure and not self._fits(transfer, passage, start, hop):
+                return False
+        self._set_out(transfer, passage, start)
+        self._claim(transfer, passage, self.clock.time)
+        return True
+
+    def _fits(self, transfer: Transfer, passage: Passage, start: int, hop: int) -> bool:
+        """Whether the FIFO behind link ``hop`` never overflows."""
+        link, offset, gone = passage.steps[hop]
+        own = passage.profile.peaks[hop]
+        now = self.clock.time
+        link.hold(0, now)
+        link.settle(now)
+        most = own + link.used + link.standing.at(start + offset)
+        if link.used:  # packets on their way out, which would have to be followed byte by byte for a new peak
+            return most <= link.peak
+        if most > link.capacity and (link.standing.streams or passage.profile.n_full):
+            transfer.passage, transfer.start_ps = passage, start
+            claim = Claim(transfer, hop, 0, 0, start + gone)
+            claim.find_peak(reversed(link.claims))
+            most = claim.peak
+        return most <= link.capacity
+
+    def _spread(self) -> None:
+        """Let those under way on a free way claim their links."""
+        if self._free:
+            now = self.clock.time
+            for transfer, passage in self._free.items():
+                self._claim(transfer, passage, now)
+            self._free.clear()
+
+    def _claim(self, transfer: Transfer, passage: Passage, now: int) -> None:
+        """Enter ``transfer`` on its port and its links, after all that were admitted before.
+
+        Where its use is over there may be packets already: there it only adds to the figures.
+        """
+        profile, start, port = passage.profile, transfer.start_ps, transfer.port
+        final = len(passage.steps) - 1
+        for hop, (link, offset, gone) in enumerate(passage.steps):
+            link.granted_bytes += profile.nbytes
+            link.busy_ps += profile.busy[hop]
+            over_at = start + gone
+            if over_at <= now:
+                if hop < final:
+                    link.peak = max(link.peak, profile.peaks[hop])
+                continue
+            if link.claims:
+                link.settle(now)
+            claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at)
+            if hop < final:
+                self._stand(link, claim, start + offset, profile)
+                link.ready_at = over_at
+            link.claims.append(claim)
+            link.free_at = start + offset + profile.ends[hop]
+            link.clear_at = max(link.clear_at, over_at)
+        port_end = start + passage.leaves_port_ps
+        if port_end > now:
+            port.settle(now)
+            port.claims.append(Claim(transfer, -1, 0, port.ready_at, port_end))
+            port.ready_at = port_end
+            port.clear_at = max(port.clear_at, port_end)
+
+    def _stand(self, link: Link, claim: Claim, at: int, profile: Profile) -> None:
+        """Note what ``claim`` holds in the FIFO from ``at`` on, and the most there is with what stands there."""
+        claim.peak = own = profile.peaks[claim.hop]
+        others = link.standing.at(at)
+        if others and own + others > link.peak:
+            if profile.n_full or link.standing.streams:
+                claim.find_peak(reversed(link.claims))
+            else:
+                claim.peak = own + others
+        link.standing.add(claim.over_at, own, profile.n_full > 0)
 
     def revoke(self, inputs: Iterable[Input]) -> None:
         """Turn every express transfer that uses one of ``inputs``, and all they share a link with, into packets."""
         now = self.clock.time
-        victims, touched = self._closure(inputs, now)
-        if not victims:
+        used = [place for place in inputs if place.carries_express(now)]
+        if not used:
             return
+        self._spread()
+        victims, touched = self._closure(used, now)
         for place in touched:
             self._unclaim(place, now)
         for victim in victims:
             self._materialise(victim, now)
         for place in touched:
+            if isinstance(place, Link):
+                place.resume()
             if place.fifo:
                 place.offer(max(place.ready_at, now))
             if isinstance(place, Port):
@@ -208,13 +217,13 @@ class Express:
             place = unseen.pop()
             if place.index in touched:
                 continue
-            settle(place, now)
+            place.settle(now)
             if not place.claims:
                 continue
             touched[place.index] = place
             for claim in place.claims:
                 transfer = claim.transfer
-                if transfer.admission not in victims:
+                if claim.over_at > now and transfer.admission not in victims:
                     victims[transfer.admission] = transfer
                     unseen += [transfer.port, *transfer.route.links]
         return [victims[n] for n in sorted(victims)], [touched[i] for i in sorted(touched)]
@@ -229,7 +238,7 @@ class Express:
                 place.peak = max(place.peak, claim.peak_until(now))
                 place.granted_bytes -= claim.unstarted_bytes(now)
                 place.busy_ps -= claim.unstarted_ps(now)
-            place.claimed_bytes = 0
+            place.standing.clear()
         place.claims.clear()
 
     def _materialise(self, transfer: Transfer, now: int) -> None:
@@ -284,96 +293,3 @@ class Express:
             self.clock.at(arrival, RANK_ARRIVE + link.index, packet)
         else:
             link.fifo.append(packet)
-
-
-def _still_there(claims: list[Claim], at: int) -> tuple[Claim, ...]:
-    """Those that may have bytes in the FIFO at ``at`` or later. They leave it in order, so the last ones are enough."""
-    found: list[Claim] = []
-    for claim in reversed(claims):
-        if claim.hop == len(claim.profile.pace) - 1:
-            continue  # it ends here and never was in the FIFO
-        if claim.over_at <= at:
-            break
-        found.append(claim)
-    return tuple(found)
-
-
-class Course:
-    """The undisturbed course of an express transfer in absolute time (the formulas of ``route.py``)."""
-
-    __slots__ = ("links", "n_full", "offsets", "profile", "start_ps", "transfer")
-
-    def __init__(self, transfer: Transfer) -> None:
-        assert transfer.profile is not None
-        self.transfer = transfer
-        self.profile: Profile = transfer.profile
-        self.start_ps = transfer.start_ps
-        self.n_full = self.profile.n_full
-        self.links = transfer.route.links
-        self.offsets = transfer.route.offsets
-
-    def start(self, number: int, hop: int) -> int:
-        """When packet ``number`` is granted link ``hop``."""
-        return self.start_ps + self.offsets[hop] + number * self.profile.pace[hop]
-
-    def tail(self, number: int, hop: int) -> int:
-        """When its last byte has left onto link ``hop``."""
-        if number == self.n_full:
-            return self.start_ps + self.offsets[hop] + self.profile.ends[hop]
-        return self.start(number, hop) + self.profile.pace[hop]
-
-    def first_pending(self, now: int) -> int:
-        """The first packet that has not wholly left onto the last link."""
-        last = len(self.links) - 1
-        return min(max((now - self.start(0, last)) // self.profile.pace[last], 0), self.n_full)
-
-    def note_hops(self, now: int) -> None:
-        """Fill in the hop times of what has happened by ``now``."""
-        times = self.transfer.hop_times
-        assert times is not None
-        for hop in range(len(self.links)):
-            if self.start(0, hop) <= now:
-                times.starts[hop] = self.start(0, hop)
-            if self.start(self.n_full, hop) <= now:
-                times.tails[hop] = self.tail(self.n_full, hop)
-
-    def report(self, hook: Hook[LinkBusy], now: int) -> None:
-        """Emit one interval per link for the packets granted by ``now``."""
-        transfer = self.transfer
-        for hop, link in enumerate(self.links):
-            start = self.start(0, hop)
-            nbytes = transfer.route.started_bytes(self.profile, hop, now - self.start_ps)
-            if nbytes:
-                last = (nbytes - 1) // self.profile.packet_bytes
-                end = self.start(last, hop) + link.serialise_ps(transfer.size_of(last))
-                hook.emit(LinkBusy(link.src, link.dst, transfer.serial, start, end, nbytes))
-
-
-def settle(place: Input, now: int) -> None:
-    """Forget the claims on ``place`` that are over."""
-    if isinstance(place, Link | Port):
-        place.settle(now)
-
-
-def serialisation(link: Link, nbytes: int, last_bytes: int) -> int:
-    """Time on ``link`` of ``nbytes`` in full packets and, if they do not divide, one of ``last_bytes``."""
-    if not nbytes:
-        return 0
-    full = (nbytes - last_bytes) // link.packet_bytes
-    return full * link.packet_ps + link.serialise_ps(last_bytes)
-
-
-def _arrived(transfer: Transfer) -> None:
-    clock = transfer.route.links[-1].clock
-    transfer.delivered_ps = clock.time
-    hook = transfer.route.links[-1].busy_hook
-    if transfer.hop_times is not None:
-        Course(transfer).note_hops(clock.time)
-    if hook.listeners:
-        Course(transfer).report(hook, clock.time)
-    transfer.express = False
-    if transfer.done is not None:
-        transfer.done(transfer)
-
-
-ARRIVED = (_arrived,)

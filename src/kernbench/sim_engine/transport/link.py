@@ -18,27 +18,29 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernbench.common.units import ps_to_ns, transfer_ps
 from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.sim_engine.hooks import Hook, LinkBusy
-from kernbench.sim_engine.transport.transfer import HopTimes, Packet, Supply, Transfer
+from kernbench.sim_engine.transport.transfer import HopTimes, Packet
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.transport.express import Claim
+    from kernbench.sim_engine.transport.claims import Claim
 
 
 class Input:
     """Where packets wait for a link: the FIFO at a link's far end, or a source port."""
 
-    __slots__ = ("claims", "fifo", "index", "ready_at")
+    __slots__ = ("claims", "clear_at", "fifo", "index", "ready_at")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.fifo: deque[Packet] = deque()
         self.ready_at = 0  # when the packet that left last has left wholly
-        self.claims: list[Claim] = []  # express transfers that use it, in time order
+        self.clear_at = 0  # from then on an express transfer finds nobody here; NEVER while packets use it
+        self.claims: deque[Claim] = deque()  # express transfers that use it, in time order
 
     def offer(self, when: int) -> None:
         """The front packet asks for its next link, from ``when`` on."""
@@ -48,6 +50,49 @@ class Input:
     def leave(self, packet: Packet, tail: int, now: int) -> None:
         """``packet`` has been granted its link; its last byte will be gone at ``tail``."""
         raise NotImplementedError
+
+    def settle(self, now: int) -> None:
+        """Forget the express transfers whose use of this place is over by ``now``."""
+        raise NotImplementedError
+
+    def carries_express(self, now: int) -> bool:
+        """Whether an express transfer may use this place now or later; False when certainly none does."""
+        raise NotImplementedError
+
+
+class Standing:
+    """What express transfers hold in a FIFO when a newcomer is granted the link to it, which may be in the future.
+
+    Each counts with the most it holds at once until it is gone: exact when all are of one packet, else too much.
+    Transfers are added, and moments asked for, in the order of time.
+    """
+
+    __slots__ = ("entries", "nbytes", "streams")
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[int, int, bool]] = deque()
+        self.nbytes = 0
+        self.streams = 0  # how many of them have more than one packet
+
+    def at(self, when: int) -> int:
+        """Bytes there at ``when``."""
+        entries = self.entries
+        while entries and entries[0][0] <= when:
+            _, nbytes, stream = entries.popleft()
+            self.nbytes -= nbytes
+            self.streams -= stream
+        return self.nbytes
+
+    def add(self, until: int, nbytes: int, stream: bool) -> None:
+        """One more, gone at ``until``; ``stream``: it has more than one packet."""
+        self.entries.append((until, nbytes, stream))
+        self.nbytes += nbytes
+        self.streams += stream
+
+    def clear(self) -> None:
+        """All are turned into packets."""
+        self.entries.clear()
+        self.nbytes = self.streams = 0
 
 
 class Link(Input):
@@ -61,8 +106,7 @@ class Link(Input):
         "bw_gbs",
         "callbacks",
         "capacity",
-        "claimed_bytes",
-        "claims_over_at",
+        "catch_up",
         "clock",
         "credits",
         "dst",
@@ -76,6 +120,8 @@ class Link(Input):
         "pending",
         "requests",
         "src",
+        "standing",
+        "times_ps",
         "used",
         "users",
     )
@@ -92,6 +138,7 @@ class Link(Input):
         fifo_bytes: int | None,
         packet_bytes: int,
         busy_hook: Hook[LinkBusy],
+        catch_up: Callable[[], None],
     ) -> None:
         super().__init__(index)
         self.clock = clock
@@ -103,8 +150,10 @@ class Link(Input):
         self.hop_ps = max(1, overhead_ps)
         self.packet_bytes = packet_bytes
         self.packet_ps = transfer_ps(packet_bytes, bw_gbs)
+        self.times_ps: dict[int, int] = {}  # of the packet sizes it has seen
         self.capacity = NEVER if fifo_bytes is None else fifo_bytes
         self.busy_hook = busy_hook
+        self.catch_up = catch_up  # enters what express transfers have not entered yet: call it before reading figures
         self.callbacks: Any = None
         self.free_at = 0
         self.requests: list[tuple[int, int, Input]] = []
@@ -116,24 +165,26 @@ class Link(Input):
         self.granted_bytes = 0
         self.busy_ps = 0
         self.peak = 0
-        self.claimed_bytes = 0  # of express transfers that use it
-        self.claims_over_at = 0  # when the last of them is over
+        self.standing = Standing()
 
     @property
     def nbytes(self) -> int:
         """Bytes it has carried up to now."""
+        self.catch_up()
         now = self.clock.time
         return self.granted_bytes - sum(c.unstarted_bytes(now) for c in self.claims)
 
     @property
     def busy_ns(self) -> float:
         """How long it has been serialising, up to the packets started."""
+        self.catch_up()
         now = self.clock.time
         return ps_to_ns(self.busy_ps - sum(c.unstarted_ps(now) for c in self.claims))
 
     @property
     def peak_fifo_bytes(self) -> int:
         """The most bytes that were granted onto it and had not left its FIFO."""
+        self.catch_up()
         now = self.clock.time
         return max([self.peak, *(c.peak_until(now) for c in self.claims)])
 
@@ -141,37 +192,30 @@ class Link(Input):
         """Time that ``nbytes`` occupy the link, in ps."""
         return self.packet_ps if nbytes == self.packet_bytes else transfer_ps(nbytes, self.bw_gbs)
 
-    @property
-    def sure_bytes(self) -> int:
-        """As many bytes in the FIFO fit and are no new peak."""
-        return self.peak if self.peak < self.capacity else self.capacity
-
-    def claim(self, claim: Claim, free_at: int, nbytes: int, busy_ps: int) -> None:
-        """Reserve the link for an express transfer of ``nbytes`` that has left it at ``free_at``."""
-        self.claims.append(claim)
-        self.claimed_bytes += nbytes
-        self.claims_over_at = max(self.claims_over_at, claim.over_at)
-        self.free_at = free_at
-        self.granted_bytes += nbytes
-        self.busy_ps += busy_ps
-
     def settle(self, now: int) -> None:
         """Forget the express transfers whose use of this link is over.
 
-        One that ends here may be over before one that still waits in the FIFO, so all are looked at.
+        One that ends here may be over before one that still waits in the FIFO; it goes together with that.
         """
-        if self.claims_over_at <= now:
-            over = self.claims
-            self.claims = []
-        else:
-            over = [c for c in self.claims if c.over_at <= now]
-            if over:
-                self.claims = [c for c in self.claims if c.over_at > now]
-        for claim in over:
-            if claim.earlier:
-                claim.earlier = ()  # nobody asks any more; do not keep a chain of the past alive
-            self.claimed_bytes -= claim.transfer.nbytes
+        claims = self.claims
+        while claims and claims[0].over_at <= now:
+            claim = claims.popleft()
+            claim.earlier = ()  # nobody asks any more; do not keep a chain of the past alive
             self.peak = max(self.peak, claim.peak)
+
+    def carries_express(self, now: int) -> bool:
+        """Whether it is in use, and not by packets."""
+        return self.clear_at > now and not self.users
+
+    def resume(self) -> None:
+        """Packets use it, or have, where express transfers did: set ``clear_at`` to what holds then."""
+        self.clear_at = NEVER if self.users else max(self.free_at, self.ready_at)
+
+    def passed(self) -> None:
+        """A packet-level transfer has passed; express transfers may follow the last one."""
+        self.users -= 1
+        if not self.users:
+            self.resume()
 
     def request(self, source: Input, when: int) -> None:
         """``source`` asks for the link for its front packet, valid from ``when`` on."""
@@ -227,7 +271,7 @@ class Link(Input):
         """Send the front packet of ``source``."""
         packet = source.fifo.popleft()
         size = packet.size
-        free = now + (self.packet_ps if size == self.packet_bytes else transfer_ps(size, self.bw_gbs))
+        free = now + (self.times_ps.get(size) or self._learn_time(size))
         self.free_at = free
         self.granted_bytes += size
         self.busy_ps += free - now
@@ -252,11 +296,15 @@ class Link(Input):
             self.clock.at(now + self.hop_ps, self.arrive_rank, packet)
         source.leave(packet, tail, now)
 
+    def _learn_time(self, size: int) -> int:
+        time_ps = self.times_ps[size] = self.serialise_ps(size)
+        return time_ps
+
     def _finish(self, packet: Packet, tail: int, now: int) -> None:
         if packet.transfer.head_ps == NEVER:
             packet.transfer.head_ps = now + self.overhead_ps
         if packet.last:
-            self.users -= 1
+            self.passed()
             packet.callbacks = DELIVER
             self.clock.at(tail + self.overhead_ps, RANK_DELIVER + self.index, packet)
 
@@ -265,7 +313,7 @@ class Link(Input):
         self.ready_at = tail
         self.credits.append((tail, packet.size))
         if packet.last:
-            self.users -= 1
+            self.passed()
         if self.requests:
             self.arm(now)
         if self.fifo:
@@ -300,65 +348,6 @@ class Link(Input):
         return NEVER
 
 
-class Port(Input):
-    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time."""
-
-    __slots__ = ("name", "queue")
-
-    def __init__(self, index: int, name: str) -> None:
-        super().__init__(index)
-        self.name = name
-        self.queue: deque[Transfer] = deque()
-
-    def settle(self, now: int) -> None:
-        """Forget the express transfers that have left."""
-        while self.claims and self.claims[0].over_at <= now:
-            del self.claims[0]
-
-    def enqueue(self, transfer: Transfer, now: int) -> None:
-        """Send ``transfer`` packet by packet after those before it."""
-        for link in transfer.route.links:
-            link.users += 1
-        self.queue.append(transfer)
-        self.refill(now)
-
-    def refill(self, now: int) -> None:
-        """Cut the next packet if there is none waiting and its bytes have been promised."""
-        if self.fifo or not self.queue:
-            return
-        transfer = self.queue[0]
-        number = transfer.next_packet
-        if number == transfer.supplied:
-            return
-        head, tail = transfer.available(number)
-        transfer.next_packet += 1
-        self.fifo.append(Packet(transfer, transfer.size_of(number), number == transfer.n_full, 0, tail))
-        self.offer(max(now, self.ready_at, head))
-
-    def leave(self, packet: Packet, tail: int, now: int) -> None:
-        """The next packet may ask when this one has left."""
-        self.ready_at = tail
-        if packet.last:
-            self.queue.popleft()
-        self.refill(now)
-
-    def supply(self, transfer: Transfer, supply: Supply, now: int) -> None:
-        """More packets of ``transfer`` become available."""
-        if transfer.supplies is None:
-            transfer.supplies = []
-        transfer.supplies.append(supply)
-        transfer.supplied = supply.first + supply.count
-        self.refill(now)
-
-    def curtail(self, transfer: Transfer, count: int) -> None:
-        """Only the first ``count`` packets of ``transfer`` are available after all; none beyond has been granted."""
-        transfer.curtail_supplies(count)
-        if transfer.next_packet > count:
-            packet = self.fifo.popleft()
-            packet.links[0].withdraw(self)
-            transfer.next_packet -= 1
-
-
 def note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
     """Remember a grant of a traced transfer: the first packet's start and the last one's tail."""
     if times.starts[packet.hop] < 0:
@@ -378,9 +367,7 @@ def _arrive(packet: Packet) -> None:
 
 def _deliver(packet: Packet) -> None:
     transfer = packet.transfer
-    transfer.delivered_ps = packet.links[-1].clock.time
-    if transfer.done is not None:
-        transfer.done(transfer)
+    transfer.delivered(packet.links[-1].clock.time)
 
 
 ARRIVE = (_arrive,)

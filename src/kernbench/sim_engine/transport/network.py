@@ -10,7 +10,8 @@ from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.hooks import Hook, LinkBusy
 from kernbench.sim_engine.transport.express import Express
-from kernbench.sim_engine.transport.link import Link, Port
+from kernbench.sim_engine.transport.link import Link
+from kernbench.sim_engine.transport.port import Port
 from kernbench.sim_engine.transport.route import Route
 from kernbench.sim_engine.transport.transfer import HopTimes, Supply, Transfer
 
@@ -35,7 +36,6 @@ class Network:
         self.express_enabled = express
         self.trace_hops = False
         self.n_transfers = 0
-        self.undelivered = 0
         self._link_indices: set[int] = set()
         self._ports: dict[tuple[str, str], Port] = {}
         self._routes: dict[tuple[str, ...], Route] = {}
@@ -44,6 +44,11 @@ class Network:
     def now_ns(self) -> float:
         """Current time."""
         return ps_to_ns(self.clock.time)
+
+    @property
+    def undelivered(self) -> int:
+        """How many of the transfers made have not been delivered."""
+        return sum(port.undelivered for port in self._ports.values())
 
     def link(
         self,
@@ -82,6 +87,7 @@ class Network:
             fifo_bytes=fifo_bytes,
             packet_bytes=self.packet_bytes,
             busy_hook=self.link_busy,
+            catch_up=self.express.catch_up,
         )
         self.links[src, dst] = made
         return made
@@ -139,7 +145,7 @@ class Network:
         """A transfer that has not been injected yet. Transfers are numbered in the order they are made."""
         transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
         self.n_transfers += 1
-        self.undelivered += 1
+        port.undelivered += 1
         if self.trace_hops:
             transfer.hop_times = HopTimes(len(route.links))
         return transfer
@@ -150,7 +156,6 @@ class Network:
         ``supply`` says when its bytes become available (default: at once); ``open_ended``: they are supplied later.
         """
         transfer.injected_ps = self.clock.time
-        transfer.done = _Delivery(self, transfer.done)
         if supply is not None or open_ended:
             transfer.supplies = [supply] if supply is not None else []
             transfer.supplied = supply.first + supply.count if supply is not None else 0
@@ -183,25 +188,11 @@ class Network:
 
     def check_quiescent(self) -> None:
         """TransportError unless everything sent was delivered."""
-        if self.undelivered:
+        undelivered = self.undelivered
+        if undelivered:
             stuck = [f"{a} -> {b}" for (a, b), link in self.links.items() if link.fifo or link.requests]
             raise TransportError(
-                f"{self.undelivered} transfers were not delivered; "
+                f"{undelivered} transfers were not delivered; "
                 f"packets wait at: {', '.join(stuck) or 'their sources'}. "
                 "A cycle of full FIFOs cannot drain: give one of the links an unbounded FIFO"
             )
-
-
-class _Delivery:
-    """Counts a delivery, then calls who asked for it."""
-
-    __slots__ = ("network", "then")
-
-    def __init__(self, network: Network, then: Callable[[Transfer], None] | None) -> None:
-        self.network = network
-        self.then = then
-
-    def __call__(self, transfer: Transfer) -> None:
-        self.network.undelivered -= 1
-        if self.then is not None:
-            self.then(transfer)

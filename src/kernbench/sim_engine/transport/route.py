@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kernbench.sim_engine.clock import RANK_DELIVER
+
 if TYPE_CHECKING:
     from kernbench.sim_engine.transport.link import Link
 
@@ -48,15 +50,54 @@ class Profile:
     busy: tuple[int, ...]
 
 
+class Passage:
+    """A profile on the links of its route, with what an express transfer checks and books there.
+
+    ``steps``: each link, when the first packet is granted it, and when the last has left it and the FIFO behind it;
+    ``fits``: no FIFO is smaller than what is in it; ``carried``: transfers the figures of the links do not have yet.
+    """
+
+    __slots__ = ("carried", "fits", "latency_ps", "leaves_port_ps", "profile", "steps")
+
+    def __init__(self, route: Route, profile: Profile) -> None:
+        ends = [offset + end for offset, end in zip(route.offsets, profile.ends, strict=True)]
+        self.profile = profile
+        self.latency_ps = route.total_overhead_ps + profile.ends[-1]
+        self.steps = tuple(zip(route.links, route.offsets, [*ends[1:], ends[-1]], strict=True))
+        self.fits = all(peak <= link.capacity for link, peak in zip(route.links, profile.peaks, strict=False))
+        self.leaves_port_ps = profile.ends[0]
+        self.carried = 0
+
+    def post_figures(self) -> None:
+        """Add to the links what transfers have carried that had them for themselves, and forget it."""
+        profile, n = self.profile, self.carried
+        for (link, _, _), busy_ps in zip(self.steps, profile.busy, strict=True):
+            link.granted_bytes += n * profile.nbytes
+            link.busy_ps += n * busy_ps
+        for (link, _, _), peak in zip(self.steps, profile.peaks, strict=False):
+            link.peak = max(link.peak, peak)
+        self.carried = 0
+
+
 class Route:
     """The links from a source to a destination, in order."""
 
-    __slots__ = ("links", "offsets", "packet_bytes", "profiles", "total_overhead_ps")
+    __slots__ = (
+        "deliver_rank",
+        "links",
+        "offsets",
+        "packet_bytes",
+        "passages",
+        "passages_at_once",
+        "total_overhead_ps",
+    )
 
     def __init__(self, links: tuple[Link, ...], packet_bytes: int) -> None:
         self.links = links
         self.packet_bytes = packet_bytes
-        self.profiles: dict[tuple[int, int, int], Profile] = {}
+        self.passages: dict[tuple[int, int, int], Passage] = {}
+        self.passages_at_once: dict[int, Passage] = {}
+        self.deliver_rank = RANK_DELIVER + links[-1].index
         offsets = [0]
         for link in links[:-1]:
             offsets.append(offsets[-1] + link.hop_ps)
@@ -70,14 +111,23 @@ class Route:
 
     def latency_ps(self, nbytes: int, pace: Pace = AT_ONCE) -> int:
         """Time from injection to delivery when nobody else is there: Σ overhead + max(supply, S / min(bw))."""
-        return self.total_overhead_ps + self.profile(nbytes, pace).ends[-1]
+        return self.passage(nbytes, pace).latency_ps
 
     def profile(self, nbytes: int, pace: Pace) -> Profile:
         """The course of ``nbytes`` supplied at ``pace`` (cached)."""
+        return self.passage(nbytes, pace).profile
+
+    def passage(self, nbytes: int, pace: Pace) -> Passage:
+        """The course of ``nbytes`` supplied at ``pace`` with its links (cached)."""
+        if pace is AT_ONCE:
+            found = self.passages_at_once.get(nbytes)
+            if found is None:
+                found = self.passages_at_once[nbytes] = Passage(self, self._make_profile(nbytes, pace))
+            return found
         key = (nbytes, pace.packet_ps, pace.last_ps)
-        found = self.profiles.get(key)
+        found = self.passages.get(key)
         if found is None:
-            found = self.profiles[key] = self._make_profile(nbytes, pace)
+            found = self.passages[key] = Passage(self, self._make_profile(nbytes, pace))
         return found
 
     def _make_profile(self, nbytes: int, pace: Pace) -> Profile:

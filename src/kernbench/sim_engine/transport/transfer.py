@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.sim_engine.clock import NEVER
-from kernbench.sim_engine.transport.route import AT_ONCE, Pace
+from kernbench.sim_engine.transport.route import Pace
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.transport.link import Port
-    from kernbench.sim_engine.transport.route import Profile, Route
+    from kernbench.sim_engine.transport.port import Port
+    from kernbench.sim_engine.transport.route import Passage, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Transfer:
     """S bytes from a port along a route.
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
-    While it is ``express`` it has no packets, follows its ``profile`` and is its own delivery event; ``admission``
+    While it is ``express`` it has no packets, follows its ``passage`` and is its own delivery event; ``admission``
     numbers express transfers in the order they were admitted, which is the order they use a link in.
     """
 
@@ -85,8 +85,8 @@ class Transfer:
         "n_full",
         "nbytes",
         "next_packet",
+        "passage",
         "port",
-        "profile",
         "route",
         "serial",
         "start_ps",
@@ -122,10 +122,17 @@ class Transfer:
         self.supplied = self.n_full + 1
         self.injected_ps = self.delivered_ps = self.head_ps = NEVER
         self.start_ps = 0
-        self.profile: Profile | None = None
+        self.passage: Passage | None = None
         self.admission = -1
         self.express = False
         self.hop_times: HopTimes | None = None
+
+    def delivered(self, now: int) -> None:
+        """Its last byte is there."""
+        self.delivered_ps = now
+        self.port.undelivered -= 1
+        if self.done is not None:
+            self.done(self)
 
     @property
     def delivered_ns(self) -> float:
@@ -154,14 +161,12 @@ class Transfer:
             for link, start, tail in zip(self.route.links, self.hop_times.starts, self.hop_times.tails, strict=True)
         )
 
-    def whole_supply_pace(self, start_ps: int) -> Pace | None:
-        """The pace at which all of it becomes available from ``start_ps`` on; None when that is not one stretch."""
-        if self.supplies is None:
-            return AT_ONCE
-        only = self.supplies[0] if len(self.supplies) == 1 else None
-        if only is None or only.count != self.packets or only.start_ps != start_ps:
+    def whole_supply(self, start_ps: int) -> Supply | None:
+        """What makes all of it available in one stretch from ``start_ps`` or later on; None when nothing does."""
+        only = self.supplies[0] if self.supplies is not None and len(self.supplies) == 1 else None
+        if only is None or only.count != self.packets or only.start_ps < start_ps:
             return None
-        return only.pace
+        return only
 
     def size_of(self, packet: int) -> int:
         """Bytes of packet number ``packet``."""

@@ -1,0 +1,74 @@
+"""Source ports: they hold transfers in order and cut them into packets one at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kernbench.sim_engine.clock import NEVER
+from kernbench.sim_engine.transport.link import Input
+from kernbench.sim_engine.transport.transfer import Packet, Supply, Transfer
+
+
+class Port(Input):
+    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time."""
+
+    __slots__ = ("name", "queue", "undelivered")
+
+    def __init__(self, index: int, name: str) -> None:
+        super().__init__(index)
+        self.name = name
+        self.queue: deque[Transfer] = deque()
+        self.undelivered = 0  # of the transfers made for it
+
+    def settle(self, now: int) -> None:
+        """Forget the express transfers that have left."""
+        while self.claims and self.claims[0].over_at <= now:
+            self.claims.popleft()
+
+    def carries_express(self, now: int) -> bool:
+        """Whether something is leaving, and not by packets."""
+        return self.clear_at > now and not self.queue
+
+    def enqueue(self, transfer: Transfer, now: int) -> None:
+        """Send ``transfer`` packet by packet after those before it."""
+        for link in transfer.route.links:
+            link.users += 1
+            link.clear_at = NEVER
+        self.queue.append(transfer)
+        self.refill(now)
+
+    def refill(self, now: int) -> None:
+        """Cut the next packet if there is none waiting and its bytes have been promised."""
+        if self.fifo or not self.queue:
+            return
+        transfer = self.queue[0]
+        number = transfer.next_packet
+        if number == transfer.supplied:
+            return
+        head, tail = transfer.available(number)
+        transfer.next_packet += 1
+        self.fifo.append(Packet(transfer, transfer.size_of(number), number == transfer.n_full, 0, tail))
+        self.offer(max(now, self.ready_at, head))
+
+    def leave(self, packet: Packet, tail: int, now: int) -> None:
+        """The next packet may ask when this one has left."""
+        self.ready_at = self.clear_at = tail
+        if packet.last:
+            self.queue.popleft()
+        self.refill(now)
+
+    def supply(self, transfer: Transfer, supply: Supply, now: int) -> None:
+        """More packets of ``transfer`` become available."""
+        if transfer.supplies is None:
+            transfer.supplies = []
+        transfer.supplies.append(supply)
+        transfer.supplied = supply.first + supply.count
+        self.refill(now)
+
+    def curtail(self, transfer: Transfer, count: int) -> None:
+        """Only the first ``count`` packets of ``transfer`` are available after all; none beyond has been granted."""
+        transfer.curtail_supplies(count)
+        if transfer.next_packet > count:
+            packet = self.fifo.popleft()
+            packet.links[0].withdraw(self)
+            transfer.next_packet -= 1
