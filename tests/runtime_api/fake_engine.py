@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from greenlet import getcurrent
 
 from kernbench.common.config import apply_overrides, parse_document
 from kernbench.common.dtypes import U8
@@ -94,6 +95,8 @@ class FakeEngine:
         self._memories = Memories(topology.spec)
         self._pending: list[FakeHandle] = []
         self._run_kernels = run_kernels
+        self.abandoned: list[FakeHandle] = []
+        self._home = getcurrent()
         self._mmus = {pe: PeMMU(*pe) for pe in self.allocators}
 
     @property
@@ -116,12 +119,26 @@ class FakeEngine:
 
     def wait(self, handle: FakeHandle) -> FakeCompletion:
         if not handle.done:
-            if handle.t_end == float("inf"):
-                raise SimulationDeadlock("nothing can happen any more")
-            self.run_until(handle.t_end)
+            self.wait_any([handle])
         if handle.error is not None:
             raise handle.error
         return self.get_completion(handle)[0]
+
+    def wait_any(self, handles: Sequence[FakeHandle]) -> None:
+        assert getcurrent() is self._home, "time passes in the program's own greenlet, never in a rank"
+        if any(handle.done for handle in handles):
+            return
+        first = min(handle.t_end for handle in handles)
+        if first == float("inf"):
+            raise SimulationDeadlock(f"nothing can happen any more at {self.now:g} ns")
+        self.run_until(first)
+
+    def abandon(self, handles: Sequence[FakeHandle]) -> None:
+        assert getcurrent() is self._home
+        self.abandoned += handles
+        # As on the machine: kernels are stopped, everything else comes to its end.
+        self._pending = [h for h in self._pending if h not in handles or not isinstance(h.msg, KernelLaunchMsg)]
+        self.run_until(max((h.t_end for h in self._pending if h.t_end < float("inf")), default=self.now))
 
     def run_until(self, ns: float) -> None:
         due = sorted((h for h in self._pending if h.t_end <= ns), key=lambda h: (h.t_end, h.request_id))

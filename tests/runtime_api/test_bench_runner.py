@@ -7,6 +7,7 @@ from kernbench.common.config import ConfigModel
 from kernbench.common.errors import BenchError, ConfigError, InputError, SimulationDeadlock
 from kernbench.runtime_api.bench_registry import BenchRegistry
 from kernbench.runtime_api.bench_runner import BenchStatus, run_bench
+from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.types import DeviceSelector
 
 
@@ -127,6 +128,25 @@ def test_a_deadlock_is_a_failed_run(run):
     found = run(lambda torch: torch.launch("never", no_kernel, torch.zeros(1)))
     assert isinstance(found.error, SimulationDeadlock)
     assert found.status == "FAILED"
+
+
+def test_ranks_that_fail_are_a_failed_run(run):
+    def program(torch):
+        torch.multiprocessing.spawn(lambda rank: torch.zeros(4 - 4 * rank), nprocs=2)
+
+    found = run(program)
+    assert (found.status, found.exit_code) == ("FAILED", 1)
+    assert isinstance(found.error, SpawnException)
+    assert isinstance(found.error.errors[1], InputError)
+
+
+def test_ranks_that_nobody_joined_are_part_of_the_run(run):
+    def program(torch):
+        torch.multiprocessing.spawn(lambda rank: torch.launch("k", no_kernel, torch.zeros(4)), join=False)
+
+    found = run(program)
+    assert found.ok
+    assert found.sim_ns == 50 + LAUNCH_NS
 
 
 def test_an_interruption_is_the_callers(run):

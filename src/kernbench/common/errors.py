@@ -14,6 +14,7 @@ KernbenchError
     ├── IpcqError              queues that cannot be installed, a message or a credit that matches none
     ├── SimulationDeadlock     nothing can happen any more and somebody still waits
     │   └── IpcqDeadlock       … for a queue; says who waits for whom
+    ├── AbandonedError         a request that was given up, since something else has failed
     ├── TransportError         a route, link or injection the network cannot carry
     ├── UnsupportedError       a well-formed request that the machine cannot do
     └── VerificationError      numbers that are not what was expected
@@ -118,6 +119,10 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
 
 class IpcqDeadlock(SimulationDeadlock):
     """PEs wait for queues, and nothing can happen any more."""
+
+
+class AbandonedError(RunError):
+    """A request that was given up, since something else has failed."""
 
 
 class TransportError(RunError):

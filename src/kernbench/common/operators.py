@@ -106,8 +106,13 @@ def compute(
         raise KernelError(f"{op.name} takes {op.arity} operands, not {len(args)}")
     kind = op.kind
     if kind in _ELEMENTWISE:
-        wide, integer = _widen(args, out, op)
-        return narrow((op.integer if integer and op.integer else op.fn)(*wide), out)
+        fn, wide = op.fn, args
+        for a in args:
+            if not isinstance(a, np.ndarray) or a.dtype is not _F32:  # mostly all are, and nothing is to be widened
+                wide, integer = _widen(args, out, op)
+                fn = op.integer if integer and op.integer else op.fn
+                break
+        return narrow(fn(*wide), out)
     if kind == "dot":
         return narrow(accumulate(args, attrs, acc), out)
     if kind == "reduce":
@@ -160,7 +165,7 @@ def narrow(value: Any, out: DType) -> Array:
     integers to narrower integers wrapped."""
     target = out.numpy
     if value.dtype is target:
-        return np.asarray(value)
+        return value if value.__class__ is np.ndarray else np.asarray(value)
     if target.kind == "i" and value.dtype.kind not in "ib":
         value = _saturated(value, target)
     return np.asarray(value.astype(target, copy=False))
@@ -184,6 +189,8 @@ def _source(args: Sequence[Array | Number], out: DType) -> Any:
 def _as(value: Array | Number, wide: np.dtype[Any], source: np.dtype[Any]) -> Any:
     if isinstance(value, np.ndarray):
         return value if value.dtype is wide else value.astype(wide)
+    if value.__class__ is float and source.kind == "f":  # the same, without arrays on the way
+        return wide.type(source.type(value))
     return np.asarray(value).astype(source).astype(wide)
 
 

@@ -122,7 +122,7 @@ class Host(Component):
 
     def _launch(self, msg: KernelLaunchMsg, done: Done) -> None:
         sips, cubes, pes = ({target[axis] for target in msg.targets} for axis in range(3))
-        order = LaunchOrder(msg, (len(pes), len(cubes), len(sips)))
+        order = LaunchOrder(msg, msg.grid or (len(pes), len(cubes), len(sips)))
         self._send(msg, _by_sip(msg.targets), order, done)
 
     def _order_pes(

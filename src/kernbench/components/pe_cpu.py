@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kernbench.common.errors import IpcqError, RunError, UnsupportedError
+from kernbench.common.errors import AbandonedError, IpcqError, UnsupportedError
 from kernbench.common.ids import cube_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.execution import KernelExecution
@@ -85,7 +85,7 @@ class PeCpu(SerialCpu):
         """End the kernels of these requests, running or in line: their launches fail."""
         for order in [order for order in self._orders if order.request_id in request_ids]:
             self._orders.remove(order)
-            self._report(order.request_id, PeReport(pe=self.coord, error=RunError("its launch was abandoned")))
+            self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
         if self._program is not None and self._program.order.request_id in request_ids:
             self._at_barrier = False
             self._program.stop()

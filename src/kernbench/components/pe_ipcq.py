@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TypeAlias
 
-from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
+from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
@@ -19,7 +19,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION, Credit, IpcqInitMsg
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.queue_state import QueuePair, QueuePart, QueueWait
+from kernbench.sim_engine.queue_state import Carried, QueuePair, QueuePart, QueueWait, SlotReleased
 from kernbench.sim_engine.transport import Port
 from kernbench.topology.graph import Node
 from kernbench.triton_emu.slots import Slot
@@ -30,12 +30,16 @@ Got: TypeAlias = Callable[[Slot | Exception], None]
 
 @dataclass(slots=True)
 class _Receive:
-    """A receive at ``line`` whose message is not there: number ``sequence`` of its queue, to have ``nbytes``."""
+    """A receive at ``line`` whose message is not there: number ``sequence`` of its queue, to have ``nbytes``.
+
+    ``posted``: the kernel has its slot already, and goes on.
+    """
 
     sequence: int
     nbytes: int
     line: int
     got: Got
+    posted: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +76,7 @@ class PeIpcq(QueuePart):
         self.coord: PeCoord = (node.sip, node.cube, node.pe)
         self.waiting_for: QueueWait | None = None
         self._pairs: dict[str, QueuePair] = {}
+        self._carried: dict[str, Carried] = {}
         self._ends: dict[str, _Ends] = {}
         self._posted: dict[str, deque[_Receive]] = {}
         self._any: tuple[int, Got] | None = None
@@ -89,6 +94,11 @@ class PeIpcq(QueuePart):
     def queue_pairs(self) -> Mapping[str, QueuePair]:
         """The pairs by direction, in the order of installation."""
         return self._pairs
+
+    @property
+    def carried(self) -> Mapping[str, Carried]:
+        """What was sent, by direction; it outlives the queues."""
+        return self._carried
 
     @property
     def waiting(self) -> QueueWait | None:
@@ -144,7 +154,7 @@ class PeIpcq(QueuePart):
 
     def cancel(self) -> None:
         """Whoever waits for a message gets none, and nobody waits for a slot."""
-        gone = KernelError("the kernel was stopped")
+        gone = AbandonedError("the kernel was stopped")
         for posted in self._posted.values():
             while posted:
                 posted.popleft().got(gone)
@@ -223,6 +233,9 @@ class PeIpcq(QueuePart):
         )
         if self.machine.hooks.queue.listeners:
             self._tell("send", pair, nbytes, sequence)
+        carried = self._carried.get(pair.direction) or self._carried.setdefault(pair.direction, Carried())
+        carried.messages += 1
+        carried.nbytes += nbytes
         dma.queue.post(self._overhead_ps, partial(self._put, pair, message, done))
 
     def _put(self, pair: QueuePair, message: QueueData, done: Callable[[], None], port: Port) -> None:
@@ -247,7 +260,7 @@ class PeIpcq(QueuePart):
         posted = self._posted[pair.direction]
         while posted and posted[0].sequence < pair.peer_head_cache:
             receive = posted.popleft()
-            receive.got(self._slot(pair, receive.sequence, receive.nbytes))
+            receive.got(self._slot(pair, receive.sequence, receive.nbytes, told=receive.posted))
         if self._any is not None and pair.ready:
             nbytes, got = self._any
             self._any = None
@@ -264,15 +277,17 @@ class PeIpcq(QueuePart):
             f"which no queue receives at"
         )
 
-    def _slot(self, pair: QueuePair, sequence: int, nbytes: int, pending: bool = False) -> Slot | Exception:
-        """The slot of a message; an error when it is there and has another size."""
+    def _slot(
+        self, pair: QueuePair, sequence: int, nbytes: int, *, pending: bool = False, told: bool = False
+    ) -> Slot | Exception:
+        """The slot of a message; an error when it is there and has another size. ``told``: listeners know."""
         if not pending and pair.sizes[sequence] != nbytes:
             return KernelError(
                 f"{self.node.id}: message {sequence} of queue {pair.direction} has {pair.sizes[sequence]} bytes, "
                 f"the kernel receives {nbytes}: both ends name the same shape and dtype"
             )
-        if self.machine.hooks.queue.listeners:
-            self._tell("recv", pair, nbytes, sequence)
+        if self.machine.hooks.queue.listeners and not told:
+            self._tell("recv", pair, 0 if pending else nbytes, sequence)
         return Slot(pair.direction, self.buffer_kind, pair.slot_pa(sequence), self._ends_of(pair).ring, pending)
 
     def _taken(self, pair: QueuePair, nbytes: int) -> Slot:
@@ -303,7 +318,7 @@ class PeIpcq(QueuePart):
         def got(found: Slot | Exception) -> None:
             there(found if isinstance(found, Exception) else None)
 
-        self._posted[direction].append(_Receive(sequence, nbytes, line, got))
+        self._posted[direction].append(_Receive(sequence, nbytes, line, got, posted=True))
         slot = self._slot(pair, sequence, nbytes, pending=True)
         assert isinstance(slot, Slot)
         return slot
@@ -323,12 +338,20 @@ class PeIpcq(QueuePart):
 
     def release(self, pair: QueuePair, pa: int) -> None:
         """The kernel has done with a slot: when the tail moves on, a credit goes back on the fast path."""
-        if self._pairs.get(pair.direction) is not pair or not pair.release(pa):
+        if self._pairs.get(pair.direction) is not pair:
             return
-        ends = self._ends_of(pair)
-        assert pair.my_rx_base_pa is not None
-        credit = Credit(dst_rx_base_pa=pair.my_rx_base_pa, tail=pair.my_tail)
-        self.clock.call_at(self.clock.time + ends.credit_ps, ends.peer.credited, credit)
+        sequence, now = pair.held_at(pa), self.clock.time
+        credited: int | None = None
+        if pair.release(sequence):
+            ends = self._ends_of(pair)
+            assert pair.my_rx_base_pa is not None
+            credited = now + ends.credit_ps
+            credit = Credit(dst_rx_base_pa=pair.my_rx_base_pa, tail=pair.my_tail)
+            self.clock.call_at(credited, ends.peer.credited, credit)
+        hook = self.machine.slot_released
+        if hook.listeners:
+            peer = pair.peer
+            hook.emit(SlotReleased(self.coord, pair.direction, sequence, now, peer.pe, peer.direction, credited))
 
     def credited(self, credit: Credit) -> None:
         """The peer whose ring begins at ``dst_rx_base_pa`` has released messages. IpcqError when no queue has it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kernbench.common.errors import KernelError, RunError
+from kernbench.common.errors import AbandonedError, KernelError
 from kernbench.common.ids import pe_name
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
@@ -221,7 +221,7 @@ class KernelProgram:
     def stop(self) -> None:
         """End the kernel where it is."""
         if not self._returned:
-            self._return(RunError("the kernel was stopped: its launch was abandoned"))
+            self._return(AbandonedError("the kernel was stopped: its launch was abandoned"))
         if self._ipcq is not None:
             self._ipcq.cancel()
 

@@ -111,12 +111,16 @@ LaunchArg: TypeAlias = TensorArg | int | float | str | bool | tuple[int, ...] | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLaunchMsg(HostMsg):
-    """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``."""
+    """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
+
+    ``grid``: what ``num_programs`` says, PEs of a cube, cubes of a SIP and SIPs, when ``targets`` are a part of it.
+    """
 
     kernel: KernelRef
     args: tuple[LaunchArg, ...]
     targets: tuple[PeCoord, ...]
     kwargs: tuple[tuple[str, LaunchArg], ...] = ()
+    grid: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

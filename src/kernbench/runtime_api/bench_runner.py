@@ -30,12 +30,13 @@ def run_bench(
     params: ConfigModel | Iterable[str] | None = None,
     verify: bool = False,
     correlation_id: str = "",
+    ccl: str | os.PathLike[str] | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` makes of ``topology``.
 
     ``params``: the bench's parameters, or texts like ``bench.m=512`` that change them. ``verify``: evaluate its
-    comparisons; the engine then has to compute data. Errors of the program are in the result; InputError comes out
-    for a topology, a device or parameters that cannot be used.
+    comparisons; the engine then has to compute data. ``ccl``: the file that configures collectives. Errors of the
+    program are in the result; InputError comes out for a topology, a device or parameters that cannot be used.
     """
     bench = _as_bench(bench_fn)
     chosen = _params(bench, params)
@@ -43,7 +44,7 @@ def run_bench(
     selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
     engine = engine_factory(machine, selector)
     context = RuntimeContext(
-        engine=engine, target_device=selector, correlation_id=correlation_id, params=chosen, verify=verify
+        engine=engine, target_device=selector, correlation_id=correlation_id, params=chosen, verify=verify, ccl=ccl
     )
     return _Run(bench, context, selector, chosen).result()
 
@@ -91,7 +92,7 @@ class _Run:
         begin = self._context.engine.now
         try:
             self._value = self._bench(self._context)
-            self._context.requests.drain()
+            self._context.drain()
         finally:
             self._sim_ns = self._context.engine.now - begin
 

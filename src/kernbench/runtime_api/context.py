@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from operator import index as as_integer
 from types import TracebackType
 from typing import Generic, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from kernbench.ccl.install import IpcqPlan
 from kernbench.common.config import ConfigModel
 from kernbench.common.dtypes import F32, DType
 from kernbench.common.dtypes import dtype as dtype_of
@@ -16,17 +19,24 @@ from kernbench.messages.requests import HostMsg
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.arrays import Array, machine_dtype, numeric
-from kernbench.runtime_api.devices import Accelerator, Ahbm, Devices, Worker
+from kernbench.runtime_api.collectives import Collectives
+from kernbench.runtime_api.current import Entered, enter, leave
+from kernbench.runtime_api.devices import Accelerator, Ahbm, Devices
+from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.dtype_names import DTypeNames
 from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
 from kernbench.runtime_api.host_tensor import HostTensor
-from kernbench.runtime_api.launch import Kernel, prepare_launch
+from kernbench.runtime_api.launch import Kernel, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
-from kernbench.runtime_api.requests import EngineWaiter, RequestRecord, Requests
+from kernbench.runtime_api.multiprocessing import Multiprocessing
+from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
+from kernbench.runtime_api.rank_scheduler import RankScheduler
+from kernbench.runtime_api.requests import RequestRecord, Requests
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.runtime_api.work import Work
+from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec
 
 Size: TypeAlias = int | tuple[int, ...] | list[int]
@@ -41,7 +51,8 @@ class RuntimeContext(DTypeNames, Generic[P]):
     """The host's side of one run: the part of PyTorch that a program on the machine needs. A context manager.
 
     ``target_device``: the SIPs it may use; ``spec``: the machine when it is not the engine's own; ``params``: the
-    program's typed parameters; ``verify``: whether comparisons are evaluated, by default when the engine has data.
+    program's typed parameters; ``verify``: whether comparisons are evaluated, by default when the engine has data;
+    ``ccl``: the file that configures collectives, else ./ccl.yaml, else the packaged one.
     InputError when it shall verify without data, or for a device that the machine does not have.
     """
 
@@ -53,18 +64,27 @@ class RuntimeContext(DTypeNames, Generic[P]):
         spec: TopologySpec | None = None,
         params: P | None = None,
         verify: bool | None = None,
+        ccl: str | os.PathLike[str] | None = None,
     ) -> None:
         if verify and not engine.enable_data:
             raise InputError("to verify, the engine has to compute data; make it with enable_data=True")
         self._engine = engine
         self._spec = spec or engine.spec
         self._params = cast(P, NoParams()) if params is None else params
-        self._requests = Requests(engine, EngineWaiter(engine), correlation_id)
+        workers = self._workers = Workers()
+        self._entered: list[Entered] = []
+        scheduler = RankScheduler(engine, workers)
+        self._requests = Requests(engine, scheduler, workers, correlation_id)
         self._memory = TensorMemory(engine, self._requests)
-        self._devices = Devices(resolve_device(target_device, self._spec), Worker())
+        self._devices = Devices(resolve_device(target_device, self._spec), workers)
         self._named = 0
         self.ahbm = Ahbm(self._devices)
-        self.accelerator = Accelerator(self._devices, self._requests)
+        self.accelerator = Accelerator(self._devices, self._requests, workers)
+        self._installer = QueueInstaller(engine, self._requests)
+        self._groups = ProcessGroups(ccl, self._devices, self._installer, self._requests, scheduler)
+        self.multiprocessing = Multiprocessing(scheduler, self._requests, workers, self._groups.ended)
+        collectives = Collectives(self._spec, self._memory, self._requests)
+        self.distributed = Distributed(self._groups, collectives, self._requests, workers)
         fmt = AddressFormat(self._spec.address.format)
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
         self.cleanup_report = CleanupReport()
@@ -88,6 +108,11 @@ class RuntimeContext(DTypeNames, Generic[P]):
     def devices(self) -> Devices:
         """The SIPs of the run and the current one."""
         return self._devices
+
+    @property
+    def rank_local(self) -> RankLocal:
+        """What libraries built on this keep for the rank that runs; gone when the rank, or the context, is over."""
+        return self._workers.current.local
 
     @property
     def has_data(self) -> bool:
@@ -149,13 +174,15 @@ class RuntimeContext(DTypeNames, Generic[P]):
         """Run a kernel on every PE that owns a shard of a tensor argument, and block until all are done.
 
         With ``async_op`` return at once: wait with the Work. ``kernel`` is a function or the name of one that ships
-        with the package. Raises what the kernel raised; InputError for arguments no kernel can have.
+        with the package. A list of tensors, one for each SIP, stands for one argument: it runs on all these SIPs, from
+        one time on, and each sees its own. Raises what the kernel raised; InputError for arguments no kernel can have.
         """
-        launch = prepare_launch(name, kernel, args, kwargs)
-        self._memory.map_on(launch.tensors, launch.message.targets)
-        handle = self._requests.submit(launch.message)
-        self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
-        work = Work((handle,), self._requests)
+        launches = prepare_launches(name, kernel, args, kwargs)
+        self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
+        handles = [self._requests.submit(launch.message) for launch in launches]
+        for handle, launch in zip(handles, launches, strict=True):
+            self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
+        work = Work(handles, self._requests)
         if not async_op:
             work.wait()
         return work
@@ -168,18 +195,38 @@ class RuntimeContext(DTypeNames, Generic[P]):
         """Block until a request is over; raises its error."""
         return self._requests.wait([handle])[0]
 
+    def install_ipcq(self, algorithm: str | None = None, world_size_override: int | None = None) -> IpcqPlan:
+        """Install the queues of an algorithm of ccl.yaml, for kernels that use them by hand; blocks until all are in.
+
+        The plan says which PEs the ranks are and who is whose neighbour. The end of the context takes the queues off.
+        """
+        return self._groups.plan(algorithm, world_size_override)
+
+    def uninstall_ipcq(self, plan: IpcqPlan) -> None:
+        """Take the queues of a plan off, so that others can be installed."""
+        self._installer.remove(plan.queues)
+
+    def drain(self) -> None:
+        """Wait for ranks that nobody joined, and for everything under way."""
+        self.multiprocessing.finish()
+        self._requests.drain()
+
     def cleanup(self) -> CleanupReport:
         """Wait for what is under way, free every tensor, and say what was left and what leaked."""
-        self._requests.drain()
-        return self._memory.release_all()
+        self.drain()
+        left = (*self.multiprocessing.left, *self._groups.finish())
+        return replace(self._memory.release_all(), left=left)
 
     def __enter__(self) -> Self:
+        self._entered.append(enter(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Clean up; after an error without asking the machine anything more."""
+        leave(self._entered.pop())
+        self._workers.main.local.clear()
         if error is not None:
             self._give_up()
             return
@@ -190,7 +237,9 @@ class RuntimeContext(DTypeNames, Generic[P]):
             raise
 
     def _give_up(self) -> None:
-        self._requests.abandon()
+        self.multiprocessing.stop()
+        self._requests.forget()
+        self._installer.forget()
         self.cleanup_report = self._memory.release_all(unmap=False)
 
     def _create(

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
 
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.requests import Requests
-
-
-@dataclass(slots=True)
-class Worker:
-    """What a program has of its own: its rank, and the SIP it chose, if it chose one."""
-
-    rank: int = 0
-    device: int | None = None
+from kernbench.runtime_api.workers import Workers, wants_debugging
 
 
 class Devices:
-    """The SIPs that a run may use, and the one that the program uses now."""
+    """The SIPs that a run may use, and the one that the rank that runs uses now."""
 
-    __slots__ = ("_selected", "_worker")
+    __slots__ = ("_selected", "_workers")
 
-    def __init__(self, selected: tuple[int, ...], worker: Worker) -> None:
-        self._selected, self._worker = selected, worker
+    def __init__(self, selected: tuple[int, ...], workers: Workers) -> None:
+        self._selected, self._workers = selected, workers
 
     @property
     def selected(self) -> tuple[int, ...]:
@@ -32,18 +25,21 @@ class Devices:
     @property
     def chosen(self) -> int | None:
         """The SIP that was set; None before."""
-        return self._worker.device
+        return self._workers.current.device
 
     @property
     def current(self) -> int:
         """Where tensors go: the SIP that was set, else the first selected."""
-        return self._selected[0] if self._worker.device is None else self._worker.device
+        worker = self._workers.current
+        if worker.device is None and worker.spawned and wants_debugging():
+            warnings.warn(f"{worker} has no device: torch.ahbm.set_device({worker.rank})", RuntimeWarning, stacklevel=4)
+        return self._selected[0] if worker.device is None else worker.device
 
     def choose(self, sip: int) -> None:
         """Make ``sip`` the current one; InputError when it is not selected."""
         if sip not in self._selected:
             raise InputError(f"set_device({sip!r}): this run has the SIPs {', '.join(map(str, self._selected))}")
-        self._worker.device = sip
+        self._workers.current.device = sip
 
 
 class Ahbm:
@@ -70,10 +66,10 @@ class Ahbm:
 class Accelerator:
     """``torch.accelerator``: the same under PyTorch's newer names."""
 
-    __slots__ = ("_devices", "_requests")
+    __slots__ = ("_devices", "_requests", "_workers")
 
-    def __init__(self, devices: Devices, requests: Requests) -> None:
-        self._devices, self._requests = devices, requests
+    def __init__(self, devices: Devices, requests: Requests, workers: Workers) -> None:
+        self._devices, self._requests, self._workers = devices, requests, workers
 
     def set_device_index(self, device: int) -> None:
         """Make SIP ``device`` the current one; InputError when the run does not have it."""
@@ -88,5 +84,5 @@ class Accelerator:
         return len(self._devices.selected)
 
     def synchronize(self) -> None:
-        """Wait for everything that was submitted."""
-        self._requests.drain()
+        """Wait for everything that this rank has submitted."""
+        self._requests.drain(self._workers.current)

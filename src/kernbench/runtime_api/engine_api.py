@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,6 +92,12 @@ class Engine(Protocol):
 
     def wait(self, handle: Any) -> Completion:
         """Let time pass until the request is over; raises its error."""
+
+    def wait_any(self, handles: Sequence[Any]) -> None:
+        """Let time pass until one of the requests is over; SimulationDeadlock when none ever can be."""
+
+    def abandon(self, handles: Sequence[Any]) -> None:
+        """Stop what the requests have under way, and leave the machine so that it can be used again."""
 
     def get_completion(self, handle: Any) -> tuple[Completion, RequestTrace]:
         """How a request that is over went."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -29,18 +29,53 @@ class Launch:
     tensors: tuple[TensorLayout, ...]
 
 
-def prepare_launch(
-    name: str,
-    kernel: Kernel | str,
-    args: Iterable[object],
-    kwargs: Mapping[str, object],
-) -> Launch:
-    """Check a launch and make its message. A text names a kernel that ships with the package.
+def prepare_launches(
+    name: str, kernel: Kernel | str, args: Iterable[object], kwargs: Mapping[str, object]
+) -> tuple[Launch, ...]:
+    """Check a launch and make its messages: one, or one for each SIP when arguments are lists of a tensor for each.
 
-    InputError for arguments that do not fit the kernel or that no kernel can have, for tensors that were freed or lie
-    on several SIPs, and when there is no tensor to say which PEs run it.
+    A text names a kernel that ships with the package. InputError for arguments that do not fit the kernel or that no
+    kernel can have, for tensors that were freed or lie on several SIPs, for lists that do not name the same SIPs, and
+    when there is no tensor to say which PEs run it.
     """
     args = tuple(args)
+    count = _count_sips(name, [each for each in (*args, *kwargs.values()) if _is_list(each)])
+    if count is None:
+        return (_prepare(name, kernel, args, kwargs),)
+    launches = [
+        _prepare(
+            name,
+            kernel,
+            tuple(_of_sip(value, at) for value in args),
+            {key: _of_sip(value, at) for key, value in kwargs.items()},
+        )
+        for at in range(count)
+    ]
+    pes = [target for launch in launches for target in launch.message.targets]
+    grid = (len({pe[2] for pe in pes}), len({pe[1] for pe in pes}), count)
+    return tuple(replace(launch, message=replace(launch.message, grid=grid)) for launch in launches)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Tensor]]:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, Tensor) for each in value)
+
+
+def _of_sip(value: object, at: int) -> object:
+    return value[at] if _is_list(value) else value
+
+
+def _count_sips(name: str, lists: Sequence[Sequence[Tensor]]) -> int | None:
+    """How many SIPs take part; None when no argument is a list."""
+    if not lists:
+        return None
+    sips = [[tensor.sip for tensor in each] for each in lists]
+    if any(each != sips[0] for each in sips) or len(set(sips[0])) < len(sips[0]):
+        found = "; ".join(f"SIPs {', '.join(map(str, each))}" for each in sips)
+        raise InputError(f"launch {name!r}: a list has one tensor for each SIP, all lists in one order; found {found}")
+    return len(sips[0])
+
+
+def _prepare(name: str, kernel: Kernel | str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Launch:
     function = builtin_kernel(kernel) if isinstance(kernel, str) else kernel
     _check_call(name, function, args, kwargs)
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
@@ -84,7 +119,7 @@ def _targets(name: str, tensors: list[Tensor]) -> tuple[PeCoord, ...]:
         where = ", ".join(f"{tensor.name} on sip{tensor.sip}" for tensor in tensors)
         raise InputError(
             f"launch {name!r}: its tensors lie on several SIPs ({where}), and a PE reaches those of its own only; "
-            f"launch once on each SIP"
+            f"launch once on each SIP, or give lists of a tensor for each"
         )
     targets = tuple(sorted({owner for tensor in tensors for owner in tensor.layout.owners}))
     _warn_of_gaps(name, targets)
@@ -99,7 +134,7 @@ def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
             f"launch {name!r}: {len(targets)} PEs run it, num_programs says {len(pes)} PEs × {len(cubes)} cubes: "
             f"a kernel that shares work by program_id leaves some undone. Place its tensors on the same PEs",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
 
 

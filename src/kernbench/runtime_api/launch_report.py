@@ -11,7 +11,16 @@ from kernbench.di.kinds import PE_KINDS
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
 from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.statistics import EngineUsage, Share, Traffic, engine_shares, engine_usage, traffic
+from kernbench.sim_engine.statistics import (
+    EngineUsage,
+    QueueTraffic,
+    Share,
+    Traffic,
+    engine_shares,
+    engine_usage,
+    queue_traffic,
+    traffic,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,7 @@ class LaunchSplit:
 class RunReport:
     """Everything that is measured on the engine of a run.
 
-    ``launches``: the longest one of each name; ``under_way``: requests that had not ended when the run did.
+    ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that had not ended when the run did.
     """
 
     launches: tuple[LaunchSplit, ...]
@@ -52,6 +61,7 @@ class RunReport:
     transfers: int
     records: int
     under_way: tuple[str, ...] = ()
+    queues: tuple[QueueTraffic, ...] = ()
 
 
 def report_run(engine: GraphEngine, handles: Sequence[RequestHandle]) -> RunReport:
@@ -65,6 +75,7 @@ def report_run(engine: GraphEngine, handles: Sequence[RequestHandle]) -> RunRepo
         transfers=engine.machine.network.n_transfers,
         records=len(engine.op_log),
         under_way=tuple(_name(handle.msg) for handle in handles if not handle.done),
+        queues=queue_traffic(engine.machine, engine.op_log),
     )
 
 

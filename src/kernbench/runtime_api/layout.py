@@ -65,14 +65,19 @@ class TensorLayout:
         return Window.whole(self.shape)
 
     @property
+    def shards(self) -> tuple[MappedShard, ...]:
+        """Its parts and copies, in (cube, pe) order."""
+        return self.deployment.shards
+
+    @property
     def parts(self) -> Iterator[tuple[ShardView, MappedShard]]:
         """Every shard, with what it holds and where it lies."""
-        return zip(self.views, self.deployment.shards, strict=True)
+        return zip(self.views, self.shards, strict=True)
 
     @cached_property
     def owners(self) -> tuple[PeCoord, ...]:
         """The PEs that hold a shard, in order."""
-        return tuple(sorted({(shard.sip, shard.cube, shard.pe) for shard in self.deployment.shards}))
+        return tuple(sorted({(shard.sip, shard.cube, shard.pe) for shard in self.shards}))
 
     @cached_property
     def _pa_by_view(self) -> dict[ShardView, int]:

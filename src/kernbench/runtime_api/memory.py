@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import shard_views
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.engine_api import Engine
+from kernbench.runtime_api.joined import JoinedRanges
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.transfers import (
@@ -59,25 +61,31 @@ class LeakedMemory:
 
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
-    """What ``cleanup`` found: tensors that it freed, and memory that it could not, since no tensor has it."""
+    """What ``cleanup`` found: tensors that it freed, and memory that it could not, since no tensor has it.
+
+    ``left``: what ranks had begun and not ended, such as work that none of them waited for.
+    """
 
     freed: tuple[FreedTensor, ...] = ()
     leaked: tuple[LeakedMemory, ...] = ()
+    left: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         freed = ", ".join(map(str, self.freed)) or "nothing"
         leaked = ", ".join(map(str, self.leaked)) or "nothing"
-        return f"freed at exit: {freed}; leaked: {leaked}"
+        left = f"; left by ranks: {', '.join(self.left)}" if self.left else ""
+        return f"freed at exit: {freed}; leaked: {leaked}{left}"
 
 
 class TensorMemory:
     """Places tensors on the machine, moves their data, and knows which of them live."""
 
-    __slots__ = ("_before", "_engine", "_live", "_mapped", "_requests", "uses")
+    __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "uses")
 
     def __init__(self, engine: Engine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
         self.uses = Uses(requests)
+        self._joined = JoinedRanges(engine)
         self._live: dict[TensorKey, TensorLayout] = {}
         self._mapped: dict[TensorKey, set[PeCoord]] = {}
         self._before = _allocated(engine)
@@ -106,9 +114,18 @@ class TensorMemory:
         self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
 
-    def map_on(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> None:
-        """Tell the MMUs of ``pes`` that do not know yet where the tensors lie: those of their owners do."""
-        self._requests.transfer(self._mappings(layouts, pes))
+    def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
+        """Tell the MMUs of these PEs that do not know yet where these tensors lie: those of their owners do."""
+        self._requests.transfer(chain.from_iterable(self._mappings(layouts, pes) for layouts, pes in wanted))
+
+    def join(self, layouts: Sequence[TensorLayout]) -> int:
+        """Make tensors of one layout follow each other in virtual addresses, as their owners see them; the first one.
+
+        They lie where they lay, and keep their own addresses too. It lasts as long as all of them live.
+        """
+        va, messages = self._joined.join(layouts)
+        self._requests.transfer(messages)
+        return va
 
     def _mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
         messages: list[HostMsg] = []
@@ -184,8 +201,8 @@ class TensorMemory:
     def release(self, layout: TensorLayout) -> None:
         """Take the tensor out of the MMUs, then give its memory back."""
         self.settle(layout)
-        self._requests.transfer([self._unmapping(layout)])
-        self._forget(layout)
+        self._requests.transfer([self._unmapping(layout), *self._joined.unmappings([layout])])
+        self._forget([layout])
 
     def release_all(self, *, unmap: bool = True) -> CleanupReport:
         """Release what lives, in the order of creation, and report it.
@@ -196,9 +213,8 @@ class TensorMemory:
         if unmap:
             for layout in left:
                 self.settle(layout)
-            self._requests.transfer([self._unmapping(each) for each in left])
-        for layout in left:
-            self._forget(layout)
+            self._requests.transfer([*map(self._unmapping, left), *self._joined.unmappings(left)])
+        self._forget(left)
         freed = tuple(FreedTensor(each.name, each.shape, each.dtype.name, each.sip, each.nbytes) for each in left)
         return CleanupReport(freed, tuple(self._leaks()))
 
@@ -215,9 +231,11 @@ class TensorMemory:
         if not self.is_live(layout):
             raise InputError(f"tensor {layout.name!r} has been freed")
 
-    def _forget(self, layout: TensorLayout) -> None:
-        del self._live[layout.key], self._mapped[layout.key]
-        release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
+    def _forget(self, layouts: Sequence[TensorLayout]) -> None:
+        self._joined.forget(layouts)
+        for layout in layouts:
+            del self._live[layout.key], self._mapped[layout.key]
+            release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
 
     def _leaks(self) -> Iterable[LeakedMemory]:
         for (pe, part), nbytes in _allocated(self._engine).items():

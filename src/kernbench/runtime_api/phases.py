@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg
 from kernbench.messages.requests import (
     HostMsg,
     KernelLaunchMsg,
@@ -26,7 +27,10 @@ class Purpose:
 
 
 def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
-    """``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, else ``other``."""
+    """``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, else ``other``.
+
+    ``queues``: they are installed or taken off.
+    """
     match msg:
         case KernelLaunchMsg():
             sips = {sip for sip, _, _ in msg.targets}
@@ -37,6 +41,8 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             return Purpose("map" if isinstance(msg, MmuMapMsg) else "unmap", msg.sip)
         case PeDmaMsg():
             return Purpose("dma", msg.pe[0], msg.nbytes * msg.repeat)
+        case IpcqInitMsg() | IpcqRemoveMsg():
+            return Purpose("queues", msg.pe[0])
         case _:
             return Purpose("other", None)
 

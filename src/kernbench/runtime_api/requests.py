@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
-from kernbench.common.errors import SimulationDeadlock
+from kernbench.common.errors import AbandonedError, SimulationDeadlock
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
 from kernbench.runtime_api.phases import Purpose, purpose_of
+from kernbench.runtime_api.rank_scheduler import RankScheduler
+from kernbench.runtime_api.workers import Worker, Workers
 
-
-class Waiter(Protocol):
-    """How a host program lets simulated time pass. Every wait of the runtime comes through here."""
-
-    def wait(self, handles: Sequence[RequestHandle]) -> None:
-        """Return when all are done; may raise the error of one of them before the others are."""
-
-
-class EngineWaiter:
-    """The wait of a program that is alone: it drives the engine itself."""
-
-    __slots__ = ("_engine",)
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def wait(self, handles: Sequence[RequestHandle]) -> None:
-        """Advance the engine until all are done."""
-        for handle in handles:
-            self._engine.wait(handle)
+About: TypeAlias = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +41,20 @@ class _Submitted:
     handle: RequestHandle
     name: str
     purpose: Purpose
+    worker: Worker
+    about: About | None
+
+    def __str__(self) -> str:
+        return f"{self.purpose.phase} {self.name!r}" if self.about is None else self.about()
 
 
 class Requests:
     """Submits for one context, and keeps what came of every request."""
 
-    __slots__ = ("_completions", "_correlation_id", "_engine", "_fmt", "_records", "_unseen", "_waiter")
+    __slots__ = ("_completions", "_correlation_id", "_engine", "_fmt", "_records", "_scheduler", "_unseen", "_workers")
 
-    def __init__(self, engine: Engine, waiter: Waiter, correlation_id: str = "") -> None:
-        self._engine, self._waiter = engine, waiter
+    def __init__(self, engine: Engine, scheduler: RankScheduler, workers: Workers, correlation_id: str = "") -> None:
+        self._engine, self._scheduler, self._workers = engine, scheduler, workers
         self._correlation_id = correlation_id
         self._fmt = AddressFormat(engine.spec.address.format)
         self._unseen: dict[int, _Submitted] = {}
@@ -89,48 +77,85 @@ class Requests:
         """Whether the program has asked anything of the machine."""
         return bool(self._unseen or self._records)
 
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        """Start a request now; it gets the context's correlation id unless it has its own."""
+    def submit(self, msg: HostMsg, about: About | None = None) -> RequestHandle:
+        """Start a request now; it gets the context's correlation id unless it has its own.
+
+        ``about`` says what it is for, to whoever reads that somebody waits for it.
+        """
+        self._scheduler.check()
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)
         handle: RequestHandle = self._engine.submit(msg)
-        self._unseen[handle.request_id] = _Submitted(handle, msg.name, purpose_of(msg, self._fmt))
+        purpose = purpose_of(msg, self._fmt)
+        self._unseen[handle.request_id] = _Submitted(handle, msg.name, purpose, self._workers.current, about)
         return handle
 
     def unseen(self, handle: RequestHandle) -> bool:
         """Whether nobody has waited for the request yet: its error, if any, is still to be raised."""
         return handle.request_id in self._unseen
 
+    def unseen_of(self, worker: Worker) -> tuple[str, ...]:
+        """What a worker has submitted and nobody has waited for."""
+        return tuple(str(submitted) for submitted in self._unseen.values() if submitted.worker is worker)
+
     def wait(self, handles: Sequence[RequestHandle]) -> list[Completion]:
         """Let time pass until all are done; at once for what is done. Raises the error of the first that failed.
 
-        After a SimulationDeadlock nothing that is under way is waited for unasked: it would be the same again.
+        After a SimulationDeadlock nothing that is under way is waited for unasked: it would be the same again. Where a
+        kernel failed on some PEs and left others waiting, its error comes instead.
         """
         try:
-            self._waiter.wait(handles)
-        except SimulationDeadlock:
-            self.abandon()
+            self._scheduler.wait(handles, self._described)
+        except SimulationDeadlock as deadlock:
+            worker = self._workers.current
+            failed = {} if worker.spawned else self.abandon([worker])
+            if worker in failed:
+                raise failed[worker] from deadlock
             raise
         finally:
             self._see(handle for handle in handles if handle.done)
-        completions = [self._engine.get_completion(handle)[0] for handle in handles]
-        failed = next((each.error for each in completions if each.error is not None), None)
-        if failed is not None:
-            raise failed
-        return completions
+        return [self._engine.get_completion(handle)[0] for handle in handles]
 
     def transfer(self, messages: Iterable[HostMsg]) -> None:
         """Submit all, then wait for all: they overlap."""
         self.wait([self.submit(msg) for msg in messages])
 
-    def drain(self) -> None:
-        """Wait for every request that nobody has waited for."""
-        self.wait([submitted.handle for submitted in self._unseen.values()])
+    def give_way(self) -> None:
+        """Let other ranks run, and time pass to the next completion of anything under way, if there is any."""
+        self._scheduler.give_way(each.handle for each in self._unseen.values() if not each.handle.done)
 
-    def abandon(self) -> None:
-        """Wait for nothing any more; what is done is still recorded."""
-        self._see([submitted.handle for submitted in self._unseen.values() if submitted.handle.done])
-        self._unseen.clear()
+    def drain(self, worker: Worker | None = None) -> None:
+        """Wait for every request, or every one of ``worker``, that nobody has waited for."""
+        self.wait([each.handle for each in self._unseen.values() if worker is None or each.worker is worker])
+
+    def abandon(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
+        """Drop what these workers have under way: the machine stops it. What is done is still recorded.
+
+        The result: what had failed in requests of a worker by itself, where other PEs of the request kept it going.
+        """
+        dropped = [each for each in self._unseen.values() if each.worker in workers]
+        handles = [each.handle for each in dropped]
+        self._engine.abandon([handle for handle in handles if not handle.done])
+        self._drop(handles)
+        failed: dict[Worker, Exception] = {}
+        for each in dropped:
+            error = self._engine.get_completion(each.handle)[0].error if each.handle.done else None
+            if error is not None and not isinstance(error, AbandonedError):
+                failed.setdefault(each.worker, error)
+        return failed
+
+    def forget(self) -> None:
+        """Wait for nothing any more, and ask nothing of the machine; what is done is still recorded."""
+        self._drop([each.handle for each in self._unseen.values()])
+
+    def _drop(self, handles: Sequence[RequestHandle]) -> None:
+        self._see(handle for handle in handles if handle.done)
+        for handle in handles:
+            self._unseen.pop(handle.request_id, None)
+
+    def _described(self, handle: RequestHandle) -> str:
+        submitted = self._unseen.get(handle.request_id)
+        return f"request {handle.request_id}" if submitted is None else str(submitted)
 
     def _see(self, handles: Iterable[RequestHandle]) -> None:
         for handle in handles:

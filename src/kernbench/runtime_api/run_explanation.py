@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernbench.common.units import ns_to_ps, ps_to_ns
@@ -10,7 +10,7 @@ from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.critical_path import PathFinder
-from kernbench.sim_engine.critical_path_model import CriticalPath, Spent
+from kernbench.sim_engine.critical_path_model import CriticalPath, Hop, KernelPlace, Spent, WaitedFor
 from kernbench.sim_engine.engine import RequestHandle
 from kernbench.sim_engine.roofline import Roofline, roofline
 from kernbench.sim_engine.statistics import union_ps
@@ -39,8 +39,39 @@ class LineUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueWait:
+    """A kernel's line on the path that waited for another kernel, ``count`` times and for ``ns`` in all.
+
+    ``waiting`` waited by its queue ``direction`` for a message of ``cause``, or for a slot that ``cause`` held. Kernels
+    are named by their launches.
+    """
+
+    waiting: KernelPlace
+    waiting_kernel: str
+    waited_for: WaitedFor
+    direction: str
+    cause: KernelPlace
+    kernel: str
+    count: int
+    ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShare:
+    """What of a path lies in the kernel of a launch on a PE."""
+
+    pe: PeCoord
+    launch_id: int
+    kernel: str
+    ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchExplanation:
-    """Where a launch's time went; ``file`` is where its kernel is written."""
+    """Where a launch's time went; ``file`` is where its kernel is written.
+
+    ``waits``: for other kernels, the longest first; ``pes``: the kernels that the path goes through, likewise.
+    """
 
     name: str
     request_id: int
@@ -49,6 +80,8 @@ class LaunchExplanation:
     path: CriticalPath
     lines: tuple[LineUse, ...]
     roofline: Roofline
+    waits: tuple[QueueWait, ...]
+    pes: tuple[KernelShare, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,22 +106,63 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
     finder = PathFinder(log, handles)
     path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
-    launches = tuple(_launch(log, finder, handle) for handle in launches_of(handles))
+    names = {handle.request_id: _name(handle) for handle in handles if isinstance(handle.msg, KernelLaunchMsg)}
+    launches = tuple(_launch(log, finder, handle, names) for handle in launches_of(handles))
     return RunExplanation(path=path, roofline=roofline(log, path), launches=launches)
 
 
-def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle) -> LaunchExplanation:
+def _name(handle: RequestHandle) -> str:
+    assert isinstance(handle.msg, KernelLaunchMsg)
+    return handle.msg.name or handle.msg.kernel.name
+
+
+def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle, names: Mapping[int, str]) -> LaunchExplanation:
     path = finder.of_request(handle)
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
     return LaunchExplanation(
-        name=msg.name or msg.kernel.name,
+        name=_name(handle),
         request_id=handle.request_id,
         pe_count=len(msg.targets),
         file=kernel_source(msg.kernel.function).file,
         path=path,
         lines=_lines(log, handle.request_id, path),
         roofline=roofline(log, path, handle.request_id),
+        waits=_waits(path, names),
+        pes=_shares(path, names),
+    )
+
+
+def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[QueueWait, ...]:
+    """The hops of a path, those between the same lines put together."""
+    found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[Hop]] = {}
+    for hop in path.hops:
+        found.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
+    made = [
+        QueueWait(
+            waiting=waiting,
+            waiting_kernel=names.get(waiting.launch_id, ""),
+            waited_for=waited_for,
+            direction=direction,
+            cause=cause,
+            kernel=names.get(cause.launch_id, ""),
+            count=len(hops),
+            ns=ps_to_ns(sum(hop.ps for hop in hops)),
+        )
+        for (waiting, cause, waited_for, direction), hops in found.items()
+    ]
+    return tuple(sorted(made, key=lambda each: -each.ns))
+
+
+def _shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, ...]:
+    spent: dict[tuple[PeCoord, int], int] = {}
+    for step in path.steps:
+        if step.pe is not None:
+            spent[step.pe, step.launch_id] = spent.get((step.pe, step.launch_id), 0) + step.ps
+    longest_first = sorted(spent.items(), key=lambda item: -item[1])
+    return tuple(
+        KernelShare(pe=pe, launch_id=launch, kernel=names.get(launch, ""), ns=ps_to_ns(ps))
+        for (pe, launch), ps in longest_first
     )
 
 

@@ -80,7 +80,7 @@ class Tensor:
     @property
     def shards(self) -> tuple[MappedShard, ...]:
         """Its parts in (cube, pe) order: owner, offset in the tensor's virtual range, bytes, physical address."""
-        return self._layout.deployment.shards
+        return self._layout.shards
 
     @property
     def is_live(self) -> bool:

@@ -33,19 +33,24 @@ class Work:
 class Uses:
     """Which tensors the requests under way have as arguments: the host must not touch those before they are done."""
 
-    __slots__ = ("_requests", "_uses")
+    __slots__ = ("_requests", "_using")
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._uses: list[tuple[RequestHandle, frozenset[TensorKey]]] = []
+        self._using: dict[TensorKey, list[RequestHandle]] = {}
 
     def note(self, handle: RequestHandle, keys: Iterable[TensorKey]) -> None:
         """``handle`` uses these tensors."""
-        self._uses.append((handle, frozenset(keys)))
+        for key in dict.fromkeys(keys):
+            self._using[key] = [*self._under_way(key), handle]
 
     def settle(self, key: TensorKey) -> None:
-        """Wait for everything under way that uses a tensor."""
-        self._uses = [use for use in self._uses if self._requests.unseen(use[0])]
-        using = [handle for handle, keys in self._uses if key in keys]
+        """Wait for everything under way that uses a tensor, whoever submitted it."""
+        using = self._under_way(key)
         if using:
             self._requests.wait(using)
+        if not self._under_way(key):
+            self._using.pop(key, None)
+
+    def _under_way(self, key: TensorKey) -> list[RequestHandle]:
+        return [handle for handle in self._using.get(key, ()) if self._requests.unseen(handle)]

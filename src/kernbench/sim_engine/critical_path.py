@@ -12,8 +12,9 @@ from kernbench.sim_engine.critical_path_control import ControlIndex, index_contr
 from kernbench.sim_engine.critical_path_history import PeHistory, histories
 from kernbench.sim_engine.critical_path_kernel import KernelWalk
 from kernbench.sim_engine.critical_path_model import Chain, CriticalPath, Part
+from kernbench.sim_engine.critical_path_windows import KernelWindows, kernel_windows
 from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.trace_log import Handled, TraceLog
+from kernbench.sim_engine.trace_log import Handled, TraceLog, Work
 
 
 @dataclass(slots=True)
@@ -24,9 +25,14 @@ class PathFinder:
     handles: Sequence[RequestHandle]
     _control: ControlIndex = field(default_factory=ControlIndex)
     _histories: dict[PeCoord, PeHistory] = field(default_factory=dict)
+    _windows: KernelWindows = field(init=False)
+    _sends: dict[int, Work] = field(default_factory=dict)
     _known: dict[int, CriticalPath] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._windows = kernel_windows(self.handles)
+        messages = self.log.queues.messages
+        self._sends = {work.op: work for work in self.log.works if work.op in messages} if messages else {}
         self._control = index_control(self.log.control())
         self._histories = histories(self.log)
 
@@ -47,8 +53,7 @@ class PathFinder:
             # The host program takes no time: what was submitted last was submitted because of what ended then.
             chosen = max(latest, key=lambda h: h.submitted_ps)
             chain.back_to(chosen.ended_ps, Part.HOST_WAIT)
-            for step in reversed(self.of_request(chosen).steps):
-                chain.back_to(step.start_ps, step.part, step.pe, step.line)
+            chain.follow(self.of_request(chosen))
             done = [h for h in done if h.ended_ps <= chain.at_ps and h is not chosen]
         chain.back_to(begin_ps, Part.HOST_WAIT)
         return chain.finish(begin_ps, end_ps)
@@ -66,26 +71,30 @@ class PathFinder:
             order = self._control.order_at(report.src, handle.request_id, chain.at_ps)
             if order is not None:
                 walk_down(chain, self._control, order, waiting)
-        return chain.finish(handle.submitted_ps, handle.ended_ps)
+        return chain.finish(handle.submitted_ps, handle.ended_ps, handle.request_id)
 
     def _walk_launch(self, chain: Chain, handle: RequestHandle, report: Handled) -> None:
-        reports = {each.pe: each for each in (handle.outcome.reports if handle.outcome is not None else ())}
-        pe = next((each for each in reports if pe_part(*each, "pe_cpu") == report.src), None)
+        reports = handle.outcome.reports if handle.outcome is not None else ()
+        pe = next((each.pe for each in reports if pe_part(*each.pe, "pe_cpu") == report.src), None)
         if pe is None:
             return
         walk = KernelWalk(
             machine=self.log.machine,
             histories=self._histories,
-            control=self._control,
-            exchanges=self.log.exchanges,
-            turns_of=self.log.turns_of,
             chain=chain,
-            launch_id=handle.request_id,
-            starts={each: found.start_ps for each, found in reports.items()},
             pe=pe,
+            log=self.log,
+            control=self._control,
+            windows=self._windows,
+            sends=self._sends,
+            launch_id=handle.request_id,
         )
-        first = walk.walk()
-        self._before_kernel(chain, handle.request_id, reports[first])
+        walk.walk()
+        first = self._windows.reports.get((walk.launch_id, walk.pe))
+        if first is not None and chain.at_ps > chain.floor_ps:
+            self._before_kernel(chain, walk.launch_id, first)
+        if walk.launch_id != handle.request_id:  # the host had not submitted that one yet
+            chain.back_to(chain.floor_ps, Part.HOST_WAIT)
 
     def _before_kernel(self, chain: Chain, request_id: int, report: PeReport) -> None:
         """The orders: a PE starts with the others, or late because it was busy or got its order late."""

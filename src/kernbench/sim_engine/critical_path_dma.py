@@ -1,4 +1,4 @@
-"""What a DMA operation spends its time on: set-up, the way there, the memory, the way back."""
+"""What a DMA operation spends its time on: set-up, the way there, the memory, the way back. A message is one, too."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ def walk_dma(chain: Chain, work: Work, exchange: Exchange | None, turns: list[Tu
     """Take ``chain`` from the end of ``work`` to its start along ``exchange``, whose answer came last."""
     if exchange is not None and exchange.answered is not None:
         turns = [turn for turn in turns if turn.node == exchange.node]
-        _Way(chain, work, exchange, exchange.answered, turns).walk(access_ps(machine, exchange.node))
+        way = _Way(chain, work, exchange, exchange.answered, turns)
+        way.walk(access_ps(machine, exchange.node))
     chain.back_to(work.start_ps, Part.DMA_SETUP, work.pe, work.line)
+
+
+def walk_message(chain: Chain, work: Work, exchange: Exchange, turns: list[Turn], machine: Machine) -> None:
+    """Take ``chain`` from the commit of the message of ``work`` in its slot, from the doorbell that tells of it, or
+    from the delivery of its last byte, to where it left the sender."""
+    turns = [turn for turn in turns if turn.node == exchange.node]
+    way = _Way(chain, work, exchange, exchange.answered, turns, Part.MESSAGE, Part.DOORBELL)
+    way.walk(access_ps(machine, exchange.node))
 
 
 def access_ps(machine: Machine, node_id: str) -> int:
@@ -27,7 +36,18 @@ def access_ps(machine: Machine, node_id: str) -> int:
 class _Way:
     """One access, walked backwards."""
 
-    def __init__(self, chain: Chain, work: Work, exchange: Exchange, answer: Transfer, turns: list[Turn]) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        work: Work,
+        exchange: Exchange,
+        answer: Transfer | None,
+        turns: list[Turn],
+        there: Part = Part.REQUEST,
+        back: Part = Part.RESPONSE,
+    ) -> None:
+        self._there = there
+        self._back = back
         self._chain = chain
         self._work = work
         self._exchange = exchange
@@ -35,14 +55,15 @@ class _Way:
         self._turns = turns
 
     def walk(self, access: int) -> None:
-        """From the answer's arrival to the request's departure."""
-        asked = self._exchange.asked
+        """From the answer's arrival, if there is one, to the request's departure."""
+        asked, answer = self._exchange.asked, self._answer
         if self._exchange.writing:
-            self._transfer(self._answer, Part.RESPONSE)
+            if answer is not None and answer.injected_ps < self._chain.at_ps:
+                self._transfer(answer, self._back)
             self._spend(Part.ACCESS, access, asked.delivered_ps)
             self._spend(Part.SERVICE, self._served_after(asked.delivered_ps), asked.delivered_ps)
-        else:
-            self._data_back()
+        elif answer is not None:
+            self._data_back(answer)
             # The memory accesses first and serves when its turn comes.
             self._spend(Part.MEMORY_QUEUE, self._chain.at_ps - asked.delivered_ps - access, asked.delivered_ps)
             self._spend(Part.ACCESS, access, asked.delivered_ps)
@@ -50,16 +71,15 @@ class _Way:
         if self._exchange.writing:
             # A memory works on what comes in: the slower of the two is what takes the time.
             self._spend(Part.SERVICE, self._served_before(asked.delivered_ps), asked.injected_ps)
-        self._transfer(asked, Part.REQUEST)
+        self._transfer(asked, self._there)
 
-    def _data_back(self) -> None:
+    def _data_back(self, answer: Transfer) -> None:
         """The answer of a read: the memory's time is not hidden by the way, where it is the slower of the two."""
-        answer = self._answer
         begin, route = answer.injected_ps, answer.route
         service = self._served_after(begin)
         served = max([turn.end_ps for turn in self._turns if turn.start_ps >= begin], default=begin)
         drain = route.latency_ps(answer.nbytes) - route.total_overhead_ps
-        self._spend(Part.RESPONSE, route.total_overhead_ps + max(0, drain - service), begin)
+        self._spend(self._back, route.total_overhead_ps + max(0, drain - service), begin)
         self._spend(Part.SERVICE, service, begin)
         self._spend(Part.MEMORY_QUEUE, served - begin - service, begin)
         self._to(begin, Part.NETWORK_QUEUE)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.clock import NEVER
-from kernbench.sim_engine.hooks import Issued
-from kernbench.sim_engine.trace_log import PLAN, TraceLog, Work
+from kernbench.sim_engine.hooks import Issued, QueueWaited
+from kernbench.sim_engine.trace_log import PLAN, Action, TraceLog, Work
 
 ROUTE = ("DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
 """The engines that a tile passes, in order."""
@@ -18,19 +18,27 @@ TileKey = tuple[int, tuple[int, ...] | None]
 
 @dataclass(slots=True)
 class PeHistory:
-    """The works of a PE."""
+    """The works of a PE, and the ``actions`` of its programs, which a place in a program counts.
+
+    A send is over for its PE when its last byte is delivered: ``by_end`` has it there; ``by_injection`` when it left.
+    ``plans`` go by their start.
+    """
 
     by_end: dict[int, list[Work]] = field(default_factory=dict)
     by_dma_start: dict[int, list[Work]] = field(default_factory=dict)
     by_start: dict[int, list[Work]] = field(default_factory=dict)
     commands: dict[tuple[int, int], Work] = field(default_factory=dict)
     tiles: dict[TileKey, list[Work]] = field(default_factory=dict)
-    issues: dict[int, list[Issued]] = field(default_factory=dict)
+    plans: dict[int, Work] = field(default_factory=dict)
+    by_injection: dict[int, Work] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    issues: dict[tuple[int, int], int] = field(default_factory=dict)
     ends: list[int] = field(default_factory=list)
 
-    def add(self, work: Work) -> None:
-        """Note something that has ended."""
-        self.by_end.setdefault(work.end_ps, []).append(work)
+    def add(self, work: Work, end_ps: int) -> None:
+        """Note something that ended at ``end_ps``."""
+        self.by_end.setdefault(end_ps, []).append(work)
         if is_dma(work):
             self.by_dma_start.setdefault(work.start_ps, []).append(work)
         if work.whole is not None:
@@ -38,6 +46,8 @@ class PeHistory:
             self.by_start.setdefault(work.start_ps, []).append(work)
         else:
             self.commands[work.launch_id, work.serial] = work
+        if work.engine == PLAN:
+            self.plans[work.start_ps] = work
 
     def ended_at(self, when: int) -> list[Work]:
         """What ended at that moment."""
@@ -65,25 +75,54 @@ class PeHistory:
         """Whether nothing of its tile came before."""
         return all(rank(mate) >= rank(work) for mate in self.mates(work))
 
+    def acted(self, given: list[Action]) -> None:
+        """Note what its programs did."""
+        self.actions = given
+        self.times = [_time(action) for action in given]
+        for count, action in enumerate(given, start=1):
+            if isinstance(action, Issued):
+                self.issues[action.launch_id, action.command.serial] = count
+
+    def actions_by(self, when: int) -> int:
+        """How many actions there had been by then."""
+        return bisect_right(self.times, when)
+
+    def last_action_before(self, when: int) -> int:
+        """When the last action before ``when`` was; -1 when there was none."""
+        at = bisect_left(self.times, when)
+        return self.times[at - 1] if at else -1
+
     def issue_of(self, launch_id: int, serial: int) -> int:
-        """How many commands of a launch had been issued when this one was, itself included; 0: it is not known."""
-        for count, each in enumerate(self.issues.get(launch_id, ()), start=1):
-            if each.command.serial == serial:
-                return count
-        return 0
+        """How many actions there had been with the issue of a command; 0: it is not known."""
+        return self.issues.get((launch_id, serial), 0)
 
 
 def histories(log: TraceLog) -> dict[PeCoord, PeHistory]:
     """What every PE did."""
     found: dict[PeCoord, PeHistory] = {}
     for work in log.works:
-        if work.end_ps < NEVER:
-            found.setdefault(work.pe, PeHistory()).add(work)
-    for issued in log.issued:
-        found.setdefault(issued.pe, PeHistory()).issues.setdefault(issued.launch_id, []).append(issued)
+        history = found.setdefault(work.pe, PeHistory())
+        if work.op in log.queues.messages:
+            _add_send(log, history, work)
+        elif work.end_ps < NEVER:
+            history.add(work, work.end_ps)
+    for pe, actions in log.actions_of.items():
+        found.setdefault(pe, PeHistory()).acted(actions)
     for history in found.values():
         history.ends = sorted(history.by_end)
     return found
+
+
+def _add_send(log: TraceLog, history: PeHistory, work: Work) -> None:
+    """A send occupies its PE until the last byte is delivered."""
+    for exchange in log.exchanges.get(work.op, ()):
+        history.by_injection[exchange.asked.injected_ps] = work
+        if exchange.asked.delivered_ps < NEVER:
+            history.add(work, exchange.asked.delivered_ps)
+
+
+def _time(action: Action) -> int:
+    return action.end_ps if isinstance(action, QueueWaited) else action.time_ps
 
 
 def is_dma(work: Work) -> bool:

@@ -1,96 +1,68 @@
-"""The critical path through a kernel, walked backwards on a PE: what began when something else ended waited for it.
+"""The critical path through kernels, walked backwards: from the end of one to the start of it, or of another's.
 
-Time is exact and every part of a PE acts at the instant at which it can, so whatever begins at t was made possible by
-something that ended at t. The rules of the PE say what that can be: the operands of a command, its issue by the
-program, the engine before it; for a tile its stage before, the tile before in that stage, a slot in the stage behind.
+What began when something else ended waited for it: a command for its operands and its issue, a program for a command,
+for the PE that was last at a barrier, for a message of another PE, for a slot that another PE gave back. There the path
+goes on in the kernel of that PE, whichever launch it belongs to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
+from kernbench.messages.commands import SendCommand
+from kernbench.messages.control import BarrierArrival
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.critical_path_control import ControlIndex
-from kernbench.sim_engine.critical_path_dma import walk_dma
-from kernbench.sim_engine.critical_path_history import PeHistory, is_dma, rank, stages
-from kernbench.sim_engine.critical_path_model import Chain, Part
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.trace_log import PLAN, Exchange, Turn, Work
+from kernbench.sim_engine.critical_path_dma import walk_dma, walk_message
+from kernbench.sim_engine.critical_path_history import is_dma, rank, stages
+from kernbench.sim_engine.critical_path_model import Hop, KernelPlace, Part, WaitedFor
+from kernbench.sim_engine.critical_path_pipeline import Ended, Issuing, Leaving, PeWalk, Place, Running, Starting
+from kernbench.sim_engine.critical_path_windows import KernelWindows
+from kernbench.sim_engine.hooks import Issued, QueueWaited
+from kernbench.sim_engine.queue_state import SlotReleased
+from kernbench.sim_engine.trace_log import PLAN, Action, Exchange, TraceLog, Work
+from kernbench.sim_engine.trace_queues import Message, Took
 
-ENGINE_PARTS = {"fetch": Part.FETCH, "GEMM": Part.GEMM, "MATH": Part.MATH, "store": Part.STORE, "queues": Part.QUEUES}
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The path comes from the end of a work."""
-
-    work: Work
-
-
-@dataclass(frozen=True, slots=True)
-class Starting:
-    """The path is where a work began, or waits to begin."""
-
-    work: Work
-
-
-@dataclass(frozen=True, slots=True)
-class Issuing:
-    """The scheduler began to issue the tile of a work."""
-
-    work: Work
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """The program of a PE goes on; it has issued ``issued`` commands."""
-
-    issued: int
-
-
-Place: TypeAlias = Ended | Starting | Issuing | Running
+ENGINE_PARTS = {"fetch": Part.FETCH, "GEMM": Part.GEMM, "MATH": Part.MATH, "store": Part.STORE, "other": Part.OTHER}
 
 
 @dataclass(slots=True)
-class KernelWalk:
-    """Walks ``chain`` from the end of a kernel of ``launch_id`` on ``pe`` to its start, perhaps on another PE.
+class KernelWalk(PeWalk):
+    """Walks ``chain`` from the end of the kernel of ``launch_id`` on ``pe`` to the start of a kernel.
 
-    ``starts``: when every PE began the kernel; ``turns_of``: of memories, by operation.
+    ``windows``: when every kernel ran; ``sends``: the works of messages, by operation.
     """
 
-    machine: Machine
-    histories: dict[PeCoord, PeHistory]
+    log: TraceLog
     control: ControlIndex
-    exchanges: dict[int, list[Exchange]]
-    turns_of: dict[int, list[Turn]]
-    chain: Chain
+    windows: KernelWindows
+    sends: Mapping[int, Work]
     launch_id: int
-    starts: dict[PeCoord, int]
-    pe: PeCoord
     _seen: set[tuple[int, int]] = field(default_factory=set)
+    _waits: set[int] = field(default_factory=set)
 
-    def walk(self) -> PeCoord:
-        """Go to the start of the kernel; returns the PE where the path begins."""
+    def walk(self) -> None:
+        """Go to the start of a kernel, of ``launch_id`` on ``pe`` then, or to the begin of the chain before that."""
+        self.chain.launch_id = self.launch_id
         place: Place | None = self._end()
-        while place is not None:
+        while place is not None and self.chain.at_ps > self.chain.floor_ps:
             place = self._step(place)
-        return self.pe
 
     @property
-    def _here(self) -> PeHistory:
-        return self.histories.setdefault(self.pe, PeHistory())
+    def _actions(self) -> int:
+        """How much the programs of the PE had done by now."""
+        return self._here.actions_by(self.chain.at_ps)
 
-    @property
-    def _issued(self) -> int:
-        """How many commands the program had issued by now."""
-        return sum(each.time_ps <= self.chain.at_ps for each in self._here.issues.get(self.launch_id, ()))
+    def _go_to(self, pe: PeCoord, launch_id: int) -> None:
+        self.pe = pe
+        self.launch_id = self.chain.launch_id = launch_id
 
     def _end(self) -> Place:
         last = self._command_ended()
-        return Ended(last) if last is not None else Running(self._issued)
+        return Ended(last) if last is not None else Running(self._actions)
 
     def _step(self, place: Place) -> Place | None:
         if isinstance(place, Ended):
@@ -100,41 +72,42 @@ class KernelWalk:
 
     def _cause(self, place: Place) -> Place | None:
         match place:
-            case Running(issued):
-                return None if self._launched(issued) else self._program(issued)
+            case Running(actions):
+                return None if self._launched(actions) else self._program(actions)
             case Starting(work):
                 return self._tile_start(work) if work.whole is not None else self._command_start(work)
             case Issuing(work):
                 return self._issue_start(work)
+            case Leaving(work):
+                return self._message_left(work)
         return None
 
     def _unexplained(self, place: Place) -> Place | None:
         """Back to the last thing that ended before; None at the start of the kernel."""
-        start = self.starts[self.pe]
-        if self.chain.at_ps <= start:
+        start = self.windows.start_of(self.launch_id, self.pe)
+        if start is None or self.chain.at_ps <= start:
             return None
-        before = max(start, self._here.last_end_before(self.chain.at_ps), self._last_issue())
-        line = place.work.line if isinstance(place, Starting | Issuing) else 0
+        at = self.chain.at_ps
+        before = max(start, self._here.last_end_before(at), self._here.last_action_before(at))
+        line = 0 if isinstance(place, Running) else place.work.line
         self.chain.back_to(before, Part.WAIT, self.pe, line)
         return None if before == start else self._resume()
-
-    def _last_issue(self) -> int:
-        times = [each.time_ps for each in self._here.issues.get(self.launch_id, ())]
-        return max([each for each in times if each < self.chain.at_ps], default=-1)
 
     def _resume(self) -> Place:
         """Go on from whatever ended now."""
         ended = next(stages(self._here.ended_at(self.chain.at_ps)), None)
-        return Ended(ended) if ended is not None else Running(self._issued)
+        return Ended(ended) if ended is not None else Running(self._actions)
 
     # What ended.
 
     def _ended(self, work: Work) -> Place | None:
         if work.engine == PLAN:
             return self._plan_ended(work)
+        if work.op in self.sends:
+            return self._message_gone(work)
         if is_dma(work):
-            exchange = max(self.exchanges.get(work.op, ()), key=_answered, default=None)
-            walk_dma(self.chain, work, exchange, self.turns_of.get(work.op, []), self.machine)
+            exchange = max(self.log.exchanges.get(work.op, ()), key=_answered, default=None)
+            walk_dma(self.chain, work, exchange, self.log.turns_of.get(work.op, []), self.machine)
         else:
             self.chain.back_to(work.start_ps, ENGINE_PARTS.get(work.engine, Part.WAIT), self.pe, work.line)
         return Starting(work)
@@ -146,29 +119,55 @@ class KernelWalk:
         self.chain.back_to(plan.start_ps, Part.WAIT, self.pe, plan.line)
         return Starting(plan)
 
+    def _message_gone(self, work: Work) -> Place:
+        """From a slot, or on its way to one, back to where it left the PE."""
+        walk_message(self.chain, work, self.log.exchanges[work.op][0], self.log.turns_of.get(work.op, []), self.machine)
+        return Leaving(work)
+
     # The program.
 
-    def _launched(self, issued: int) -> bool:
+    def _launched(self, actions: int) -> bool:
         """Whether the program has just been entered; if so, the path is at the kernel's start."""
-        start = self.starts[self.pe]
+        start = self.windows.start_of(self.launch_id, self.pe)
         launch_ps = ns_to_ps(self.machine.spec.pe.components.pe_cpu.attrs.launch_ns)
-        if issued or self.chain.at_ps != start + launch_ps:
+        here = self._here
+        if start is None or self.chain.at_ps != start + launch_ps or (actions and here.times[actions - 1] > start):
             return False
         self.chain.back_to(start, Part.LAUNCH, self.pe)
         return True
 
-    def _program(self, issued: int) -> Place | None:
-        at = self.chain.at_ps
-        issues = self._here.issues.get(self.launch_id, [])
-        if issued and issues[issued - 1].time_ps == at:
-            issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_cpu.attrs.issue_ns)
-            self.chain.back_to(at - issue_ps, Part.ISSUE, self.pe, issues[issued - 1].command.line)
-            return Running(issued - 1)
+    def _program(self, actions: int) -> Place | None:
+        at, here = self.chain.at_ps, self._here
+        if actions and here.times[actions - 1] == at:
+            return self._acted(here.actions[actions - 1], actions)
         met = self._met()
         if met is not None:
             return met
         ended = self._command_ended()
-        return Ended(ended) if ended is not None else None
+        return Ended(ended) if ended is not None else self._posted_message()
+
+    def _acted(self, action: Action, actions: int) -> Place | None:
+        """Before the last action of the program, which was over now."""
+        if isinstance(action, QueueWaited):
+            return self._queue_waited(action, actions)
+        line = action.command.line if isinstance(action, Issued) else 0
+        if not self._waited_before(action, actions):
+            self._issue(line)
+        return Running(actions - 1)
+
+    def _waited_before(self, action: Action, actions: int) -> bool:
+        """Whether a send was entered when it had a slot, after its issue and a wait."""
+        before = self._here.actions[actions - 2] if actions > 1 else None
+        return (
+            isinstance(action, Issued)
+            and isinstance(action.command, SendCommand)
+            and isinstance(before, QueueWaited)
+            and (before.kind, before.line, before.end_ps) == ("send", action.command.line, action.time_ps)
+        )
+
+    def _issue(self, line: int) -> None:
+        issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_cpu.attrs.issue_ns)
+        self.chain.back_to(self.chain.at_ps - issue_ps, Part.ISSUE, self.pe, line)
 
     def _command_ended(self) -> Work | None:
         found = [
@@ -197,8 +196,77 @@ class KernelWalk:
         if arrival is None:
             return None
         self.chain.back_to(arrival.transfer.injected_ps, Part.BARRIER, self.pe)
-        self.pe = next(pe for pe in self.starts if pe_part(*pe, "pe_cpu") == arrival.src)
-        return Running(self._issued)
+        assert isinstance(arrival.message, BarrierArrival)
+        self.pe = (*self.pe[:2], arrival.message.pe)
+        return Running(self._actions)
+
+    # Queues.
+
+    def _queue_waited(self, wait: QueueWaited, actions: int) -> Place | None:
+        """Back to the kernel whose message, or whose credit, ended a wait."""
+        if self._first_time(wait):
+            message = self._message_at(wait.direction) if wait.kind == "recv" else None
+            if message is not None:
+                return self._along(message, wait.line, wait.start_ps)
+            end = (self.pe, wait.direction)
+            credit = self.log.queues.credit_before(end, wait.start_ps, wait.end_ps) if wait.kind == "send" else None
+            if credit is not None:
+                return self._credited(wait, credit)
+        self.chain.back_to(wait.start_ps, Part.QUEUES, self.pe, wait.line)
+        self._issue(wait.line)
+        received = wait.kind == "recv" and actions > 1 and isinstance(self._here.actions[actions - 2], Took)
+        return Running(actions - 2 if received else actions - 1)
+
+    def _first_time(self, wait: QueueWaited) -> bool:
+        """Whether the path has not been at the end of ``wait``: what takes no time could lead back to it."""
+        known = id(wait) in self._waits
+        self._waits.add(id(wait))
+        return not known
+
+    def _message_at(self, direction: str | None = None) -> Message | None:
+        """The message that has just come by a queue, or that was received before it came."""
+        for each in self.log.queues.arrivals.get((self.pe, self.chain.at_ps), ()):
+            if each.posted if direction is None else each.queue == direction:
+                return each
+        return None
+
+    def _posted_message(self) -> Place | None:
+        """A message that was received before it came, and has just come."""
+        message = self._message_at()
+        return None if message is None else self._along(message, 0, self._here.last_action_before(self.chain.at_ps))
+
+    def _along(self, message: Message, line: int, since_ps: int) -> Place:
+        """From the arrival of a message, for which ``line`` has waited since then, back to its sender."""
+        work = self.sends[message.op]
+        self._hop("message", message.queue, line, since_ps, work.pe, work.launch_id, work.line)
+        overhead_ps = self.machine.component(pe_part(*self.pe, "pe_ipcq")).overhead_ps
+        self.chain.back_to(self.chain.at_ps - overhead_ps, Part.QUEUES, self.pe, line)
+        self._go_to(work.pe, work.launch_id)
+        return self._message_gone(work)
+
+    def _credited(self, wait: QueueWaited, credit: SlotReleased) -> Place:
+        """From the end of a wait for a slot back to its release."""
+        assert credit.credited_ps is not None
+        launch_id = self.windows.launch_at(credit.pe, credit.time_ps)
+        self._hop("slot", wait.direction, wait.line, wait.start_ps, credit.pe, launch_id, 0)
+        self.chain.back_to(credit.credited_ps, Part.POLL, self.pe, wait.line)
+        self.chain.back_to(credit.time_ps, Part.CREDIT, self.pe, wait.line)
+        self._go_to(credit.pe, launch_id)
+        return self._end()
+
+    def _hop(
+        self, what: WaitedFor, direction: str, line: int, since_ps: int, pe: PeCoord, launch_id: int, there: int
+    ) -> None:
+        """The path leaves this kernel for another."""
+        hop = Hop(
+            waiting=KernelPlace(pe=self.pe, launch_id=self.launch_id, line=line),
+            cause=KernelPlace(pe=pe, launch_id=launch_id, line=there),
+            waited_for=what,
+            direction=direction,
+            start_ps=since_ps,
+            end_ps=self.chain.at_ps,
+        )
+        self.chain.hops.append(hop)
 
     # What began.
 
@@ -209,87 +277,13 @@ class KernelWalk:
             if operand is not None and operand.end_ps == at:
                 return Ended(operand)
         issued = here.issue_of(work.launch_id, work.serial)
-        if issued and here.issues[work.launch_id][issued - 1].time_ps == at:
+        if issued and here.times[issued - 1] == at:
             return Running(issued)
+        if any(not here.issue_of(work.launch_id, serial) for serial in work.after):  # a receive that was posted
+            message = self._message_at()
+            if message is not None:
+                return self._along(message, work.line, here.times[issued - 1] if issued else at)
         return self._engine_busy(work)
-
-    def _engine_busy(self, work: Work) -> Place | None:
-        """What had the engine before: for the DMA the set-up of another descriptor."""
-        here, at = self._here, self.chain.at_ps
-        if is_dma(work):
-            return self._set_up_before(work)
-        if work.engine == PLAN:
-            tile = next((each for each in stages(here.ended_at(at)) if each.whole is not None), None)
-            return Ended(tile) if tile is not None else self._tile_issued_before(work)
-        same = (each for each in stages(here.ended_at(at)) if each.engine == work.engine)
-        return next((Ended(each) for each in same), None)
-
-    def _set_up_before(self, work: Work) -> Place | None:
-        spec = self.machine.spec.pe
-        setup_ps = ns_to_ps(spec.dma.setup_ns + spec.mmu.tlb_hit_ns)
-        other = self._here.dma_begun_at(self.chain.at_ps - setup_ps, work) if setup_ps else None
-        if other is None:
-            return None
-        self.chain.back_to(other.start_ps, Part.DMA_SETUP, self.pe, other.line)
-        return Starting(other)
-
-    def _tile_start(self, work: Work) -> Place | None:
-        ended = list(stages(self._here.ended_at(self.chain.at_ps)))
-        before = [each for each in self._here.mates(work) if rank(each) < rank(work) and each in ended]
-        if before:
-            return Ended(max(before, key=rank))
-        # Transfers leave in order: an earlier tile's may have held up this one's.
-        if work.engine == "fetch":
-            held = next((each for each in ended if each.whole is not None and each.engine == "DMA in"), None)
-            if held is not None:
-                return Ended(held)
-        if is_dma(work):
-            set_up = self._set_up_before(work)
-            if set_up is not None:
-                return set_up
-        return self._occupied(work, ended)
-
-    def _occupied(self, work: Work, ended: list[Work]) -> Place | None:
-        """The engine was busy, or the tile had just been issued, or there was no slot behind."""
-        if not is_dma(work):
-            same = next((each for each in ended if each.engine == work.engine), None)
-            if same is not None:
-                return Ended(same)
-        if self._here.is_first(work):
-            issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_scheduler.attrs.issue_ns)
-            if self._could_issue(work, self.chain.at_ps - issue_ps):
-                self.chain.back_to(self.chain.at_ps - issue_ps, Part.TILE_ISSUE, self.pe, work.line)
-                return Issuing(work)
-        behind = [each for each in ended if rank(each) > rank(work)]
-        return Ended(min(behind, key=rank)) if behind else None
-
-    def _could_issue(self, work: Work, when: int) -> bool:
-        """Whether a tile's issue can have begun at ``when``: its plan began, a tile left, or one had been issued."""
-        here = self._here
-        assert work.whole is not None
-        return (
-            work.whole.start_ps == when
-            or any(each.whole is not None for each in stages(here.ended_at(when)))
-            or (when < self.chain.at_ps and any(each.tile != work.tile for each in here.tiles_begun_at(when)))
-        )
-
-    def _issue_start(self, work: Work) -> Place | None:
-        assert work.whole is not None
-        at = self.chain.at_ps
-        if work.whole.start_ps == at:
-            return Starting(work.whole)
-        left = [each for each in stages(self._here.ended_at(at)) if each.whole is not None]
-        return Ended(max(left, key=rank)) if left else self._tile_issued_before(work)
-
-    def _tile_issued_before(self, work: Work) -> Place | None:
-        """The scheduler was still issuing the tile before."""
-        issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_scheduler.attrs.issue_ns)
-        tiles = self._here.tiles_begun_at(self.chain.at_ps)
-        before = next((each for each in tiles if (each.op, each.tile) != (work.op, work.tile)), None)
-        if before is None or not issue_ps:
-            return None
-        self.chain.back_to(self.chain.at_ps - issue_ps, Part.TILE_ISSUE, self.pe, before.line)
-        return Issuing(before)
 
 
 def _answered(exchange: Exchange) -> int:

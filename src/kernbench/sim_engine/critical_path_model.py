@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import PeCoord
@@ -34,6 +35,11 @@ class Part(StrEnum):
     MATH = "MATH"
     STORE = "store"
     QUEUES = "queues"
+    MESSAGE = "message network"
+    DOORBELL = "doorbell"
+    CREDIT = "credit"
+    POLL = "poll for a credit"
+    OTHER = "other engines"
     BARRIER = "barrier"
     WAIT = "issue/wait"
     RAW = "raw traffic"
@@ -42,17 +48,53 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From ``start_ps`` to ``end_ps`` the path goes through ``part``: for a line of the kernel on a PE, or neither."""
+    """From ``start_ps`` to ``end_ps`` the path goes through ``part``: for a line of the kernel on a PE, or neither.
+
+    ``launch_id`` is that of the kernel, on a PE.
+    """
 
     part: Part
     start_ps: int
     end_ps: int
     pe: PeCoord | None = None
     line: int = 0
+    launch_id: int = -1
 
     @property
     def ps(self) -> int:
         """How long."""
+        return self.end_ps - self.start_ps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPlace:
+    """A line of the kernel of a launch on a PE; 0: no line of it."""
+
+    pe: PeCoord
+    launch_id: int
+    line: int
+
+
+WaitedFor: TypeAlias = Literal["message", "slot"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """The path goes from one kernel to another: ``waiting`` waited from ``start_ps`` to ``end_ps`` for ``waited_for``.
+
+    That is a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held.
+    """
+
+    waiting: KernelPlace
+    cause: KernelPlace
+    waited_for: WaitedFor
+    direction: str
+    start_ps: int
+    end_ps: int
+
+    @property
+    def ps(self) -> int:
+        """How long it waited."""
         return self.end_ps - self.start_ps
 
 
@@ -85,11 +127,16 @@ class LineTime:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The steps from ``start_ps`` to ``end_ps``, in the order of time and without a gap."""
+    """The steps from ``start_ps`` to ``end_ps``, in the order of time and without a gap.
+
+    ``hops``: where it goes from one kernel to another, by queues. ``launch_id``: of the launch it is the path of.
+    """
 
     start_ps: int
     end_ps: int
     steps: tuple[Step, ...]
+    hops: tuple[Hop, ...] = ()
+    launch_id: int = -1
 
     @property
     def ps(self) -> int:
@@ -103,10 +150,10 @@ class CriticalPath:
 
     @property
     def lines(self) -> tuple[LineTime, ...]:
-        """Time by line of the kernel, in the order of lines; what belongs to no line is left out."""
+        """Time by line of its launch's kernel, in the order of lines; what belongs to no line is left out."""
         by_line: dict[int, list[Step]] = {}
         for step in self.steps:
-            if step.line:
+            if step.line and step.launch_id == self.launch_id:
                 by_line.setdefault(step.line, []).append(step)
         return tuple(
             LineTime(line, sum(step.ps for step in steps), spent(steps)) for line, steps in sorted(by_line.items())
@@ -123,20 +170,32 @@ def spent(steps: Iterable[Step]) -> tuple[Spent, ...]:
 
 @dataclass(slots=True)
 class Chain:
-    """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``."""
+    """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``.
+
+    What it passes on a PE belongs to the launch ``launch_id``.
+    """
 
     floor_ps: int
     at_ps: int
+    launch_id: int = -1
     steps: list[Step] = field(default_factory=list)
+    hops: list[Hop] = field(default_factory=list)
 
     def back_to(self, when: int, part: Part, pe: PeCoord | None = None, line: int = 0) -> None:
         """The time from ``when`` to where the path has come was spent on ``part``; no step when that is none."""
         when = max(when, self.floor_ps)
         if when < self.at_ps:
-            self.steps.append(Step(part, when, self.at_ps, pe, line))
+            self.steps.append(Step(part, when, self.at_ps, pe, line, -1 if pe is None else self.launch_id))
             self.at_ps = when
 
-    def finish(self, start_ps: int, end_ps: int) -> CriticalPath:
+    def follow(self, path: CriticalPath) -> None:
+        """Go back along the steps of another path."""
+        for step in reversed(path.steps):
+            self.launch_id = step.launch_id
+            self.back_to(step.start_ps, step.part, step.pe, step.line)
+        self.hops += (hop for hop in reversed(path.hops) if hop.end_ps > self.floor_ps)
+
+    def finish(self, start_ps: int, end_ps: int, launch_id: int = -1) -> CriticalPath:
         """The path, whose sum is exact by construction: what is missing at its begin is waiting."""
         self.back_to(start_ps, Part.WAIT)
-        return CriticalPath(start_ps, end_ps, tuple(reversed(self.steps)))
+        return CriticalPath(start_ps, end_ps, tuple(reversed(self.steps)), tuple(reversed(self.hops)), launch_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,18 +15,9 @@ from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
 from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.op_log import Operand, OpLog, OpRecord
-from kernbench.sim_engine.replay_events import (
-    NEVER,
-    PS_SHIFT,
-    READ,
-    SEQ_MASK,
-    commit_event,
-    is_instant,
-    is_tiled,
-    read_event,
-)
-from kernbench.sim_engine.replay_operands import deposit
+from kernbench.sim_engine.op_log import NO_PARAMS, Operand, OpLog, OpRecord
+from kernbench.sim_engine.replay_events import NEVER, PS_SHIFT, READ, SEQ_MASK, is_instant, is_tiled
+from kernbench.sim_engine.replay_operands import OperandMemory
 from kernbench.sim_engine.replay_ops import result
 from kernbench.sim_engine.replay_streams import Group, Stream, Streams
 
@@ -55,10 +46,10 @@ class DataExecutor:
         "_acc",
         "_horizon",
         "_log",
+        "_memory",
         "_next",
         "_pending",
         "_sampled",
-        "_store",
         "_streams",
         "_uncommitted",
         "current",
@@ -67,7 +58,7 @@ class DataExecutor:
 
     def __init__(self, op_log: OpLog, memory_store: MemoryStore, dtype_acc: DType | str = "f32") -> None:
         self._log = op_log
-        self._store = memory_store
+        self._memory = OperandMemory(memory_store)
         self._acc = dtype_named(dtype_acc)
         if self._acc not in ACCUMULATORS:
             raise UnknownNameError("accumulator dtype", self._acc.name, tuple(t.name for t in ACCUMULATORS))
@@ -103,23 +94,21 @@ class DataExecutor:
         fresh = self._log.since(self._next)
         self._next += len(fresh)
         waiting, self._uncommitted = self._uncommitted, []
-        for record in fresh:
-            if record.has_data:
-                self._pending.append(self._checked(record, read_event(record)))
-                waiting.append(record)
-        for record in waiting:
-            if record.t_commit_ps < 0:
+        replayed = [record for record in fresh if record.has_data]
+        events = [record.t_read_ps << PS_SHIFT | READ | record.seq for record in replayed]
+        for record in chain(waiting, replayed):
+            commit_ps = record.t_commit_ps
+            if commit_ps < 0:
                 self._uncommitted.append(record)
-            elif record.t_commit_ps > record.t_read_ps or record.seq in self._sampled:
-                self._pending.append(self._checked(record, commit_event(record)))
+            elif commit_ps > record.t_read_ps or record.seq in self._sampled:
+                events.append(commit_ps << PS_SHIFT | record.seq)
             # Else it commits with its read, which is still to come.
+        events.sort()
+        if events and events[0] >> PS_SHIFT < self._horizon:
+            name, time_ps = _name(self._log[events[0] & SEQ_MASK]), events[0] >> PS_SHIFT
+            raise RunError(f"{name} was logged for {time_ps} ps after a replay up to {self._horizon} ps")
+        self._pending += events
         self._pending.sort()
-
-    def _checked(self, record: OpRecord, event: int) -> int:
-        time_ps = event >> PS_SHIFT
-        if time_ps < self._horizon:
-            raise RunError(f"{_name(record)} was logged for {time_ps} ps after a replay up to {self._horizon} ps")
-        return event
 
     def _due(self, until_ps: int) -> list[int]:
         """Take the events to run.
@@ -137,35 +126,34 @@ class DataExecutor:
         return pending[:n]
 
     def _run(self, events: list[int]) -> None:
-        log, store, acc, sampled, streams = self._log, self._store, self._acc, self._sampled, self._streams
+        records, memory, acc = self._log.records, self._memory, self._acc
+        sampled, streams = self._sampled, self._streams
         for event, following in pairwise((*events, -1)):
             seq = event & SEQ_MASK
-            self.current = record = log[seq]
+            self.current = record = records[seq]
             if not event & READ:
-                self._commit_of(record, event)
-            elif is_tiled(record):
+                array = sampled.pop(seq, None)
+                if array is None:
+                    self._end_of(record, event)
+                    continue
+                if streams.claimed:
+                    self._advance(streams.using(record.output), event)
+                self._commit(record, array)
+            elif record.params is not NO_PARAMS and is_tiled(record):
                 streams.open(record)
             elif streams.claimed:
                 self._read_beside(record, event, following)
-            elif seq == following & SEQ_MASK or is_instant(record):
+            elif seq == following & SEQ_MASK or record.t_commit_ps == record.t_read_ps:
                 # Nothing happens between its read and its commit: the operands need not be kept.
-                self._commit(record, result(record, store, acc, private=False))
+                self._commit(record, result(record, memory, acc, private=False))
             else:
-                sampled[seq] = result(record, store, acc, private=True)
+                sampled[seq] = result(record, memory, acc, private=True)
 
-    def _commit_of(self, record: OpRecord, event: int) -> None:
-        """A commit of what was sampled before; of a record that committed with its read, nothing."""
-        array = self._sampled.pop(record.seq, None)
-        if array is None:
-            stream = self._streams.under_way(record.seq)
-            if stream is not None:
-                self._close(stream, event)
-            return
-        if record.output is not None and record.output.space in self._streams.claimed:
-            touched = self._streams.using(record.output)
-            if touched:
-                self._advance(touched, event)
-        self._commit(record, array)
+    def _end_of(self, record: OpRecord, event: int) -> None:
+        """The commit of a composite, or of a record that committed with its read: of that nothing is left."""
+        stream = self._streams.under_way(record.seq)
+        if stream is not None:
+            self._close(stream, event)
 
     def _read_beside(self, record: OpRecord, event: int, following: int) -> None:
         """A read while composites are under way: those that it shares bytes with have to be as far as it is."""
@@ -175,10 +163,10 @@ class DataExecutor:
             self._advance(behind, event)
         at_once = is_instant(record)
         if not at_once and record.seq != following & SEQ_MASK:
-            self._sampled[record.seq] = result(record, self._store, self._acc, private=True)
+            self._sampled[record.seq] = result(record, self._memory, self._acc, private=True)
             return
         touched = streams.using(record.output)
-        array = result(record, self._store, self._acc, private=bool(touched))
+        array = result(record, self._memory, self._acc, private=bool(touched))
         self._advance(touched, event if at_once else following)
         self._commit(record, array)
 
@@ -188,10 +176,12 @@ class DataExecutor:
         if stream.group.entangled or stream.tiles.begun:
             self._advance([stream.group], event)
         if stream.tiles.begun:
-            self._count(record.output.nbytes if record.output is not None else 0)
+            assert record.output is not None
+            self.stats.ops += 1
+            self.stats.nbytes += record.output.nbytes
             self.stats.tiled += 1
         else:
-            self._commit(record, result(record, self._store, self._acc, private=False))
+            self._commit(record, result(record, self._memory, self._acc, private=False))
         self._streams.close(stream)
 
     def _advance(self, groups: Sequence[Group], limit: int) -> None:
@@ -199,19 +189,17 @@ class DataExecutor:
         current = self.current
         for stream, tile in self._streams.advance(groups, limit):
             self.current = stream.record
-            stream.tiles.step(stream.record, tile, self._store)
+            stream.tiles.step(stream.record, tile, self._memory)
         self.current = current
 
     def _commit(self, record: OpRecord, array: Array) -> None:
         if record.output is None:
             record.data = array
         else:
-            deposit(self._store, record.output, array)
-        self._count(array.nbytes)
-
-    def _count(self, nbytes: int) -> None:
-        self.stats.ops += 1
-        self.stats.nbytes += nbytes
+            self._memory.deposit(record.output, array)
+        stats = self.stats
+        stats.ops += 1
+        stats.nbytes += array.nbytes
 
 
 def _operands(record: OpRecord) -> tuple[Operand | float, ...]:

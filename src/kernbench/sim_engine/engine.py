@@ -13,7 +13,7 @@ from kernbench.common.errors import InputError, KernbenchError, UnknownNameError
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.messages.control import PeReport
-from kernbench.messages.requests import HostMsg, PeCoord, PeDmaMsg
+from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.layout import Component as Space
 from kernbench.policy.address.va_allocator import VirtualAllocator
@@ -106,7 +106,7 @@ class GraphEngine:
         self.op_log = OpLog()
         contents = ContentMaker(self.machine.addresses, topology.spec.pe.gemm.tile_sizes)
         self._recorder = Recorder(self.op_log, self.machine.hooks, contents, enable_data=enable_data)
-        self._sanitizer = Sanitizer(self.op_log, self.machine.hooks, contents, self._pe_of) if sanitize else None
+        self._sanitizer = Sanitizer(self.op_log, self.machine, contents, self._pe_of) if sanitize else None
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(None if self._sanitizer is None else self._unwritten)
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
@@ -248,9 +248,11 @@ class GraphEngine:
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
         if not ids:
             return
-        for part in self.machine.components:
-            part.abandon(ids)
-        self.machine.clock.advance()
+        # Orders that are on their way when the PEs are told the first time have come by the second.
+        for _ in range(2):
+            for part in self.machine.components:
+                part.abandon(ids)
+            self.machine.clock.advance()
         for part in self.machine.components:
             part.reset()
 
@@ -264,7 +266,8 @@ class GraphEngine:
         if self._sanitizer is None:
             raise KernbenchError("this run is not watched; make the engine with sanitize=True")
         self.replay()
-        return self._sanitizer.findings()
+        launches = [h.msg for h in self._handles.values() if not h.done and isinstance(h.msg, KernelLaunchMsg)]
+        return self._sanitizer.findings({pe for msg in launches for pe in msg.targets})
 
     def _unwritten(self, space: str, address: int, nbytes: int) -> None:
         if self._sanitizer is not None:

@@ -1,10 +1,12 @@
-"""Typed hooks: where observers (op-log, trace, statistics) subscribe. A hook nobody listens to costs a test."""
+"""Typed hooks: where observers (op-log, trace, statistics) subscribe. A hook nobody listens to costs a test.
+
+Events are immutable; tuples, because there are several for every command and message.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from kernbench.messages.commands import (
     GemmComposite,
@@ -46,8 +48,7 @@ class Hook(Generic[E]):
             listener(event)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkBusy:
+class LinkBusy(NamedTuple):
     """A link carried ``nbytes`` of transfer ``transfer_id`` from ``start_ps`` to ``end_ps`` (one or more packets)."""
 
     src: str
@@ -58,24 +59,21 @@ class LinkBusy:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """What a DMA operation moves: ``segments`` are the physical (address, nbytes) ranges of the memory side."""
 
     what: LoadCommand | StoreCommand | HostMsg
     segments: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(NamedTuple):
     """A composite; ``segments`` are the physical ranges of what it streams: inputs, epilogue operands, output."""
 
     what: GemmComposite | MathComposite
     segments: tuple[tuple[tuple[int, int], ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(NamedTuple):
     """A message of a queue on its way to the slot at physical address ``pa`` of ``peer``."""
 
     what: SendCommand
@@ -84,8 +82,7 @@ class Queued:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class TileMoved:
+class TileMoved(NamedTuple):
     """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
 
     parent: int
@@ -94,8 +91,7 @@ class TileMoved:
     reading: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OpStarted:
+class OpStarted(NamedTuple):
     """Operation ``op`` occupies ``component`` from ``start_ps`` on.
 
     ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
@@ -113,8 +109,7 @@ class OpStarted:
     launch_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Issued:
+class Issued(NamedTuple):
     """The CPU of ``pe`` has issued a command of a kernel; it took ``issue_ns`` up to ``time_ps``."""
 
     pe: PeCoord
@@ -123,8 +118,7 @@ class Issued:
     time_ps: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryServed:
+class MemoryServed(NamedTuple):
     """The memory behind ``node`` works on operation ``op`` from ``start_ps`` to ``end_ps``, or until its next event:
     an access that is cut short for another's turn was announced with the end it would have had."""
 
@@ -135,24 +129,21 @@ class MemoryServed:
     end_ps: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryAccessed:
+class MemoryAccessed(NamedTuple):
     """A memory has read or committed one access of operation ``op``."""
 
     op: int
     time_ps: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpEnded:
+class OpEnded(NamedTuple):
     """Operation ``op`` is over."""
 
     op: int
     time_ps: int
 
 
-@dataclass(frozen=True, slots=True)
-class StageEnded:
+class StageEnded(NamedTuple):
     """A tile has passed a stage of the PE pipeline; ``nbytes`` it moved, if any."""
 
     op: int
@@ -163,16 +154,14 @@ class StageEnded:
     end_ps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """A message was put on the fabric as ``transfer``."""
 
     transfer: Transfer
     message: object
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
+class Printed(NamedTuple):
     """A kernel printed a line: texts, and arrays whose values phase 2 knows."""
 
     pe: PeCoord
@@ -181,8 +170,7 @@ class Printed:
     parts: tuple[TcmArray | str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchWaited:
+class ScratchWaited(NamedTuple):
     """A kernel waited from ``start_ps`` to ``end_ps`` until a command gave back scratch, for ``nbytes`` of it."""
 
     pe: PeCoord
@@ -197,8 +185,7 @@ class ScratchWaited:
 QueueEventKind = Literal["send", "arrive", "recv"]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEvent:
+class QueueEvent(NamedTuple):
     """Message ``sequence`` of queue ``direction`` of ``pe``, exchanged with ``peer``: it is sent, it is there, or the
     kernel takes it (``nbytes`` 0: it is yet to come)."""
 
@@ -211,8 +198,7 @@ class QueueEvent:
     peer: PeCoord
 
 
-@dataclass(frozen=True, slots=True)
-class QueueWaited:
+class QueueWaited(NamedTuple):
     """A kernel waited from ``start_ps`` to ``end_ps`` at ``line``: to send, for a slot of queue ``direction``; to
     receive, for the message ``sequence`` of it."""
 

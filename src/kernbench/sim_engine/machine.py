@@ -13,8 +13,9 @@ from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.sim_engine.address_map import AddressMap
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.hooks import Hooks, Sent
+from kernbench.sim_engine.hooks import Hook, Hooks, Sent
 from kernbench.sim_engine.memories import Memories
+from kernbench.sim_engine.queue_state import SlotReleased
 from kernbench.sim_engine.transport import Network, Port, Route, Transfer
 from kernbench.topology.graph import Graph
 
@@ -32,6 +33,7 @@ class Machine:
         self.header_bytes = transport.header_bytes
         self.network = Network(transport.packet_bytes, clock=self.clock, express=transport.express)
         self.hooks = Hooks()
+        self.slot_released: Hook[SlotReleased] = Hook()
         self.addresses = AddressMap(graph.spec)
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)

@@ -23,6 +23,7 @@ Space: TypeAlias = Literal["hbm", "sram", "tcm"]
 OnUnwritten: TypeAlias = Callable[[str, int, int], None]
 SPACES: tuple[str, ...] = get_args(Space)
 GRANULE_BYTES = 64 * 1024
+_BLOCK_BYTES = 16 * GRANULE_BYTES
 _NOWHERE = 1 << 80
 _BYTE = np.dtype(np.uint8)
 
@@ -38,7 +39,8 @@ class MemoryStore:
 
     def __init__(self, on_unwritten: OnUnwritten | None = None) -> None:
         self._on_unwritten = on_unwritten
-        self._memories = {space: _Memory(tracked=on_unwritten is not None) for space in SPACES}
+        zeros = _Zeros()
+        self._memories = {space: _Memory(zeros, tracked=on_unwritten is not None) for space in SPACES}
 
     def read(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
         """A copy of ``shape`` elements of ``dtype`` from ``addr``; ``strides`` in bytes, row-major without.
@@ -52,6 +54,11 @@ class MemoryStore:
         """As ``read``, without the copy if the bytes lie together: good until the next write, not to be written to."""
         found = self._window(space, addr, shape, dtype, strides)
         return self._gathered(space, addr, shape, dtype, strides) if found is None else found
+
+    def place(self, space: str, addr: int, shape: Shape, dtype: DType, strides: Shape | None = None) -> Array | None:
+        """The bytes themselves, for good: to be read and written to. None if they do not lie together, or if reads of
+        unwritten bytes are reported."""
+        return None if self._on_unwritten is not None else self._window(space, addr, shape, dtype, strides)
 
     def write(self, space: str, addr: int, array: Array, strides: Shape | None = None) -> None:
         """Put the elements of ``array`` at ``addr``; ``strides`` in bytes, row-major without."""
@@ -99,27 +106,46 @@ class MemoryStore:
             self._on_unwritten(space, first, count)
 
 
+class _Zeros:
+    """Buffers of zeros. Small ones are parts of blocks, whose pages the system makes when they are touched."""
+
+    __slots__ = ("_block", "_used")
+
+    def __init__(self) -> None:
+        self._block: Array = np.zeros(0, np.uint8)
+        self._used = 0
+
+    def take(self, nbytes: int) -> Array:
+        if nbytes >= _BLOCK_BYTES:
+            return np.zeros(nbytes, np.uint8)
+        if self._used + nbytes > self._block.size:
+            self._block, self._used = np.zeros(_BLOCK_BYTES, np.uint8), 0
+        self._used += nbytes
+        return self._block[self._used - nbytes : self._used]
+
+
 class _Extent:
     """Bytes ``[start, end)`` of a memory; ``written`` has a flag per byte when somebody wants to know."""
 
     __slots__ = ("data", "end", "start", "written")
 
-    def __init__(self, start: int, end: int, *, tracked: bool) -> None:
+    def __init__(self, start: int, end: int, data: Array, *, tracked: bool) -> None:
         self.start = start
         self.end = end
-        self.data: Array = np.zeros(end - start, np.uint8)
+        self.data = data
         self.written: Array | None = np.zeros(end - start, np.bool_) if tracked else None
 
 
 class _Memory:
     """One space: extents in the order of their starts, after an empty one that spares the search a special case."""
 
-    __slots__ = ("extents", "starts", "tracked")
+    __slots__ = ("extents", "starts", "tracked", "zeros")
 
-    def __init__(self, *, tracked: bool) -> None:
+    def __init__(self, zeros: _Zeros, *, tracked: bool) -> None:
         self.tracked = tracked
+        self.zeros = zeros
         self.starts: list[int] = [-1]
-        self.extents: list[_Extent] = [_Extent(-1, -1, tracked=tracked)]
+        self.extents: list[_Extent] = [_Extent(-1, -1, zeros.take(0), tracked=tracked)]
 
     def extent_at(self, addr: int) -> _Extent | None:
         extent = self.extents[bisect_right(self.starts, addr) - 1]
@@ -181,7 +207,7 @@ class _Memory:
     def _grown(self, low: int, high: int) -> _Extent:
         """A new extent for ``[low, high)``, which lies in a hole: rounded to granules, as holes are."""
         start, end = low // GRANULE_BYTES * GRANULE_BYTES, -(-high // GRANULE_BYTES) * GRANULE_BYTES
-        extent = _Extent(start, end, tracked=self.tracked)
+        extent = _Extent(start, end, self.zeros.take(end - start), tracked=self.tracked)
         i = bisect_right(self.starts, start)
         self.starts.insert(i, start)
         self.extents.insert(i, extent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -62,7 +62,7 @@ class OpParams(Attributes):
 NO_PARAMS = OpParams()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OpRecord:
     """One command. Times in ps: it occupies its unit from ``t_start_ps`` to ``t_end_ps``, reads its operands at
     ``t_read_ps`` and its result is in memory at ``t_commit_ps``; -1 while unknown.
@@ -111,11 +111,10 @@ class OpRecord:
 class OpLog:
     """Records in the order of their sequence numbers, which is the order in which commands read their operands."""
 
-    __slots__ = ("_open", "_records")
+    __slots__ = ("_records",)
 
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
-        self._open: dict[int, OpRecord] = {}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -127,13 +126,24 @@ class OpLog:
         return self._records[seq]
 
     @property
+    def records(self) -> Sequence[OpRecord]:
+        """All of them, by sequence number: not a copy, so it grows."""
+        return self._records
+
+    @property
     def open_records(self) -> tuple[OpRecord, ...]:
         """Records that have begun and not finished, in order."""
-        return tuple(self._open.values())
+        return tuple(record for record in self._records if record.t_end_ps < 0)
 
     def since(self, seq: int) -> list[OpRecord]:
         """The records from sequence number ``seq`` on."""
         return self._records[seq:]
+
+    def add(self, record: OpRecord) -> OpRecord:
+        """Take ``record``, whose command reads its operands now, and give it its number."""
+        record.seq = len(self._records)
+        self._records.append(record)
+        return record
 
     def begin(
         self,
@@ -157,9 +167,8 @@ class OpLog:
 
         ``data`` is kept, not copied: the caller must not change it afterwards.
         """
-        seq = len(self._records)
         record = OpRecord(
-            seq=seq,
+            seq=-1,
             component=component,
             kind=kind,
             t_start_ps=t_start_ps,
@@ -175,9 +184,7 @@ class OpLog:
             parent=parent,
             data=data,
         )
-        self._records.append(record)
-        self._open[seq] = record
-        return record
+        return self.add(record)
 
     def commit(self, record: OpRecord, t_commit_ps: int) -> None:
         """The result is in memory at ``t_commit_ps``, and the command ends later, when its acknowledgement is back."""
@@ -190,7 +197,7 @@ class OpLog:
 
         RunError: finished before, or a commit before the read.
         """
-        if self._open.pop(record.seq, None) is None:
+        if record.t_end_ps >= 0:
             raise RunError(f"record {record.seq} ({record.kind} on {record.component}) is finished twice")
         record.t_end_ps = t_end_ps
         if t_commit_ps is not None:

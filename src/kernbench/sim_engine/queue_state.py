@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from kernbench.common.errors import IpcqError
 from kernbench.common.ids import pe_part
@@ -107,11 +107,14 @@ class QueuePair:
         while self.peer_head_cache in self.sizes:
             self.peer_head_cache += 1
 
-    def release(self, pa: int) -> bool:
-        """The kernel has done with the message in the slot at ``pa``; True when the tail has moved on."""
+    def held_at(self, pa: int) -> int:
+        """The sequence number of the message in the slot at ``pa``, which has not been released."""
         assert self.my_rx_base_pa is not None
-        ahead = ((pa - self.my_rx_base_pa) // self.slot_size - self.my_tail) % self.n_slots
-        self.released.add(self.my_tail + ahead)
+        return self.my_tail + ((pa - self.my_rx_base_pa) // self.slot_size - self.my_tail) % self.n_slots
+
+    def release(self, sequence: int) -> bool:
+        """The kernel has done with message ``sequence``; True when the tail has moved on."""
+        self.released.add(sequence)
         before = self.my_tail
         while self.my_tail in self.released:
             self.released.remove(self.my_tail)
@@ -144,14 +147,41 @@ class QueueWait:
     line: int
 
 
+class SlotReleased(NamedTuple):
+    """The kernel of ``pe`` has done with message ``sequence`` of queue ``direction``, which ``peer`` sent by its queue
+    ``peer_direction``. The credit is there at ``credited_ps``; None: an earlier message is still held."""
+
+    pe: PeCoord
+    direction: str
+    sequence: int
+    time_ps: int
+    peer: PeCoord
+    peer_direction: str
+    credited_ps: int | None
+
+
+@dataclass(slots=True)
+class Carried:
+    """What a queue of a PE has sent since the machine was made."""
+
+    messages: int = 0
+    nbytes: int = 0
+
+
 class QueuePart(Component):
     """A part that holds queue pairs: what the rest of the machine, reports and diagnostics know of it."""
 
+    coord: PeCoord
     buffer_kind: BufferKind = "tcm"
 
     @property
     def queue_pairs(self) -> Mapping[str, QueuePair]:
         """The pairs by direction, in the order of installation."""
+        raise NotImplementedError
+
+    @property
+    def carried(self) -> Mapping[str, Carried]:
+        """What was sent, by direction; it outlives the queues."""
         raise NotImplementedError
 
     @property

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from kernbench.common.dtypes import U8
+from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import (
+    Command,
     DotCommand,
     EpilogueStep,
     GemmComposite,
     LoadCommand,
     MathCommand,
     MemoryRef,
-    PeCommand,
     StoreCommand,
     StreamOperand,
     TcmArray,
 )
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord
-from kernbench.policy.address.layout import Component
 from kernbench.sim_engine.address_map import AddressMap, Segment
-from kernbench.sim_engine.hooks import Moved, Queued, Streamed
+from kernbench.sim_engine.hooks import Moved, OpStarted, Queued, Streamed, TileMoved
 from kernbench.sim_engine.op_log import NO_PARAMS, Epilogue, Kind, Operand, OpParams
 
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The fields of a record that do not depend on time."""
-
-    kind: Kind
-    name: str = ""
-    inputs: tuple[Operand | float, ...] = ()
-    output: Operand | None = None
-    params: OpParams = NO_PARAMS
-    line: int = 0
-    tile: tuple[int, ...] | None = None
-
-    def without_data(self) -> Content:
-        """The same for a run that keeps no operands."""
-        return replace(self, inputs=(), output=None, params=NO_PARAMS)
+Array: TypeAlias = np.ndarray[Any, Any]
+Content: TypeAlias = tuple[
+    Kind, str, tuple[Operand | float, ...], Operand | None, OpParams, int, tuple[int, ...] | None, Array | None
+]
+"""What does not depend on time: kind, name, inputs, output, params, line, tile and data of a record."""
+_Key: TypeAlias = tuple[int, tuple[int, ...], str]
+# Commands come back to the same arrays: their operands are kept, up to this many.
+_KEPT_OPERANDS = 1 << 16
 
 
 class ContentMaker:
@@ -49,52 +43,78 @@ class ContentMaker:
     def __init__(self, addresses: AddressMap, tile_sizes: tuple[int, int, int]) -> None:
         self._addresses = addresses
         self._tile_sizes = tile_sizes
+        self._operands: dict[_Key, Operand] = {}
+        self._makers: dict[type, Callable[[Any, Any], Content]] = {
+            MathCommand: self.of_math,
+            Queued: self.of_message,
+            Moved: self._of_moved,
+            TileMoved: self._of_tile,
+            DotCommand: self.of_dot,
+            Streamed: self.of_composite,
+        }
+
+    def of(self, started: OpStarted) -> Content:
+        """What the record of an operation is to say."""
+        return self._makers[started.what.__class__](started.what, started.pe)
+
+    def without_data(self, started: OpStarted) -> Content:
+        """The same for a run that keeps no operands."""
+        kind, name, _, _, _, line, tile, _ = self.of(started)
+        return kind, name, (), None, NO_PARAMS, line, tile, None
+
+    def _of_tile(self, moved: TileMoved, _: PeCoord) -> Content:
+        kind: Kind = "dma_read" if moved.reading else "dma_write"
+        return kind, moved.operand, (), None, NO_PARAMS, 0, moved.tile, None
+
+    def _of_moved(self, moved: Moved, pe: PeCoord) -> Content:
+        what = moved.what
+        return self.of_dma(what, moved, pe) if isinstance(what, Command) else self.of_host(what, moved.segments)
 
     def of_host(self, msg: HostMsg, segments: tuple[Segment, ...]) -> Content:
         """A host transfer or a fill; a read, and a write without data, is timing only."""
         if not isinstance(msg, MemoryWriteMsg):
             assert isinstance(msg, MemoryReadMsg)
-            return Content("memory_read", msg.name)
+            return "memory_read", msg.name, (), None, NO_PARAMS, 0, None, None
         if msg.data is None and msg.pattern is None:
-            return Content("memory_write", msg.name)
+            return "memory_write", msg.name, (), None, NO_PARAMS, 0, None, None
         out = self.bytes_at(*segments[0])
         params = OpParams(pattern=msg.pattern) if msg.pattern is not None else NO_PARAMS
-        return Content("memory_write", msg.name, output=out, params=params)
+        return "memory_write", msg.name, (), out, params, 0, None, msg.data
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
         """A range of physical memory, as bytes."""
-        space, owner = self._place(pa)
-        return Operand(space, owner, pa, nbytes, (nbytes,), U8)
+        place = self._addresses.place_of(pa)
+        return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
     def of_dma(self, command: LoadCommand | StoreCommand, moved: Moved, pe: PeCoord) -> Content:
         """A load or a store of a kernel."""
         if isinstance(command, LoadCommand):
             there = self._moved(command, command.dst, moved, command.other)
-            return Content("dma_read", "load", (there,), _local(command.dst, pe), line=command.line)
+            return "dma_read", "load", (there,), self._local(command.dst, pe), NO_PARAMS, command.line, None, None
         there = self._moved(command, command.src, moved, 0)
-        return Content("dma_write", "store", (_local(command.src, pe),), there, line=command.line)
+        return "dma_write", "store", (self._local(command.src, pe),), there, NO_PARAMS, command.line, None, None
 
-    def of_compute(self, command: PeCommand, pe: PeCoord) -> Content:
-        """A MATH command or a dot."""
-        if isinstance(command, MathCommand):
-            given = tuple(_local(x, pe) if isinstance(x, TcmArray) else x for x in command.inputs)
-            attributes = command.attributes
-            params = OpParams(
-                axis=attributes.axis, perm=attributes.perm, trans_a=attributes.trans_a, trans_b=attributes.trans_b
-            )
-            return Content("math", command.operator, given, _local(command.dst, pe), params, command.line)
-        assert isinstance(command, DotCommand)
+    def of_math(self, command: MathCommand, pe: PeCoord) -> Content:
+        """A MATH command."""
+        local = self._local
+        given = tuple([local(x, pe) if isinstance(x, TcmArray) else x for x in command.inputs])
+        out = local(command.dst, pe)
+        attributes = command.attributes
+        params = NO_PARAMS if attributes is PLAIN else _params(attributes)
+        return "math", command.operator, given, out, params, command.line, None, None
+
+    def of_dot(self, command: DotCommand, pe: PeCoord) -> Content:
+        """A dot."""
         arrays = (command.a, command.b) if command.acc is None else (command.a, command.b, command.acc)
         params = OpParams(trans_a=command.trans_a, trans_b=command.trans_b)
-        inputs = tuple(_local(x, pe) for x in arrays)
-        return Content("gemm", "dot", inputs, _local(command.dst, pe), params, command.line)
+        inputs = tuple(self._local(x, pe) for x in arrays)
+        return "gemm", "dot", inputs, self._local(command.dst, pe), params, command.line, None, None
 
     def of_message(self, queued: Queued, pe: PeCoord) -> Content:
         """A message of a queue: a copy from the sender's TCM to a slot of the receiver."""
-        src = queued.what.src
-        space, owner = self._place(queued.pa)
-        there = Operand(space, owner, queued.pa, src.nbytes, src.shape, src.dtype)
-        return Content("ipcq_copy", f"send {queued.what.direction}", (_local(src, pe),), there, line=queued.what.line)
+        command = queued.what
+        here, there = self._local(command.src, pe), self._slot(queued.pa, command.src)
+        return "ipcq_copy", f"send {command.direction}", (here,), there, NO_PARAMS, command.line, None, None
 
     def of_composite(self, streamed: Streamed, pe: PeCoord) -> Content:
         """A whole composite as one record."""
@@ -108,7 +128,7 @@ class ContentMaker:
         params = OpParams(epilogue=epilogue, tile_sizes=self._tile_sizes)
         kind: Kind = "gemm" if gemm else "math"
         name = "composite" if isinstance(command, GemmComposite) else command.operator
-        return Content(kind, name, inputs, out, params, command.line)
+        return kind, name, inputs, out, params, command.line, None, None
 
     def _step(self, step: EpilogueStep, segments: Iterator[tuple[Segment, ...]], pe: PeCoord) -> Epilogue:
         operand = step.operand
@@ -118,28 +138,41 @@ class ContentMaker:
 
     def _operand(self, x: StreamOperand, segments: Iterator[tuple[Segment, ...]], pe: PeCoord) -> Operand:
         if isinstance(x, TcmArray):
-            return _local(x, pe)
+            return self._local(x, pe)
         ranges = next(segments)
-        space, owner = self._place(ranges[0][0])
+        place = self._addresses.place_of(ranges[0][0])
         nbytes = prod(x.shape) * x.dtype.itemsize
         several = ranges if len(ranges) > 1 else ()
-        return Operand(space, owner, ranges[0][0], nbytes, x.shape, x.dtype, x.strides, several)
+        return Operand(place.space, place.owner, ranges[0][0], nbytes, x.shape, x.dtype, x.strides, several)
 
     def _moved(self, command: LoadCommand | StoreCommand, array: TcmArray, moved: Moved, other: float) -> Operand:
         """The memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
         address = moved.segments[0][0]
-        space, owner = self._place(address)
+        place = self._addresses.place_of(address)
         several = moved.segments if len(moved.segments) > 1 else ()
-        strides, valid = command.strides, command.valid
-        return Operand(space, owner, address, array.nbytes, array.shape, array.dtype, strides, several, valid, other)
+        layout = (command.strides, several, command.valid, other)
+        return Operand(place.space, place.owner, address, array.nbytes, array.shape, array.dtype, *layout)
 
-    def _place(self, pa: int) -> tuple[str, tuple[int, ...]]:
-        addr = self._addresses.decode(pa)
-        if addr.component == Component.TCM:
-            assert addr.pe_id is not None
-            return "tcm", (addr.sip_id, addr.cube_id, addr.pe_id)
-        return str(addr.component), (addr.sip_id, addr.cube_id)
+    def _local(self, array: TcmArray, pe: PeCoord) -> Operand:
+        found = self._operands.get((array.address, array.shape, array.dtype.name))
+        return self._made("tcm", pe, array.address, array) if found is None else found
+
+    def _slot(self, pa: int, like: TcmArray) -> Operand:
+        """An array, ``like`` another, in the slot at ``pa``."""
+        found = self._operands.get((pa, like.shape, like.dtype.name))
+        if found is None:
+            place = self._addresses.place_of(pa)
+            found = self._made(place.space, place.owner, pa, like)
+        return found
+
+    def _made(self, space: str, owner: tuple[int, ...], address: int, like: TcmArray) -> Operand:
+        if len(self._operands) == _KEPT_OPERANDS:
+            self._operands.clear()
+        made = Operand(space, owner, address, like.nbytes, like.shape, like.dtype)
+        self._operands[address, like.shape, like.dtype.name] = made
+        return made
 
 
-def _local(array: TcmArray, pe: PeCoord) -> Operand:
-    return Operand("tcm", pe, array.address, array.nbytes, array.shape, array.dtype)
+def _params(attributes: Attributes) -> OpParams:
+    axis, perm = attributes.axis, attributes.perm
+    return OpParams(axis=axis, perm=perm, trans_a=attributes.trans_a, trans_b=attributes.trans_b)

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
 
 from kernbench.common.errors import KernbenchError
-from kernbench.messages.requests import HostMsg, MemoryWriteMsg
-from kernbench.sim_engine.hooks import (
-    Hooks,
-    MemoryAccessed,
-    Moved,
-    OpEnded,
-    OpStarted,
-    Queued,
-    StageEnded,
-    Streamed,
-    TileMoved,
-)
+from kernbench.sim_engine.hooks import Hooks, MemoryAccessed, OpEnded, OpStarted, StageEnded, TileMoved
 from kernbench.sim_engine.op_log import OpLog, OpRecord
-from kernbench.sim_engine.record_content import Content, ContentMaker
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from kernbench.sim_engine.record_content import ContentMaker
 
 
 @dataclass(slots=True)
-class _Open:
-    """An operation under way: how many accesses are missing before it reads, and before its result is there."""
+class _Unread:
+    """An operation that has started and not read its operands, and how many accesses are missing until it has."""
 
     started: OpStarted
     reads_left: int
-    writes_left: int
-    record: OpRecord | None = None
 
 
 class Recorder:
@@ -41,9 +23,10 @@ class Recorder:
 
     def __init__(self, op_log: OpLog, hooks: Hooks, contents: ContentMaker, *, enable_data: bool) -> None:
         self._log = op_log
-        self._contents = contents
-        self._enable_data = enable_data
-        self._open: dict[int, _Open] = {}
+        self._content_of = contents.of if enable_data else contents.without_data
+        self._unread: dict[int, _Unread] = {}
+        self._open: dict[int, OpRecord] = {}
+        self._writes_left: dict[int, int] = {}
         hooks.op_started.subscribe(self._started)
         hooks.accessed.subscribe(self._accessed)
         hooks.committed.subscribe(self._committed)
@@ -51,103 +34,87 @@ class Recorder:
         hooks.stage_ended.subscribe(self._stage)
 
     def _started(self, event: OpStarted) -> None:
-        opened = _Open(event, event.reads, event.writes)
-        self._open[event.op] = opened
-        if not event.reads:
-            self._begin(opened, event.start_ps)
+        if event.writes:
+            self._writes_left[event.op] = event.writes
+        if event.reads:
+            self._unread[event.op] = _Unread(event, event.reads)
+        else:
+            self._begin(event, event.start_ps)
 
     def _accessed(self, event: MemoryAccessed) -> None:
-        opened = self._open.get(event.op)
-        if opened is None:  # raw traffic: nothing to replay
+        unread = self._unread.get(event.op)
+        if unread is None:  # raw traffic: nothing to replay
             return
-        opened.reads_left -= 1
-        if not opened.reads_left:
-            self._begin(opened, event.time_ps)
+        unread.reads_left -= 1
+        if not unread.reads_left:
+            del self._unread[event.op]
+            self._begin(unread.started, event.time_ps)
 
     def _committed(self, event: MemoryAccessed) -> None:
-        opened = self._open.get(event.op)
-        if opened is None:
+        op = event.op
+        left = self._writes_left.get(op)
+        if left is None:
             return
-        opened.writes_left -= 1
-        if not opened.writes_left and opened.record is not None:
-            self._log.commit(opened.record, event.time_ps)
+        self._writes_left[op] = left - 1
+        if left == 1 and op in self._open:
+            self._log.commit(self._open[op], event.time_ps)
 
     def _ended(self, event: OpEnded) -> None:
-        opened = self._open.pop(event.op)
-        if opened.record is None:
-            raise KernbenchError(
-                f"operation {event.op} on {opened.started.component} ended before it read its operands"
-            )
-        self._log.finish(opened.record, event.time_ps)
+        op = event.op
+        self._writes_left.pop(op, None)
+        record = self._open.pop(op, None)
+        if record is None:
+            component = self._unread.pop(op).started.component
+            raise KernbenchError(f"operation {op} on {component} ended before it read its operands")
+        self._log.finish(record, event.time_ps)
 
     def _stage(self, event: StageEnded) -> None:
-        parent = self._record_of(event.op)
-        record = self._log.begin(
+        whole = self._open.get(event.op)
+        kernel, launch_id, line, parent = ("", -1, 0, -1) if whole is None else _inherited(whole)
+        record = OpRecord(
+            seq=-1,
             component=event.component,
             kind=event.stage,
             t_start_ps=event.start_ps,
             t_read_ps=event.start_ps,
             name="stage",
+            kernel=kernel,
+            launch_id=launch_id,
+            line=line,
             tile=event.tile,
-            kernel=parent.kernel if parent is not None else "",
-            launch_id=parent.launch_id if parent is not None else -1,
-            line=parent.line if parent is not None else 0,
-            parent=parent.seq if parent is not None else -1,
+            parent=parent,
         )
-        self._log.finish(record, event.end_ps)
+        self._log.finish(self._log.add(record), event.end_ps)
 
-    def _record_of(self, op: int) -> OpRecord | None:
-        opened = self._open.get(op)
-        return opened.record if opened is not None else None
-
-    def _begin(self, opened: _Open, read_ps: int) -> None:
-        started = opened.started
-        content = self._content(started)
-        # A tile's DMA is a part of its composite, which knows the launch.
-        whole = self._record_of(started.what.parent) if isinstance(started.what, TileMoved) else None
-        opened.record = self._log.begin(
-            component=started.component,
-            kind=content.kind,
-            t_start_ps=started.start_ps,
-            t_read_ps=read_ps,
-            name=content.name,
-            inputs=content.inputs,
-            output=content.output,
-            params=content.params,
-            kernel=whole.kernel if whole is not None else started.kernel,
-            launch_id=whole.launch_id if whole is not None else started.launch_id,
-            line=whole.line if whole is not None else content.line,
-            tile=content.tile,
-            parent=whole.seq if whole is not None else -1,
-            data=_data_of(started) if self._enable_data else None,
+    def _begin(self, started: OpStarted, read_ps: int) -> None:
+        kernel, launch_id, parent = started.kernel, started.launch_id, -1
+        kind, name, inputs, output, params, line, tile, data = self._content_of(started)
+        if started.what.__class__ is TileMoved:  # a tile's DMA is a part of its composite, which knows the launch
+            whole = self._open.get(started.what.parent)
+            if whole is not None:
+                kernel, launch_id, line, parent = _inherited(whole)
+        record = OpRecord(  # in the order of its fields: naming them all would cost more than the record
+            -1,
+            started.component,
+            kind,
+            started.start_ps,
+            read_ps,
+            -1,
+            -1,
+            name,
+            inputs,
+            output,
+            params,
+            kernel,
+            launch_id,
+            line,
+            tile,
+            parent,
+            data,
         )
-
-    def _content(self, started: OpStarted) -> Content:
-        what = started.what
-        if isinstance(what, TileMoved):
-            kind = "dma_read" if what.reading else "dma_write"
-            return Content(kind, what.operand, tile=what.tile)  # type: ignore[arg-type]
-        content = self._of_whole(what, started) if isinstance(what, Moved) else self._on_pe(started)
-        return content if self._enable_data else content.without_data()
-
-    def _of_whole(self, moved: Moved, started: OpStarted) -> Content:
-        if isinstance(moved.what, HostMsg):
-            return self._contents.of_host(moved.what, moved.segments)
-        assert started.pe is not None
-        return self._contents.of_dma(moved.what, moved, started.pe)
-
-    def _on_pe(self, started: OpStarted) -> Content:
-        what = started.what
-        assert started.pe is not None
-        if isinstance(what, Streamed):
-            return self._contents.of_composite(what, started.pe)
-        if isinstance(what, Queued):
-            return self._contents.of_message(what, started.pe)
-        assert not isinstance(what, Moved | TileMoved)
-        return self._contents.of_compute(what, started.pe)
+        self._open[started.op] = self._log.add(record)
 
 
-def _data_of(started: OpStarted) -> Array | None:
-    """The array that a host write brings."""
-    what = started.what.what if isinstance(started.what, Moved) else None
-    return what.data if isinstance(what, MemoryWriteMsg) else None
+def _inherited(whole: OpRecord) -> tuple[str, int, int, int]:
+    """Kernel, launch, line and parent of a part of ``whole``."""
+    return whole.kernel, whole.launch_id, whole.line, whole.seq

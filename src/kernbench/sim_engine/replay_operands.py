@@ -14,6 +14,8 @@ from kernbench.sim_engine.memory_store import MemoryStore, as_bytes, row_major, 
 from kernbench.sim_engine.op_log import Operand
 
 Array: TypeAlias = np.ndarray[Any, Any]
+# How many places are remembered before all are looked up afresh.
+_KEPT_PLACES = 1 << 15
 
 
 class Segments:
@@ -41,16 +43,49 @@ class Segments:
         return i
 
 
-def load(store: MemoryStore, operand: Operand, *, private: bool) -> Array:
-    """The operand's array; a ``private`` one stays as it is when memory changes, another may be a view to look at."""
-    if operand.segments or operand.valid is not None:
-        return _padded(operand, _loaded_region(store, operand))
-    read = store.read if private else store.view
-    return read(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+class OperandMemory:
+    """A memory store, accessed by operands."""
+
+    __slots__ = ("_places", "_store")
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        # By identity, which is quick, and enough: the log has one operand for all uses of an array.
+        self._places: dict[int, tuple[Operand, Array]] = {}
+
+    def load(self, operand: Operand, *, private: bool) -> Array:
+        """The operand's array; a ``private`` one stays as it is when memory changes, another is to be looked at."""
+        known = self._places.get(id(operand))
+        place = known[1] if known is not None else self._find(operand)
+        if place is not None:
+            return place.copy() if private else place
+        if operand.segments or operand.valid is not None:
+            return _padded(operand, _loaded_region(self._store, operand))
+        read = self._store.read if private else self._store.view
+        return read(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+
+    def deposit(self, operand: Operand, array: Array) -> None:
+        """Write ``array`` where the operand lies. RunError when it has another shape."""
+        known = self._places.get(id(operand))
+        place = known[1] if known is not None else self._find(operand)
+        if place is not None and array.shape == place.shape:
+            place[...] = array
+        else:
+            _deposit(self._store, operand, array)
+
+    def _find(self, operand: Operand) -> Array | None:
+        """The bytes of ``operand`` themselves, to read and to write; None if they do not lie together."""
+        if operand.segments or operand.valid is not None:
+            return None
+        place = self._store.place(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+        if place is not None and operand.strides is None:
+            if len(self._places) == _KEPT_PLACES:
+                self._places.clear()
+            self._places[id(operand)] = operand, place
+        return place
 
 
-def deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
-    """Write ``array`` where the operand lies. RunError when it has another shape."""
+def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
     if array.shape != operand.shape:
         raise RunError(f"a result of shape {array.shape} does not fit an output of shape {operand.shape}")
     if operand.valid is not None:

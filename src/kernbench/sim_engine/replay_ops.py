@@ -11,21 +11,21 @@ import numpy as np
 from kernbench.common.dtypes import F32, DType
 from kernbench.common.errors import RunError
 from kernbench.common.operators import EPILOGUE, EpilogueStep, Operator, compute, gemm, narrow, operator
-from kernbench.sim_engine.memory_store import MemoryStore, as_bytes
+from kernbench.sim_engine.memory_store import as_bytes
 from kernbench.sim_engine.op_log import COPIES, Epilogue, Operand, OpRecord
-from kernbench.sim_engine.replay_operands import load
+from kernbench.sim_engine.replay_operands import OperandMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Rule: TypeAlias = Callable[[OpRecord, MemoryStore, DType, bool], Array]
+Rule: TypeAlias = Callable[[OpRecord, OperandMemory, DType, bool], Array]
 _I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilogue; no memory holds it
 
 
-def result(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:
+def result(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
     """The array that ``record`` makes of memory as it is now, in its output's type and shape.
 
     ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
     """
-    return _RULES[record.kind](record, store, acc, private)
+    return _RULES[record.kind](record, memory, acc, private)
 
 
 def combine(
@@ -59,40 +59,41 @@ def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
     return value
 
 
-def _copied(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _copied(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     source, out = _operand(record.inputs[0]), _output(record)
     if source.dtype is not out.dtype:
         raise RunError(f"a copy does not convert: {source.dtype} to {out.dtype}")
-    array = load(store, source, private=private)
+    array = memory.load(source, private=private)
     return array if array.shape == out.shape else array.reshape(out.shape)
 
 
-def _calculated(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:
-    if record.params.epilogue:
-        return _combined(record, store, acc, private)
-    op, out = operator(record.name), _output(record)
+def _calculated(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
+    params, out = record.params, _output(record)
+    if params.epilogue:
+        return _combined(record, memory, acc, private)
+    op = operator(record.name)
     # Only what moves elements without computing can give its operand back; everything else makes a new array.
     private = private and op.kind == "move"
-    args = [load(store, x, private=private) if isinstance(x, Operand) else x for x in record.inputs]
-    value = compute(op, args, out.dtype, out.shape, record.params, acc)
+    args = [memory.load(x, private=private) if isinstance(x, Operand) else x for x in record.inputs]
+    value = compute(op, args, out.dtype, out.shape, params, acc)
     return value.reshape(out.shape) if op.kind == "reduce" else value
 
 
-def _combined(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    args = [load(store, x, private=False) if isinstance(x, Operand) else x for x in record.inputs]
-    steps = [_step(e, store) for e in record.params.epilogue]
+def _combined(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    args = [memory.load(x, private=False) if isinstance(x, Operand) else x for x in record.inputs]
+    steps = [_step(e, memory) for e in record.params.epilogue]
     return combine(record, args, steps, _output(record).shape, acc)
 
 
-def _step(step: Epilogue, store: MemoryStore) -> EpilogueStep:
+def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
     if step.operand is None:
         return (step.name,)
     if isinstance(step.operand, Operand):
-        return step.name, load(store, step.operand, private=False)
+        return step.name, memory.load(step.operand, private=False)
     return step.name, step.operand
 
 
-def _written_by_host(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     out = _output(record)
     if record.data is not None:
         raw = as_bytes(record.data).reshape(-1)
@@ -105,8 +106,8 @@ def _written_by_host(record: OpRecord, store: MemoryStore, acc: DType, private: 
     return raw.view(out.dtype.numpy).reshape(out.shape)
 
 
-def _read_by_host(record: OpRecord, store: MemoryStore, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    return load(store, _operand(record.inputs[0]), private=True)
+def _read_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    return memory.load(_operand(record.inputs[0]), private=True)
 
 
 def _operand(x: Operand | float) -> Operand:

@@ -11,10 +11,9 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import EpilogueStep
-from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.op_log import Operand, OpRecord
 from kernbench.sim_engine.replay_events import commit_event, read_event
-from kernbench.sim_engine.replay_operands import deposit, load, window
+from kernbench.sim_engine.replay_operands import OperandMemory, window
 from kernbench.sim_engine.replay_ops import combine
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -118,27 +117,27 @@ class TiledReplay:
         begin, self._next = self._next, bisect_left(self._events, limit, self._next, key=_first)
         return self._events[begin : self._next]
 
-    def step(self, record: OpRecord, tile_record: OpRecord, store: MemoryStore) -> None:
+    def step(self, record: OpRecord, tile_record: OpRecord, memory: OperandMemory) -> None:
         """Carry out one event of a tile of composite ``record``."""
         self.begun = True
         tile = tile_record.tile
         assert tile is not None
         if tile_record.kind == "dma_write":
-            deposit(store, self._out.window(tile, self._sizes), self._result(record, tile))
+            memory.deposit(self._out.window(tile, self._sizes), self._result(record, tile))
         elif tile_record.kind == "dma_read":
-            self._sample(self._inputs[tile_record.name], tile, store)
+            self._sample(self._inputs[tile_record.name], tile, memory)
         else:
-            self._fetch(tile, store)
+            self._fetch(tile, memory)
 
-    def _sample(self, part: Part, tile: Tile, store: MemoryStore) -> None:
-        self._samples[part.name, tile] = load(store, part.window(tile, self._sizes), private=True)
+    def _sample(self, part: Part, tile: Tile, memory: OperandMemory) -> None:
+        self._samples[part.name, tile] = memory.load(part.window(tile, self._sizes), private=True)
 
-    def _fetch(self, tile: Tile, store: MemoryStore) -> None:
+    def _fetch(self, tile: Tile, memory: OperandMemory) -> None:
         """Sample what lies in TCM."""
         for part in self._staged:
             needed = tile[2] == self._last or not part.at_end
             if needed and (part.name, tile) not in self._samples:
-                self._sample(part, tile, store)
+                self._sample(part, tile, memory)
 
     def _result(self, record: OpRecord, tile: Tile) -> Array:
         """The output tile: one operation on all that was sampled for it, its steps along K put together."""

@@ -1,21 +1,24 @@
-"""What is wrong with a run although it gave numbers: bytes read before anyone wrote them, races, waits for scratch."""
+"""What is wrong with a run although it gave numbers: bytes that nobody wrote, races, misuse of queues, waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from kernbench.common.ids import cube_part
+from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size, ps_to_ns
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
-from kernbench.sim_engine.hooks import Hooks, Moved, OpEnded, OpStarted, ScratchWaited
+from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Queued, ScratchWaited
+from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.op_log import OpLog, OpRecord
 from kernbench.sim_engine.record_content import ContentMaker
+from kernbench.sim_engine.sanitizer_queues import Misuse, QueueWatch
 from kernbench.sim_engine.sanitizer_races import Access, Race, find_races
 from kernbench.sim_engine.sanitizer_tensors import TensorNames
+from kernbench.sim_engine.trace_queues import Message
 
-FindingKind: TypeAlias = Literal["unwritten", "race", "scratch"]
+FindingKind: TypeAlias = Literal["unwritten", "race", "slot", "message", "scratch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +47,9 @@ class Finding:
     """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
 
     ``unwritten``: ``nbytes`` that ``side`` reads, the first at ``address``, were never written. ``race``: ``side`` and
-    ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``scratch``: the kernel had to wait
-    for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none.
+    ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``slot``: ``side`` reads ``nbytes``
+    of a queue's slot that is not its kernel's then. ``message``: what ``side`` sent was never received. ``scratch``:
+    the kernel had to wait for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none.
     """
 
     kind: FindingKind
@@ -91,13 +95,13 @@ Key: TypeAlias = tuple[object, ...]
 
 
 class Sanitizer:
-    """Watches a machine by its ``hooks`` and ``op_log``.
+    """Watches ``machine`` by its hooks and ``op_log``.
 
     ``pe_of`` tells which PE a component belongs to. Whoever replays has to report reads of unwritten bytes.
     """
 
     def __init__(
-        self, op_log: OpLog, hooks: Hooks, contents: ContentMaker, pe_of: Callable[[str], PeCoord | None]
+        self, op_log: OpLog, machine: Machine, contents: ContentMaker, pe_of: Callable[[str], PeCoord | None]
     ) -> None:
         self._log = op_log
         self._contents = contents
@@ -106,6 +110,8 @@ class Sanitizer:
         self._noted: dict[Key, Finding] = {}
         self._reading: dict[int, OpRecord] = {}
         self._host_reads: list[OpRecord] = []
+        self._queues = QueueWatch(machine)
+        hooks = machine.hooks
         hooks.op_started.subscribe(self._op_started)
         hooks.op_ended.subscribe(self._op_ended)
         hooks.scratch_waited.subscribe(self._scratch_waited)
@@ -113,6 +119,7 @@ class Sanitizer:
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
         """The host has submitted ``msg``: mappings give tensors their names."""
         self._tensors.submitted(msg, time_ps)
+        self._queues.submitted(msg, time_ps)
 
     def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
         """The replay of ``record`` read ``nbytes`` that nobody wrote, the first at ``address``."""
@@ -126,10 +133,20 @@ class Sanitizer:
         )
         _note(self._noted, ("unwritten", side.kernel, side.line, side.action), finding)
 
-    def findings(self) -> tuple[Finding, ...]:
-        """All that is wrong with what has ended by now, once for each place in the kernels, by time."""
+    def findings(self, busy: Collection[PeCoord] = ()) -> tuple[Finding, ...]:
+        """All that is wrong with what has ended by now, once for each place in the kernels, by time.
+
+        On PEs that are ``busy`` kernels are under way, which may still receive what lies in their queues.
+        """
         found = dict(self._noted)
-        for race in find_races(self._log, self._host_reads, self._pe_of):
+        ends = self._queues.source_ends()
+        for misuse in self._queues.misuses(self._log, ends):
+            finding = self._misuse(misuse)
+            _note(found, ("slot", finding.kernel, finding.line, finding.side.action), finding)
+        for message in self._queues.left(busy):
+            finding = self._left(message)
+            _note(found, ("message", finding.kernel, finding.line), finding)
+        for race in find_races(self._log, self._host_reads, self._pe_of, ends):
             finding = self._race(race)
             assert finding.other is not None
             sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
@@ -155,6 +172,52 @@ class Sanitizer:
             other=earlier,
         )
 
+    def _misuse(self, misuse: Misuse) -> Finding:
+        side, message, other = self._of_access(misuse.access), misuse.message, misuse.other
+        space = misuse.access.operand.space
+        slot = next(each for each in (message, other) if each is not None)
+        what = f"{side} reads {format_size(misuse.nbytes)} of a slot of queue {slot.queue} of {pe_name(slot.peer)}"
+        text = f"{what} ({space} at {misuse.address:#x}) from {_span(side)}"
+        if message is not None:
+            text += f", which was given back at {ps_to_ns(message.released_ps):.3f} ns (message {message.sequence})"
+        if other is not None:
+            arrived = f"at {ps_to_ns(other.arrived_ps):.3f} ns came message {other.sequence}"
+            text += f"; {arrived}, which its kernel had not received then"
+        return Finding(
+            kind="slot",
+            message=text,
+            side=side,
+            space=space,
+            tensor="",
+            address=misuse.address,
+            nbytes=misuse.nbytes,
+        )
+
+    def _left(self, message: Message) -> Finding:
+        side = Side(
+            action=f"send {message.direction}",
+            kernel=message.kernel,
+            line=message.line,
+            pe=message.pe,
+            writes=True,
+            t_start_ns=ps_to_ns(message.sent_ps),
+            t_end_ns=ps_to_ns(message.arrived_ps),
+        )
+        text = (
+            f"message {message.sequence} of queue {message.queue} of {pe_name(message.peer)} "
+            f"({format_size(message.nbytes)}, {side}) was never received: the kernels there have ended, "
+            "and the next one that receives from this queue gets it"
+        )
+        return Finding(
+            kind="message",
+            message=text,
+            side=side,
+            space=self._contents.bytes_at(message.pa, message.nbytes).space,
+            tensor="",
+            address=message.pa,
+            nbytes=message.nbytes,
+        )
+
     def _of_access(self, access: Access) -> Side:
         """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
         record = access.record
@@ -177,7 +240,9 @@ class Sanitizer:
     def _op_started(self, event: OpStarted) -> None:
         """Reads of the host have no operands in the op-log, since nothing of them is replayed."""
         moved = event.what
-        if isinstance(moved, Moved) and isinstance(moved.what, MemoryReadMsg):
+        if isinstance(moved, Queued):
+            self._queues.begun(event, moved)
+        elif isinstance(moved, Moved) and isinstance(moved.what, MemoryReadMsg):
             self._reading[event.op] = OpRecord(
                 seq=-event.op,
                 component=event.component,
@@ -189,6 +254,7 @@ class Sanitizer:
             )
 
     def _op_ended(self, event: OpEnded) -> None:
+        self._queues.ended(event.op)
         record = self._reading.pop(event.op, None)
         if record is not None:
             record.t_end_ps = event.time_ps

@@ -6,7 +6,7 @@ had arrived. So two race when their times overlap, their bytes overlap, and one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -18,6 +18,8 @@ from kernbench.sim_engine.replay_tiles import Part, parts_of
 
 PeOf: TypeAlias = Callable[[str], PeCoord | None]
 """Which PE a component is a part of."""
+SourceEnds: TypeAlias = Mapping[tuple[str, int, int], int]
+"""Until when a message of a queue is read from its source, by component, start and address of the slot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,13 +55,16 @@ class Race:
     nbytes: int
 
 
-def find_races(records: Iterable[OpRecord], host_reads: Iterable[OpRecord], pe_of: PeOf) -> Iterator[Race]:
+def find_races(
+    records: Iterable[OpRecord], host_reads: Iterable[OpRecord], pe_of: PeOf, source_ends: SourceEnds | None = None
+) -> Iterator[Race]:
     """The races among finished ``records`` of an op-log; of two composites, the first pair of tiles.
 
     A PE's own accesses to its own TCM are left out: it gives scratch back when nobody uses it any more.
     """
     log = list(records)
-    accesses = [a for record in (*log, *host_reads) for a in _accesses(record)]
+    ends = source_ends or {}
+    accesses = [a for record in (*log, *host_reads) for a in accesses_of(record, ends)]
     tiles: dict[int, list[OpRecord]] = {}
     for race in _meetings(_watched(accesses, pe_of)):
         pair = (race.earlier, race.later)
@@ -74,14 +79,17 @@ def find_races(records: Iterable[OpRecord], host_reads: Iterable[OpRecord], pe_o
             yield first
 
 
-def _accesses(record: OpRecord) -> list[Access]:
+def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[Access]:
     """What a finished command touches; records of tiles come with their composite."""
     if record.t_end_ps < 0 or record.parent >= 0 or not (record.inputs or record.output):
         return []
     times = record.t_start_ps, record.t_end_ps
     if record.params.tile_sizes is not None and record.output is not None:
         return [Access(record, part.operand, part.operand is record.output, *times, part) for part in parts_of(record)]
-    found = [Access(record, x, False, *times) for x in record.inputs if isinstance(x, Operand)]
+    until = record.t_end_ps
+    if record.kind == "ipcq_copy" and record.output is not None:
+        until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
+    found = [Access(record, x, False, record.t_start_ps, until) for x in record.inputs if isinstance(x, Operand)]
     return [*found, Access(record, record.output, True, *times)] if record.output is not None else found
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.op_log import Kind, OpRecord
+from kernbench.sim_engine.queue_state import QueuePart
 
 ENGINE_OF: dict[Kind, str] = {
     "dma_read": "DMA in",
@@ -17,7 +19,7 @@ ENGINE_OF: dict[Kind, str] = {
     "gemm": "GEMM",
     "store": "store",
     "math": "MATH",
-    "ipcq_copy": "queues",
+    "ipcq_copy": "ipcq",
 }
 """Which engine of a PE a record occupies, in the order of the pipeline."""
 NO_ENGINE = "no engine: CPU and waiting"
@@ -62,6 +64,34 @@ class Traffic:
     from_machine: int
     host_utilisation: float
     busiest: tuple[LinkTraffic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUse:
+    """What a queue of a PE has sent."""
+
+    direction: str
+    messages: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTraffic:
+    """What the queues of a PE have sent. ``busy_ns``: some message of it was on its way to its slot."""
+
+    pe: PeCoord
+    sent: tuple[QueueUse, ...]
+    busy_ns: float
+
+    @property
+    def messages(self) -> int:
+        """By all its queues."""
+        return sum(each.messages for each in self.sent)
+
+    @property
+    def nbytes(self) -> int:
+        """By all its queues."""
+        return sum(each.nbytes for each in self.sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +200,23 @@ def traffic(machine: Machine) -> Traffic:
         host_utilisation=max((link.utilisation for link in [*down, *up]), default=0.0),
         busiest=tuple(sorted(links, key=lambda link: -link.utilisation)[:BUSIEST_LINKS]),
     )
+
+
+def queue_traffic(machine: Machine, records: Iterable[OpRecord]) -> tuple[QueueTraffic, ...]:
+    """What the queues of every PE have sent since time 0, by PE; empty when none did."""
+    parts = [part for part in machine.components if isinstance(part, QueuePart) and part.carried]
+    if not parts:
+        return ()
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for record in records:
+        if record.kind == "ipcq_copy" and record.t_end_ps >= 0:
+            spans.setdefault(record.component, []).append((record.t_start_ps, record.t_end_ps))
+    found = (
+        QueueTraffic(
+            part.coord,
+            tuple(QueueUse(direction, use.messages, use.nbytes) for direction, use in part.carried.items()),
+            ps_to_ns(union_ps(spans.get(part.node.id, ()))),
+        )
+        for part in parts
+    )
+    return tuple(sorted(found, key=lambda each: each.pe))

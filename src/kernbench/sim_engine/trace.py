@@ -5,18 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kernbench.common.ids import pe_part
+from kernbench.common.ids import pe_name, pe_part
 from kernbench.messages.control import PeReport
+from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.trace_filter import CONTROL, CPU, ENGINE_KINDS, HOST, LINKS, MEMORY, PES, TraceFilter
+from kernbench.sim_engine.hooks import QueueWaited
+from kernbench.sim_engine.trace_filter import (
+    CONTROL,
+    CPU,
+    ENGINE_KINDS,
+    HOST,
+    LINKS,
+    MEMORY,
+    PES,
+    WAITS,
+    TraceFilter,
+)
 from kernbench.sim_engine.trace_flows import FlowMaker
 from kernbench.sim_engine.trace_log import TraceLog, Work
-from kernbench.sim_engine.trace_model import Place, Span, Trace, Track, fact
+from kernbench.sim_engine.trace_model import Fact, Place, Span, Trace, Track, fact
+from kernbench.sim_engine.trace_queues import Message
 from kernbench.topology.graph import Graph
 
-# The rows of a PE, from top to bottom.
-PE_ROWS = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out", "queues")
+IPCQ = "ipcq"
+# The rows of a PE, from top to bottom: its kernels and its engines.
+PE_ROWS = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out", IPCQ, "other")
+# Rows below one of these.
+WAITS_ROW, SLOTS_ROW = "cpu waits", "ipcq slots"
+_ORDER = {name: 2 * at for at, name in enumerate(PE_ROWS)}
+_ORDER |= {WAITS_ROW: _ORDER["cpu"] + 1, SLOTS_ROW: _ORDER[IPCQ] + 1}
 
 
 def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilter) -> Trace:
@@ -50,6 +68,10 @@ class _Maker:
                 flows.note_kernel(handle.request_id, report.pe, self._kernel(handle, report))
         for work in self.log.works:
             flows.note_work(work, self._work(work))
+        for message in self.log.queues.messages.values():
+            flows.note_slot(message, self._slot(message))
+        for wait in self.log.queues.waits:
+            flows.note_wait(wait, self._wait(wait))
         for each in self.log.control():
             flows.note_control(
                 each, self._control(each.dst, type(each.message).__name__, each.begun_ps, each.handled_ps)
@@ -89,9 +111,32 @@ class _Maker:
 
     def _work(self, work: Work) -> Span | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
-        track = self._track(self._place(work.node), work.engine, PE_ROWS.index(work.engine), (PES, kind), work.node)
+        track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
-        return self._span(track, Span(_name(work), work.start_ps, work.end_ps, facts))
+        message = self.log.queues.messages.get(work.op)
+        if message is None:
+            return self._span(track, Span(_name(work), work.start_ps, work.end_ps, facts))
+        name = f"send {message.direction} #{message.sequence}"
+        about = _about(message, message.direction, message.peer)
+        return self._span(track, Span(name, work.start_ps, work.end_ps, (*about, *facts)))
+
+    def _slot(self, message: Message) -> Span | None:
+        """A message in its slot, from its arrival until the kernel has done with it."""
+        if message.arrived_ps == NEVER:
+            return None
+        node = pe_part(*message.peer, "pe_ipcq")
+        track = self._track(self._place(node), SLOTS_ROW, _ORDER[SLOTS_ROW], (PES, IPCQ), node)
+        name = f"{message.queue} #{message.sequence}"
+        facts = _about(message, message.queue, message.pe)
+        return self._span(track, Span(name, message.arrived_ps, message.released_ps, facts))
+
+    def _wait(self, wait: QueueWaited) -> Span | None:
+        """A kernel waits for a queue."""
+        node = pe_part(*wait.pe, "pe_cpu")
+        track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
+        what = "slot" if wait.kind == "send" else "message"
+        facts = (fact("line", wait.line), fact("kernel", wait.kernel), fact("launch", wait.launch_id))
+        return self._span(track, Span(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
 
     def _control(self, node: str, name: str, start_ps: int, end_ps: int) -> Span | None:
         if end_ps == start_ps:  # a CPU that takes no time for messages has no row
@@ -129,6 +174,17 @@ class _Maker:
         parts += [f"PE {node.pe}"] if node.pe is not None else []
         at = tuple(-1 if part is None else part for part in (node.sip, node.cube, node.pe))
         return Place(", ".join(parts), 0, at)
+
+
+def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
+    """What a message is, seen from one of its ends."""
+    return (
+        fact("direction", direction),
+        fact("sequence", message.sequence),
+        fact("bytes", message.nbytes),
+        fact("peer", pe_name(peer)),
+        fact("slot", f"{message.pa:#x}"),
+    )
 
 
 def _name(work: Work) -> str:

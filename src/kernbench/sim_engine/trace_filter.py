@@ -15,12 +15,13 @@ ENGINE_KINDS = {
     "GEMM": "gemm",
     "MATH": "math",
     "store": "store",
-    "queues": "queues",
+    "ipcq": "ipcq",
+    "other": "other",
     "scheduler": "scheduler",
 }
 """The kind of track that an engine of a PE has."""
-HOST, CONTROL, CPU, MEMORY, LINKS, PES = "host", "control", "cpu", "memory", "links", "pes"
-KINDS = (HOST, CONTROL, PES, CPU, *ENGINE_KINDS.values(), MEMORY, LINKS)
+HOST, CONTROL, CPU, WAITS, MEMORY, LINKS, PES = "host", "control", "cpu", "waits", "memory", "links", "pes"
+KINDS = (HOST, CONTROL, PES, CPU, WAITS, *ENGINE_KINDS.values(), MEMORY, LINKS)
 
 
 @dataclass(frozen=True, slots=True)

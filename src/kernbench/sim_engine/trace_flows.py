@@ -9,8 +9,10 @@ from kernbench.common.units import PS_PER_NS
 from kernbench.messages.control import PeOrder, Report
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.clock import NEVER
+from kernbench.sim_engine.hooks import QueueWaited
 from kernbench.sim_engine.trace_log import Exchange, Handled, TraceLog, Turn, Work
 from kernbench.sim_engine.trace_model import Flow, Span, Trace
+from kernbench.sim_engine.trace_queues import Message
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class FlowMaker:
     kernels: dict[tuple[int, str], Span] = field(default_factory=dict)
     works: dict[int, Span] = field(default_factory=dict)
     served: dict[tuple[int, str], list[Span]] = field(default_factory=dict)
+    slots: dict[int, Span] = field(default_factory=dict)
+    waits: list[tuple[QueueWaited, Span]] = field(default_factory=list)
     handled: list[tuple[Handled, Span | None]] = field(default_factory=list)
 
     def note_request(self, request_id: int, span: Span | None) -> None:
@@ -44,6 +48,16 @@ class FlowMaker:
         if span is not None and work.op in self.log.exchanges:
             self.works[work.op] = span
 
+    def note_slot(self, message: Message, span: Span | None) -> None:
+        """The span of a message in its slot."""
+        if span is not None:
+            self.slots[message.op] = span
+
+    def note_wait(self, wait: QueueWaited, span: Span | None) -> None:
+        """The span in which a kernel waits for a queue."""
+        if span is not None:
+            self.waits.append((wait, span))
+
     def note_turn(self, turn: Turn, span: Span | None) -> None:
         """The span of a turn of a memory."""
         if span is not None:
@@ -60,6 +74,10 @@ class FlowMaker:
             if span is not None:
                 for exchange in exchanges:
                     self._of_exchange(op, exchange, span)
+        for message in self.log.queues.messages.values():
+            self._of_message(message)
+        for wait, span in self.waits:
+            self._of_wait(wait, span)
         self._of_control()
 
     def _of_exchange(self, op: int, exchange: Exchange, work: Span) -> None:
@@ -71,10 +89,37 @@ class FlowMaker:
         asked, answered = exchange.asked, exchange.answered
         leaves = max(work.start_ps, asked.injected_ps)
         self._add("data" if exchange.writing else "request", work, leaves, first, max(leaves, first.start_ps))
-        if answered is not None and answered.delivered_ps < NEVER:
+        if answered is not None and answered.delivered_ps < NEVER and op not in self.log.queues.messages:
             name = "acknowledgement" if exchange.writing else "data"
             left = last.end_ps if exchange.writing else first.start_ps
             self._add(name, last if exchange.writing else first, left, work, answered.delivered_ps)
+
+    def _of_message(self, message: Message) -> None:
+        """From the send to the slot; a memory beside the receiver rings its doorbell."""
+        slot, sent = self.slots.get(message.op), self.works.get(message.op)
+        if slot is None:
+            return
+        (exchange,) = self.log.exchanges[message.op]
+        if sent is not None:
+            self._add("message", sent, exchange.asked.injected_ps, slot, message.arrived_ps)
+        turns = self.served.get((message.op, exchange.node))
+        if exchange.answered is not None and turns:
+            self._add("doorbell", turns[-1], exchange.answered.injected_ps, slot, message.arrived_ps)
+
+    def _of_wait(self, wait: QueueWaited, span: Span) -> None:
+        """From what a wait ended by: the send of the message, or the slot that was given back."""
+        if wait.kind == "recv":
+            for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
+                sent = self.works.get(message.op) if message.queue == wait.direction else None
+                if sent is not None:
+                    leaves = self.log.exchanges[message.op][0].asked.injected_ps
+                    self._add("message", sent, leaves, span, wait.end_ps)
+            return
+        credit = self.log.queues.credit_before((wait.pe, wait.direction), wait.start_ps, wait.end_ps)
+        freed = None if credit is None else self.log.queues.released.get((credit.pe, credit.direction, credit.time_ps))
+        slot = None if freed is None else self.slots.get(freed.op)
+        if credit is not None and credit.credited_ps is not None and slot is not None:
+            self._add("credit", slot, credit.time_ps, span, credit.credited_ps)
 
     def _of_control(self) -> None:
         """Every message goes from the span that its sender was in when it left."""

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeAlias
 
 from kernbench.messages.commands import (
     Command,
@@ -17,10 +18,11 @@ from kernbench.messages.commands import (
     LoadCommand,
     MathCommand,
     MathComposite,
+    SendCommand,
     StoreCommand,
 )
 from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PeOrder, Report, SipOrder
-from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.fabric import Access, QueueArrival, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.hooks import (
@@ -30,6 +32,9 @@ from kernbench.sim_engine.hooks import (
     Moved,
     OpEnded,
     OpStarted,
+    Queued,
+    QueueEvent,
+    QueueWaited,
     Sent,
     StageEnded,
     Streamed,
@@ -37,11 +42,15 @@ from kernbench.sim_engine.hooks import (
 )
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.statistics import ENGINE_OF
+from kernbench.sim_engine.trace_queues import QueueLog, Took
 from kernbench.sim_engine.transport import Transfer
 
 PLAN = "scheduler"
 """The engine of a dot or a composite as a whole: its tiles are works of their own."""
-OTHER = "queues"
+OTHER = "other"
+"""The engine of a command that nobody here knows."""
+Action: TypeAlias = Issued | Took | QueueWaited
+"""What a program spends time on by itself: it issues a command or a receive, or waits for a queue."""
 ControlMessage = SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease
 
 
@@ -71,7 +80,10 @@ class Work:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request to a memory and its answer: one access of an operation. ``asked`` carries a write's data."""
+    """A request to a memory and its answer: one access of an operation. ``asked`` carries a write's data.
+
+    A message of a queue to the TCM of a PE has no answer; from another memory it is the doorbell of that PE.
+    """
 
     node: str
     access: Access
@@ -115,7 +127,8 @@ class Handled:
 class TraceLog:
     """Subscribes to the hooks of ``machine`` when it is made; everything is in the order in which it was reported.
 
-    ``works_of`` and ``issued_of`` go by launch; ``exchanges``, one for each part, and ``turns_of`` by operation.
+    ``works_of`` and ``issued_of`` go by launch, ``actions_of`` by PE; ``exchanges``, one for each part, and
+    ``turns_of`` by operation.
     ``turns_of`` and ``busy`` stay empty unless ``memories`` and ``links`` are observed.
     """
 
@@ -124,10 +137,12 @@ class TraceLog:
     memories: bool = False
     works_of: dict[int, list[Work]] = field(default_factory=dict)
     issued_of: dict[int, list[Issued]] = field(default_factory=dict)
+    actions_of: dict[PeCoord, list[Action]] = field(default_factory=dict)
     exchanges: dict[int, list[Exchange]] = field(default_factory=dict)
     turns_of: dict[int, list[Turn]] = field(default_factory=dict)
     busy: list[LinkBusy] = field(default_factory=list)
     sent: list[Transfer] = field(default_factory=list)
+    queues: QueueLog = field(init=False)
     _control: list[tuple[ControlMessage, Transfer]] = field(default_factory=list)
     _by_injection: list[Transfer] = field(default_factory=list)
     _open: dict[int, Work] = field(default_factory=dict)
@@ -135,6 +150,9 @@ class TraceLog:
 
     def __post_init__(self) -> None:
         hooks = self.machine.hooks
+        self.queues = QueueLog(self.machine)
+        hooks.queue.subscribe(self._took)
+        hooks.queue_waited.subscribe(self._waited)
         hooks.op_started.subscribe(self._started)
         hooks.op_ended.subscribe(self._ended)
         hooks.stage_ended.subscribe(self._stage)
@@ -187,11 +205,21 @@ class TraceLog:
 
     def _issued(self, event: Issued) -> None:
         self.issued_of.setdefault(event.launch_id, []).append(event)
+        self.actions_of.setdefault(event.pe, []).append(event)
+
+    def _took(self, event: QueueEvent) -> None:
+        if event.kind == "recv":
+            self.actions_of.setdefault(event.pe, []).append(Took(event.pe, event.time_ps))
+
+    def _waited(self, event: QueueWaited) -> None:
+        self.actions_of.setdefault(event.pe, []).append(event)
 
     def _started(self, event: OpStarted) -> None:
         if event.pe is None:  # the host's: its requests say it
             return
         what = event.what
+        if isinstance(what, Queued):
+            self.queues.begun(event, what)
         made = self._of_tile(event, what) if isinstance(what, TileMoved) else _of_command(event)
         self._note(made)
         self._open[event.op] = made
@@ -207,6 +235,7 @@ class TraceLog:
         work = self._open.pop(event.op, None)
         if work is not None:
             work.end_ps = event.time_ps
+        self.queues.ended(event.op)
 
     def _stage(self, event: StageEnded) -> None:
         whole = self._open.get(event.op)
@@ -237,6 +266,8 @@ class TraceLog:
                 self.exchanges.setdefault(message.op, []).append(exchange)
             case ReadReply() | WriteAck():
                 self.exchanges[message.op][message.part].answered = transfer
+            case QueueArrival(data=data):
+                self.exchanges[data.op][data.part].answered = transfer
             case SipOrder() | CubeOrder() | PeOrder() | Report() | BarrierArrival() | BarrierRelease():
                 self._control.append((message, transfer))
             case _:  # messages of parts that nobody here knows are links' traffic only
@@ -260,7 +291,7 @@ def _part_of(whole: Work | None, made: Work) -> Work:
 
 def _of_command(event: OpStarted) -> Work:
     assert event.pe is not None
-    what = event.what.what if isinstance(event.what, Moved | Streamed) else event.what
+    what = event.what.what if isinstance(event.what, Moved | Streamed | Queued) else event.what
     engine, name = _engine_and_name(what)
     made = Work(event.op, engine, name, event.component, event.pe, event.start_ps)
     made.kernel, made.launch_id = event.kernel, event.launch_id
@@ -277,6 +308,8 @@ def _engine_and_name(what: object) -> tuple[str, str]:
             found = ENGINE_OF["dma_write"], "store"
         case MathCommand():
             found = ENGINE_OF["math"], what.operator
+        case SendCommand():
+            found = ENGINE_OF["ipcq_copy"], f"send {what.direction}"
         case DotCommand():
             found = PLAN, "dot"
         case GemmComposite():

@@ -1,0 +1,107 @@
+"""What ranks call, compared: the k-th collective of every rank has to be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kernbench.common.errors import RunError
+from kernbench.runtime_api.layout import TensorLayout
+
+Channel: TypeAlias = Hashable
+"""Calls are counted apart in each: all ranks' collectives, or what one rank sends to another."""
+Place: TypeAlias = tuple[tuple[int, int, int, int], ...]
+
+
+class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
+    """Ranks that call different collectives where they have to call the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """A tensor of a collective, as far as it is the same on every rank. ``places``: (cube, pe, offset, bytes)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    places: Place
+    policy: str
+
+    @classmethod
+    def of(cls, layout: TensorLayout) -> Operand:
+        """That of a tensor."""
+        shards = layout.shards
+        places = tuple((each.cube, each.pe, each.offset_bytes, each.nbytes) for each in shards)
+        return cls(shape=layout.shape, dtype=layout.dtype.name, places=places, policy=str(layout.dp))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A collective as a rank calls it. ``details``: the reduction, the root and the like."""
+
+    name: str
+    operands: tuple[Operand, ...] = ()
+    details: tuple[tuple[str, object], ...] = ()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}({', '.join([*map(str, self.operands), *(f'{key}={value}' for key, value in self.details)])})"
+        )
+
+    def told_apart_from(self, other: Call) -> str:
+        """As text; with layouts where nothing else is different."""
+        if str(self) != str(other):
+            return str(self)
+        return f"{self} of {', '.join(each.policy for each in self.operands)}"
+
+
+@dataclass(slots=True)
+class Meeting:
+    """One collective: what its first rank called, and which ranks have come."""
+
+    call: Call
+    number: int
+    parties: Sequence[int]
+    here: list[int] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """What it is, and who is missing; for who reads that a rank waits for it."""
+        missing = [rank for rank in self.parties if rank not in self.here]
+        who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} never joined"
+        return f"{self.call}, number {self.number}" + (f", which {who}" if missing else "")
+
+
+class CallBook:
+    """The collectives that some ranks have called and others have yet to call."""
+
+    __slots__ = ("_counts", "_open")
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[Channel, int], int] = {}
+        self._open: dict[tuple[Channel, int], Meeting] = {}
+
+    def enter(self, channel: Channel, rank: int, call: Call, parties: Sequence[int]) -> Meeting:
+        """A rank calls: its next of ``channel``, which ``parties`` take part in.
+
+        CollectiveMismatch when a rank that came before it called another.
+        """
+        number = self._counts.get((channel, rank), 0)
+        self._counts[channel, rank] = number + 1
+        meeting = self._open.setdefault((channel, number), Meeting(call, number, parties))
+        if meeting.call != call:
+            raise _mismatch(meeting, rank, call)
+        meeting.here.append(rank)
+        if len(meeting.here) == len(parties):
+            del self._open[channel, number]
+        return meeting
+
+
+def _mismatch(meeting: Meeting, rank: int, call: Call) -> CollectiveMismatch:
+    first = f"rank {meeting.here[0]} called {meeting.call.told_apart_from(call)}"
+    return CollectiveMismatch(
+        f"collective number {meeting.number} is not the same on all ranks: {first}, "
+        f"rank {rank} called {call.told_apart_from(meeting.call)}"
+    )

@@ -1,0 +1,216 @@
+"""Collectives as launches: every rank launches the kernel on the PEs of its own SIP, when it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernbench.ccl.loading import Algorithm
+from kernbench.ccl.steps.sip_rings import ring_values_among
+from kernbench.common.errors import InputError
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord, TensorArg
+from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
+from kernbench.runtime_api.collective_calls import Call, Channel, Operand
+from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.memory import TensorMemory
+from kernbench.runtime_api.process_group import ProcessGroup
+from kernbench.runtime_api.rank_group import RankGroup
+from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.work import Work
+from kernbench.topology.spec import TopologySpec
+
+# These add up PEs too: their meaning is not that of an all-reduce over ranks.
+NOT_OVER_RANKS = ("hierarchical_allreduce",)
+FALLBACK = "sip_allreduce"
+BLOCK_COLUMNS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank of a process group. ``among``: the ranks that a collective of it is among; all, unless given."""
+
+    group: ProcessGroup
+    rank: int
+    among: RankGroup | None = None
+
+    @property
+    def parties(self) -> Sequence[int]:
+        """The ranks of its collectives."""
+        return range(self.group.world_size) if self.among is None else self.among.ranks
+
+    @property
+    def size(self) -> int:
+        """How many those are."""
+        return len(self.parties)
+
+    @property
+    def channel(self) -> Channel:
+        """Where its collectives are counted."""
+        return "all" if self.among is None else self.among
+
+    def ring(self, spec: TopologySpec) -> dict[str, Any]:
+        """Its place in the ring over those ranks, as kernels are told of it."""
+        if self.among is None:
+            return self.group.ring_of(self.rank, spec)
+        return ring_values_among(self.among.ranks, self.rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A collective as one rank starts it: the call, the kernel and its PEs, the tensors, and what becomes arguments.
+
+    ``channel``, ``parties``: which ranks have to make the same call; those of the group, unless given.
+    """
+
+    call: Call
+    algorithm: Algorithm
+    pes: Collection[PeCoord]
+    tensors: Sequence[TensorLayout] = ()
+    pointers: Sequence[LaunchArg] = (None,)
+    config: dict[str, Any]
+    channel: Channel | None = None
+    parties: Sequence[int] = ()
+
+
+class Collectives:
+    """Starts collectives of process groups."""
+
+    __slots__ = ("_memory", "_requests", "_spec")
+
+    def __init__(self, spec: TopologySpec, memory: TensorMemory, requests: Requests) -> None:
+        self._spec, self._memory, self._requests = spec, memory, requests
+
+    def all_reduce(self, member: Member, tensor: TensorLayout, op: str, *, elementwise: bool = False) -> Work:
+        """By the configured algorithm when it accepts the layout, else (or always) ``elementwise`` over ranks."""
+        algorithm, pes = member.group.algorithm, tensor.owners
+        if not elementwise and self._accepts(algorithm, member, tensor):
+            pes = tuple((member.rank, cube, pe) for cube, pe in algorithm.mapper_fn(self._spec, member.rank))
+        else:
+            algorithm = member.group.algorithm_called(FALLBACK)
+        details = (("op", op), ("elementwise", True)) if elementwise else (("op", op),)
+        call = Call(name="all_reduce", operands=(Operand.of(tensor),), details=details)
+        return self._start(member, _of_shards(call, algorithm, pes, tensor, reduce_op=op))
+
+    def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
+        """Broadcast or reduce: every shard with its counterparts on the other SIPs."""
+        call = Call(name=name, operands=(Operand.of(tensor),), details=(("root", root), *_told(op)))
+        algorithm = member.group.algorithm_called(name)
+        more = {"root": root} if op is None else {"root": root, "reduce_op": op}
+        return self._start(member, _of_shards(call, algorithm, tensor.owners, tensor, **more))
+
+    def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
+        """From ``src`` to ``dst``, of which the rank is one."""
+        call = Call(name="send_recv", operands=(Operand.of(tensor),), details=(("src", src), ("dst", dst)))
+        algorithm = member.group.algorithm_called("send_recv")
+        operation = _of_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
+        return self._start(member, replace(operation, channel=("send_recv", src, dst), parties=(src, dst)))
+
+    def barrier(self, member: Member) -> Work:
+        """A token, on PE 0 of cube 0."""
+        algorithm = member.group.algorithm_called("barrier")
+        call = Call(name="barrier")
+        config = {"n_elem": 0}
+        return self._start(member, Operation(call=call, algorithm=algorithm, pes=[(member.rank, 0, 0)], config=config))
+
+    def blocks(
+        self,
+        member: Member,
+        name: str,
+        given: Sequence[TensorLayout],
+        taken: Sequence[TensorLayout],
+        op: str | None = None,
+    ) -> Work:
+        """From ``given`` to ``taken``, of which one or both have a block for every rank: in a list, or in a tensor."""
+        table = _block_table(name, given, taken, member.size)
+        at_work = {table[at : at + 2] for at in range(0, len(table), BLOCK_COLUMNS)}
+        call = Call(name=name, operands=(Operand.of(given[0]), Operand.of(taken[0])), details=_told(op))
+        config = {"n_elem": sum(table[3::BLOCK_COLUMNS]), "shards": table, "dtype": given[0].dtype.name}
+        operation = Operation(
+            call=call,
+            algorithm=member.group.algorithm_called(name),
+            pes=[(member.rank, cube, pe) for cube, pe in at_work],
+            tensors=(*given, *taken),
+            pointers=(self._pointer(given), self._pointer(taken)),
+            config=config if op is None else config | {"reduce_op": op},
+        )
+        return self._start(member, operation)
+
+    def _pointer(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
+        return _argument(layouts[0]) if len(layouts) == 1 else self._memory.join(layouts)
+
+    def _accepts(self, algorithm: Algorithm, member: Member, tensor: TensorLayout) -> bool:
+        if algorithm.config.module in NOT_OVER_RANKS or member.among is not None:
+            return False
+        try:
+            algorithm.validator_fn(tensor, member.group.world_size, self._spec)
+        except InputError:
+            return False
+        return True
+
+    def _start(self, member: Member, operation: Operation) -> Work:
+        """Enter the call in the group's book, then launch: early ranks' PEs wait for the others', in simulated time."""
+        message = self._message(member, operation)
+        parties, channel = operation.parties or member.parties, operation.channel or member.channel
+        meeting = member.group.calls.enter(channel, member.rank, operation.call, parties)
+        for layout in operation.tensors:
+            # Other PEs may be at work on it, and PEs wait for none but their own.
+            self._memory.settle(layout)
+        self._memory.map_on([(operation.tensors, message.targets)])
+        handle = self._requests.submit(message, lambda: str(meeting))
+        self._memory.uses.note(handle, (layout.key for layout in operation.tensors))
+        return Work((handle,), self._requests)
+
+    def _message(self, member: Member, operation: Operation) -> KernelLaunchMsg:
+        algorithm = operation.algorithm
+        values = member.ring(self._spec) | operation.config
+        more = algorithm.args_for(self._spec, sip_rank=member.rank, **values)
+        pes = tuple(sorted(operation.pes))
+        cubes, in_cube = len({pe[1] for pe in pes}), len({pe[2] for pe in pes})
+        return KernelLaunchMsg(
+            name=operation.call.name,
+            kernel=KernelRef(name=algorithm.config.module, function=algorithm.kernel),
+            args=(*operation.pointers, *more),
+            targets=pes,
+            grid=(in_cube, cubes, member.size),
+        )
+
+
+def _told(op: str | None) -> tuple[tuple[str, object], ...]:
+    return () if op is None else (("op", op),)
+
+
+def _of_shards(
+    call: Call, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
+) -> Operation:
+    """An operation on the shards of one tensor."""
+    n_elem = max(shard.nbytes for shard in tensor.shards) // tensor.dtype.itemsize
+    return Operation(
+        call=call,
+        algorithm=algorithm,
+        pes=pes,
+        tensors=(tensor,),
+        pointers=(_argument(tensor),),
+        config={"n_elem": n_elem, "shards": shard_table(tensor), "dtype": tensor.dtype.name, **more},
+    )
+
+
+def _block_table(
+    name: str, given: Sequence[TensorLayout], taken: Sequence[TensorLayout], world_size: int
+) -> tuple[int, ...]:
+    a, b = given[0], taken[0]
+    if len(given) == len(taken) == 1 and world_size > 1:
+        if a.size == b.size:
+            return exchange_table(name, a, b, world_size)
+        return part_table(name, *sorted((a, b), key=lambda each: each.size))
+    wanted = Operand.of(a)
+    for other in (*given, *taken):
+        if Operand.of(other) != wanted:
+            raise InputError(
+                f"{name}: {a.name} ({a.dp}) and {other.name} ({other.dp}) differ in shape, dtype or layout"
+            )
+    return list_table(a)
+
+
+def _argument(layout: TensorLayout) -> TensorArg:
+    return TensorArg(name=layout.name, va=layout.va, shape=layout.shape, dtype=layout.dtype, owners=layout.owners)

@@ -1,0 +1,322 @@
+"""``torch.distributed``: process groups and collectives. A rank is a SIP."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from kernbench.common.errors import InputError
+from kernbench.runtime_api.collectives import Collectives, Member
+from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.process_group import ProcessGroups
+from kernbench.runtime_api.rank_group import RankGroup, group_of
+from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.work import Work
+from kernbench.runtime_api.workers import Workers, wants_debugging
+
+BACKEND = "ahbm"
+
+
+class ReduceOp(StrEnum):
+    """How contributions become one; the texts will do too."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    AVG = "avg"
+
+
+class Distributed:
+    """``torch.distributed``, of one context; every call is of the rank that runs.
+
+    A collective blocks and returns None, or with ``async_op=True`` returns a Work at once. The tensors of a rank lie on
+    its SIP, with the same shape, dtype and layout on all ranks. ``group``: what ``new_group`` made; None: all ranks.
+    """
+
+    ReduceOp = ReduceOp
+    __slots__ = ("_collectives", "_groups", "_requests", "_workers")
+
+    def __init__(self, groups: ProcessGroups, collectives: Collectives, requests: Requests, workers: Workers) -> None:
+        self._groups, self._collectives = groups, collectives
+        self._requests, self._workers = requests, workers
+
+    def init_process_group(
+        self,
+        backend: str = BACKEND,
+        init_method: str | None = None,
+        timeout: object = None,
+        world_size: int = -1,
+        rank: int = -1,
+    ) -> None:
+        """Join the process group; returns when all ranks have come and the queues between them are installed.
+
+        ``world_size`` and ``rank`` may be left out: they have to be those of the spawn. InputError for another backend,
+        and unless there is a rank for every SIP.
+        """
+        if backend != BACKEND:
+            raise InputError(f"backend {backend!r}: the one of this machine is {BACKEND!r}")
+        worker = self._workers.current
+        if rank not in (-1, worker.rank):
+            raise InputError(f"init_process_group: rank={rank}, this is rank {worker.rank}")
+        if world_size not in (-1, self._groups.world_size):
+            raise InputError(f"init_process_group: world_size={world_size}, there are {self._groups.world_size} SIPs")
+        self._groups.join(worker)
+
+    def destroy_process_group(self) -> None:
+        """Wait for what this rank has under way, and leave; the last rank's call takes the queues off."""
+        self._groups.leave(self._workers.current)
+
+    def is_available(self) -> bool:
+        """True."""
+        return True
+
+    def is_initialized(self) -> bool:
+        """Whether this rank is in a process group."""
+        return self._groups.of(self._workers.current) is not None
+
+    def new_group(self, ranks: Iterable[int] | None = None) -> RankGroup:
+        """A group of some ranks, of all without any, for the ``group`` of collectives; costs no time.
+
+        Roots are given by their number among all ranks, blocks are in ascending order of rank.
+        """
+        return group_of(ranks, self._member("new_group", None).group.world_size)
+
+    def get_process_group_ranks(self, group: RankGroup | None = None) -> list[int]:
+        """The ranks of a group; all without one."""
+        return list(range(self.get_world_size())) if group is None else list(group.ranks)
+
+    def get_rank(self, group: RankGroup | None = None) -> int:
+        """The number of this rank, in a group if one is given (-1 when it is not in it).
+
+        0 outside of a rank, with a warning under KERNBENCH_DEBUG=1.
+        """
+        worker = self._workers.current
+        if not worker.spawned and wants_debugging():
+            warnings.warn("get_rank() outside a rank of torch.multiprocessing.spawn is 0", RuntimeWarning, stacklevel=2)
+        return worker.rank if group is None else group.rank_of(worker.rank)
+
+    def get_world_size(self, group: RankGroup | None = None) -> int:
+        """How many ranks there are: in a group, else in the process group if this rank is in one, else of the spawn."""
+        if group is not None:
+            return group.size
+        found = self._groups.of(self._workers.current)
+        return self._workers.current.n_ranks if found is None else found.world_size
+
+    def get_backend(self) -> str:
+        """``"ahbm"``; InputError without a process group."""
+        self._member("get_backend", None)
+        return BACKEND
+
+    def cooperative_yield(self) -> None:
+        """Let other ranks run, and time pass to the next completion of anything under way, if there is any."""
+        self._requests.give_way()
+
+    def all_reduce(
+        self,
+        tensor: Tensor,
+        op: str = ReduceOp.SUM,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+        *,
+        elementwise: bool = False,
+    ) -> Work | None:
+        """Every element becomes the reduction of that element of all ranks.
+
+        By the algorithm of ccl.yaml when it accepts the layout, else by ``sip_allreduce``. The packaged default,
+        ``intercube_allreduce``, reduces a tensor of a row per cube over cubes too; with ``elementwise``, which PyTorch
+        does not have, it is ``sip_allreduce`` for any layout.
+        """
+        member = self._member("all_reduce", group)
+        layout = self._on(member, tensor)
+        return _done(self._collectives.all_reduce(member, layout, _op(op), elementwise=elementwise), async_op)
+
+    def broadcast(
+        self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False
+    ) -> Work | None:
+        """Every rank's tensor becomes that of ``src``."""
+        member = self._member("broadcast", group)
+        layout, root = self._on(member, tensor), _rank(member, "src", src)
+        return _done(self._collectives.in_place(member, "broadcast", layout, root), async_op)
+
+    def reduce(
+        self, tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
+    ) -> Work | None:
+        """The tensor of ``dst`` becomes the reduction of all; the others stay as they are."""
+        member = self._member("reduce", group)
+        layout, root = self._on(member, tensor), _rank(member, "dst", dst)
+        return _done(self._collectives.in_place(member, "reduce", layout, root, _op(op)), async_op)
+
+    def all_gather(
+        self,
+        tensor_list: Sequence[Tensor] | Tensor,
+        tensor: Tensor,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """``tensor_list[r]`` becomes the tensor of rank r. A tensor in place of the list: as all_gather_into_tensor."""
+        return self._blocks("all_gather", tensor, tensor_list, None, group, async_op)
+
+    def all_gather_into_tensor(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: RankGroup | None = None, async_op: bool = False
+    ) -> Work | None:
+        """Block r of the output, which is as large as all inputs, becomes the input of rank r."""
+        return self._blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
+
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        input_list: Sequence[Tensor] | Tensor,
+        op: str = ReduceOp.SUM,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """The output of rank r becomes the reduction of all ranks' ``input_list[r]``; a tensor is taken as blocks."""
+        return self._blocks("reduce_scatter", input_list, output, _op(op), group, async_op)
+
+    def reduce_scatter_tensor(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002 - PyTorch's name
+        op: str = ReduceOp.SUM,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """The output of rank r becomes the reduction of all ranks' block r of the input."""
+        return self._blocks("reduce_scatter", input, output, _op(op), group, async_op)
+
+    def all_to_all(
+        self,
+        output_tensor_list: Sequence[Tensor],
+        input_tensor_list: Sequence[Tensor],
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """``output_tensor_list[s]`` of rank r becomes ``input_tensor_list[r]`` of rank s."""
+        return self._blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002 - PyTorch's name
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Block s of the output of rank r becomes block r of the input of rank s; all blocks are of one size."""
+        return self._blocks("all_to_all", input, output, None, group, async_op)
+
+    def barrier(self, group: RankGroup | None = None, async_op: bool = False) -> Work | None:
+        """Wait until all ranks have come."""
+        return _done(self._collectives.barrier(self._member("barrier", group)), async_op)
+
+    def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:
+        """Send to rank ``dst``; returns when the tensor is there: it may be overwritten."""
+        self.isend(tensor, dst, group).wait()
+
+    def recv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> int:
+        """Receive from rank ``src``, which is also the result."""
+        self.irecv(tensor, src, group).wait()
+        return src
+
+    def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
+        """``send`` that returns at once."""
+        member = self._member("isend", group)
+        return self._message(member, tensor, member.rank, _rank(member, "dst", dst))
+
+    def irecv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> Work:
+        """``recv`` that returns at once."""
+        member = self._member("irecv", group)
+        return self._message(member, tensor, _rank(member, "src", src), member.rank)
+
+    def _message(self, member: Member, tensor: Tensor, src: int, dst: int) -> Work:
+        if src == dst:
+            raise InputError(f"rank {src} cannot send to itself")
+        return self._collectives.message(member, self._on(member, tensor), src, dst)
+
+    def _blocks(
+        self,
+        name: str,
+        given: Sequence[Tensor] | Tensor,
+        taken: Sequence[Tensor] | Tensor,
+        op: str | None,
+        group: RankGroup | None,
+        async_op: bool,
+    ) -> Work | None:
+        member = self._member(name, group)
+        lists = [self._layouts(name, member, each) for each in (given, taken)]
+        sizes = [sum(layout.size for layout in layouts) for layouts in lists]
+        wanted = _sizes(name, sizes, member.size)
+        if sizes != wanted or len({layout.dtype for layouts in lists for layout in layouts}) > 1:
+            what = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
+            raise InputError(f"{name}: {what} elements do not fit each other for {member.size} ranks")
+        return _done(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
+
+    def _layouts(self, name: str, member: Member, given: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
+        if isinstance(given, Tensor):
+            return [self._on(member, given)]
+        if len(given) != member.size:
+            raise InputError(f"{name}: a list of {len(given)} tensors for {member.size} ranks")
+        return [self._on(member, each) for each in given]
+
+    def _member(self, name: str, group: object) -> Member:
+        worker = self._workers.current
+        found = self._groups.of(worker)
+        if found is None:
+            raise InputError(
+                f"{name}: {worker} has no process group; torch.distributed.init_process_group('ahbm') first"
+            )
+        return Member(found, worker.rank, _among(name, group, worker.rank, found.world_size))
+
+    def _on(self, member: Member, tensor: object) -> TensorLayout:
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"a collective takes tensors of the machine, not a {type(tensor).__name__}")
+        if not tensor.is_live:
+            raise InputError(f"tensor {tensor.name!r} has been freed")
+        if tensor.sip != member.rank:
+            raise InputError(
+                f"tensor {tensor.name!r} lies on sip{tensor.sip}, rank {member.rank} is SIP {member.rank}; "
+                f"torch.ahbm.set_device(rank) before tensors are made"
+            )
+        return tensor.layout
+
+
+def _done(work: Work, async_op: bool) -> Work | None:
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def _op(op: str) -> str:
+    if op not in tuple(ReduceOp):
+        raise InputError(f"op={op!r}, must be one of {', '.join(ReduceOp)}")
+    return str(ReduceOp(op))
+
+
+def _rank(member: Member, what: str, rank: int) -> int:
+    if not isinstance(rank, int) or rank not in member.parties:
+        there = f"0..{member.size - 1}" if member.among is None else ", ".join(map(str, member.parties))
+        raise InputError(f"{what}={rank!r}: there are ranks {there}")
+    return rank
+
+
+def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:
+    """The group of a collective; None when that is all ranks."""
+    if group is None:
+        return None
+    if not isinstance(group, RankGroup):
+        raise InputError(f"{name}: group={group!r}; a group of some ranks is made by torch.distributed.new_group")
+    if rank not in group.ranks:
+        raise InputError(f"{name}: rank {rank} is not in the group of ranks {', '.join(map(str, group.ranks))}")
+    return group if group.size < world_size else None
+
+
+def _sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
+    """What the sizes of input and output have to be, seen from the smaller one."""
+    given, taken = sizes
+    if name == "all_gather":
+        return [given, given * world_size]
+    if name == "reduce_scatter":
+        return [taken * world_size, taken]
+    return [given, given if given % world_size == 0 else -1]

@@ -1,0 +1,168 @@
+"""``torch.multiprocessing``: rank programs, all in this process, each a greenlet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernbench.common.errors import InputError, RunError, SimulationDeadlock, UnsupportedError
+from kernbench.runtime_api.program_line import program_line
+from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
+from kernbench.runtime_api.rank_task import RankTask
+from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.workers import Worker, Workers
+
+START_METHODS = ("spawn", "fork", "forkserver")
+
+
+class SpawnException(RunError):  # noqa: N818 - the name users know
+    """Ranks that raised. ``errors``: by rank, what each raised by itself; ranks that were stopped are not in it."""
+
+    def __init__(self, errors: dict[int, BaseException]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n".join(f"rank {rank} failed: {_told(error)}" for rank, error in sorted(self.errors.items()))
+
+
+def _told(error: BaseException) -> str:
+    """What an error is, and the line of the rank's program that it comes from."""
+    line = program_line(error)
+    what = f"{type(error).__name__}: {error}" + (f" (at {line})" if line and line not in str(error) else "")
+    return "\n  ".join([what, *vars(error).get("__notes__", ())])
+
+
+class ProcessContext:
+    """Ranks that were spawned and not joined."""
+
+    __slots__ = ("_joined", "_scheduler", "_spawned", "daemon")
+
+    def __init__(self, spawned: Spawned, scheduler: RankScheduler, daemon: bool) -> None:
+        self._spawned, self._scheduler, self.daemon = spawned, scheduler, daemon
+        self._joined = False
+
+    @property
+    def joined(self) -> bool:
+        """Whether somebody has waited for them to the end."""
+        return self._joined
+
+    def join(self) -> bool:
+        """Wait until all have ended, then True. SpawnException when one raised; SimulationDeadlock when none can go on.
+
+        When a rank raises, the others end where they wait next, and what they have under way is dropped.
+        """
+        self._joined = True
+        self._run()
+        errors = self._spawned.errors
+        if errors:
+            raise SpawnException(errors) from _cause(errors)
+        if self._spawned.failure is not None:
+            raise self._spawned.failure
+        return True
+
+    def stop(self) -> None:
+        """End those that have not ended, where they wait, and drop what they have under way."""
+        self._joined = True
+        self._scheduler.stop()
+        self._spawned.finish()
+
+    def _run(self) -> None:
+        try:
+            self._scheduler.join()
+        except SimulationDeadlock:
+            # It is the failure of these ranks, which have ended with it.
+            return
+        except BaseException:
+            self._scheduler.stop()
+            raise
+
+
+def _cause(errors: dict[int, BaseException]) -> BaseException:
+    """What a traceback of all shows."""
+    found = [error for _, error in sorted(errors.items())]
+    return found[0] if len(found) == 1 else BaseExceptionGroup("what the ranks raised", found)
+
+
+class Multiprocessing:
+    """``torch.multiprocessing``, of one context. ``left``: what ranks that ended well had under way then."""
+
+    __slots__ = ("_context", "_ended", "_requests", "_scheduler", "_workers", "left")
+
+    def __init__(
+        self,
+        scheduler: RankScheduler,
+        requests: Requests,
+        workers: Workers,
+        ended: Callable[[list[Worker]], tuple[str, ...]],
+    ) -> None:
+        self._scheduler, self._requests, self._workers = scheduler, requests, workers
+        self._ended = ended
+        self._context: ProcessContext | None = None
+        self.left: tuple[str, ...] = ()
+
+    def spawn(
+        self,
+        fn: Callable[..., object],
+        args: tuple[object, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> ProcessContext | None:
+        """Run ``fn(rank, *args)`` for every rank below ``nprocs``, all in simulated time; None once all have ended.
+
+        With ``join=False`` return at once: ranks run when the program waits, last in ``join()``, which the end of the
+        context does for those that are not a ``daemon``. Ranks share this process whatever ``start_method`` says.
+        SpawnException when a rank raises. InputError for what cannot be spawned; UnsupportedError from a rank, and
+        while other ranks run.
+        """
+        self._check(fn, args, nprocs, start_method)
+        workers = [Worker(rank, nprocs, spawned=True) for rank in range(nprocs)]
+        spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
+        self._context = ProcessContext(spawned, self._scheduler, daemon)
+        self._scheduler.start(spawned)
+        if not join:
+            return self._context
+        self._context.join()
+        return None
+
+    def finish(self) -> None:
+        """Wait for ranks that nobody joined; end those of a daemon."""
+        if self._context is None or self._context.joined:
+            return
+        if self._context.daemon:
+            self._context.stop()
+        else:
+            self._context.join()
+
+    def stop(self) -> None:
+        """End the ranks that have not ended, asking nothing of the machine."""
+        self._scheduler.stop()
+
+    def _check(self, fn: Callable[..., object], args: object, nprocs: int, start_method: str) -> None:
+        if self._workers.current.spawned:
+            raise UnsupportedError(f"{self._workers.current} cannot spawn ranks: the program does, once for all")
+        if self._scheduler.busy:
+            raise UnsupportedError("the ranks of the last spawn have not ended: join them first")
+        if not callable(fn):
+            raise InputError(f"spawn: fn is a {type(fn).__name__}, not a function of a rank")
+        if not isinstance(args, tuple | list):
+            raise InputError(f"spawn: args is a {type(args).__name__}; write a tuple, (x,) when there is one")
+        if not isinstance(nprocs, int) or nprocs < 1:
+            raise InputError(f"spawn: nprocs={nprocs!r}, must be a whole number of at least 1")
+        if start_method not in START_METHODS:
+            raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
+
+    def _finish(self, spawned: Spawned) -> None:
+        """All have ended: nothing of theirs goes on after a failure; else what they left is noted."""
+        workers = [task.worker for task in spawned.tasks]
+        left = [f"{each}: {what}" for each in workers for what in self._requests.unseen_of(each)]
+        left += self._ended(workers)
+        if spawned.ended_well:
+            self.left += tuple(left)
+            return
+        failed = self._requests.abandon(workers)
+        if not spawned.errors:
+            # Nobody could go on since a kernel of theirs had failed.
+            for task in spawned.tasks:
+                task.error = failed.get(task.worker)

@@ -1,0 +1,230 @@
+"""The process group of a context: its ranks, its queues on the machine, and what its ranks have called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kernbench.ccl.fabric import fabric_edges
+from kernbench.ccl.install import (
+    InstalledQueues,
+    IpcqPlan,
+    configured,
+    plan_of,
+    prepare_queues,
+    release,
+    settings_of,
+)
+from kernbench.ccl.loading import Algorithm, load_algorithm
+from kernbench.ccl.pairing import unite
+from kernbench.ccl.plan import edges_of, layout_of
+from kernbench.ccl.steps.sip_rings import ring_values
+from kernbench.ccl.topologies import world_size_of
+from kernbench.common.errors import InputError, UnsupportedError
+from kernbench.runtime_api.collective_calls import CallBook
+from kernbench.runtime_api.devices import Devices
+from kernbench.runtime_api.engine_api import Engine
+from kernbench.runtime_api.rank_scheduler import RankScheduler
+from kernbench.runtime_api.rank_task import Gate
+from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.workers import Worker
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.spec import TopologySpec
+
+
+class QueueInstaller:
+    """Puts queues on the machine for one context, and takes them off."""
+
+    __slots__ = ("_engine", "_requests", "_there")
+
+    def __init__(self, engine: Engine, requests: Requests) -> None:
+        self._engine, self._requests = engine, requests
+        self._there: list[InstalledQueues] = []
+
+    @property
+    def engine(self) -> GraphEngine:
+        """The machine; UnsupportedError when it is none that has queues."""
+        if not isinstance(self._engine, GraphEngine):
+            raise UnsupportedError(f"collectives need a GraphEngine: {type(self._engine).__name__} has no queues")
+        return self._engine
+
+    def install(self, algorithm: Algorithm, *, with_fabric: bool) -> InstalledQueues:
+        """Those of an algorithm, with the queues between all SIPs if asked; returns when every PE has its own."""
+        spec = self.engine.spec
+        edges = unite(edges_of(algorithm, spec), fabric_edges(spec) if with_fabric else ())
+        queues = prepare_queues(self.engine, edges, settings_of(algorithm.config))
+        self._there.append(queues)
+        self._requests.transfer(queues.messages)
+        return queues
+
+    def remove(self, queues: InstalledQueues) -> None:
+        """Take queues off their PEs and give the memory back."""
+        self._requests.transfer(queues.removals())
+        self._there.remove(queues)
+        release(self.engine, queues)
+
+    def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
+        """Take off all of these that are still there; without any, everything."""
+        for each in tuple(self._there if queues is None else queues):
+            if each in self._there:
+                self.remove(each)
+
+    def forget(self) -> None:
+        """Give the memory back, and ask nothing of the machine."""
+        for queues in self._there:
+            release(self.engine, queues)
+        self._there.clear()
+
+
+@dataclass(slots=True, eq=False)
+class ProcessGroup:
+    """One rank for each SIP, from the first that comes until the last has left. ``gate`` opens when it is complete."""
+
+    algorithm: Algorithm
+    world_size: int
+    gate: Gate = field(init=False)
+    members: dict[int, Worker] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    queues: InstalledQueues | None = None
+    calls: CallBook = field(default_factory=CallBook)
+    others: dict[str, Algorithm] = field(default_factory=dict)
+    rings: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self._standing)
+
+    def _standing(self) -> str:
+        missing = [rank for rank in range(self.world_size) if rank not in self.members]
+        who = f", which rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} never called"
+        return f"init_process_group{who if missing else ''}"
+
+    def ring_of(self, rank: int, spec: TopologySpec) -> dict[str, Any]:
+        """The place of a rank's SIP in the ring over all of them, as collectives are told of it."""
+        if rank not in self.rings:
+            self.rings[rank] = ring_values(spec, rank)
+        return self.rings[rank]
+
+    def algorithm_called(self, name: str) -> Algorithm:
+        """A collective of the package, by its module's name, with the queues of the group."""
+        if name not in self.others:
+            plain = replace(self.algorithm.config, name=name, module=name, topology="none", mapper="all_pes")
+            self.others[name] = load_algorithm(replace(plain, validator="multi_pe_sip_local", passthrough=()))
+        return self.others[name]
+
+
+class ProcessGroups:
+    """Which rank is in which process group."""
+
+    __slots__ = (
+        "_abandoned",
+        "_ccl",
+        "_devices",
+        "_forming",
+        "_groups",
+        "_installer",
+        "_requests",
+        "_scheduler",
+    )
+
+    def __init__(
+        self,
+        ccl: str | os.PathLike[str] | None,
+        devices: Devices,
+        installer: QueueInstaller,
+        requests: Requests,
+        scheduler: RankScheduler,
+    ) -> None:
+        self._ccl, self._devices, self._installer = ccl, devices, installer
+        self._requests, self._scheduler = requests, scheduler
+        self._forming: ProcessGroup | None = None
+        self._groups: dict[Worker, ProcessGroup] = {}
+        self._abandoned: list[InstalledQueues] = []
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks a group has: as many as SIPs."""
+        return self._installer.engine.spec.num_sips
+
+    def of(self, worker: Worker) -> ProcessGroup | None:
+        """The group that a rank is in."""
+        return self._groups.get(worker)
+
+    def join(self, worker: Worker) -> None:
+        """Come to the group that forms; returns when all ranks have come and every PE has its queues."""
+        if worker in self._groups:
+            raise InputError(f"{worker} has a process group already; destroy_process_group() ends it")
+        group = self._forming or self._new()
+        _check_ranks(worker, group.world_size)
+        group.members[worker.rank] = worker
+        self._forming = group
+        if len(group.members) < group.world_size:
+            self._scheduler.pass_through(group.gate)
+        else:
+            self._forming = None
+            self._clear()
+            group.queues = self._installer.install(group.algorithm, with_fabric=True)
+            group.gate.open()
+        self._groups[worker] = group
+
+    def leave(self, worker: Worker) -> None:
+        """Wait for what the rank has under way, and leave; the last one takes the queues off."""
+        group = self._groups.get(worker)
+        if group is None:
+            raise InputError(f"{worker} has no process group; init_process_group('ahbm') makes it")
+        self._requests.drain(worker)
+        del self._groups[worker]
+        group.left.add(worker.rank)
+        if len(group.left) == group.world_size and group.queues is not None:
+            self._installer.remove(group.queues)
+
+    def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
+        """These ranks have ended: groups that they did not leave are told, their queues go when somebody needs them."""
+        staying = {worker: self._groups[worker] for worker in workers if worker in self._groups}
+        self._abandoned += [group.queues for group in dict.fromkeys(staying.values()) if group.queues is not None]
+        self._groups = {worker: group for worker, group in self._groups.items() if worker not in staying}
+        self._forming = None
+        return (f"process group of {', '.join(map(str, staying))}, not destroyed",) if staying else ()
+
+    def finish(self) -> tuple[str, ...]:
+        """The program is over: take every queue off; groups that are still there are told."""
+        left = self.ended(tuple(self._groups))
+        self._installer.remove_all()
+        return left
+
+    def plan(self, algorithm: str | None, world_size: int | None) -> IpcqPlan:
+        """Install the queues of an algorithm for kernels that use them by hand."""
+        chosen = configured(algorithm, world_size, self._ccl)
+        layout = layout_of(chosen, self._installer.engine.spec)
+        self._clear()
+        return plan_of(chosen.config, layout, self._installer.install(chosen, with_fabric=False))
+
+    def _clear(self) -> None:
+        """Take off what ranks have left behind."""
+        gone, self._abandoned = self._abandoned, []
+        self._installer.remove_all(gone)
+
+    def _new(self) -> ProcessGroup:
+        spec = self._installer.engine.spec
+        algorithm = configured(None, None, self._ccl)
+        wanted = world_size_of(spec, algorithm.config)
+        if wanted != spec.num_sips:
+            raise InputError(
+                f"torch.distributed needs rank = SIP: algorithm {algorithm.config.name!r} has world_size={wanted}, "
+                f"this machine {spec.num_sips} SIPs. Ranks that are PEs are for torch.install_ipcq and raw queues"
+            )
+        if len(self._devices.selected) != spec.num_sips:
+            there = ", ".join(map(str, self._devices.selected))
+            raise InputError(
+                f"torch.distributed needs rank = SIP, all {spec.num_sips} of them; this run has SIP {there}: select all"
+            )
+        return ProcessGroup(algorithm, spec.num_sips)
+
+
+def _check_ranks(worker: Worker, world_size: int) -> None:
+    if worker.n_ranks != world_size:
+        raise InputError(
+            f"torch.distributed needs rank = SIP: {worker.n_ranks} rank{'s' if worker.n_ranks > 1 else ''} for "
+            f"{world_size} SIPs; torch.multiprocessing.spawn(fn, args, nprocs={world_size}) makes one for each"
+        )

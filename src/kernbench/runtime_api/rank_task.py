@@ -1,0 +1,103 @@
+"""A spawned rank, and what it may wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from kernbench.runtime_api.engine_api import RequestHandle
+from kernbench.runtime_api.rank_runner import RankRunner
+from kernbench.runtime_api.workers import Worker
+
+What = Callable[[], str]
+"""Says what is waited for; asked only when it has to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """What a rank waits for: until ``over``, which a completion of one of ``handles`` may make true.
+
+    ``gives_way``: it could go on at once, and lets others go first.
+    """
+
+    over: Callable[[], bool]
+    handles: tuple[RequestHandle, ...]
+    what: What
+    gives_way: bool = False
+
+
+class Gate:
+    """A place where ranks meet: those that come wait until it is opened."""
+
+    __slots__ = ("_open", "_what")
+
+    def __init__(self, what: What) -> None:
+        self._open, self._what = False, what
+
+    def open(self) -> None:
+        """Let everybody pass."""
+        self._open = True
+
+    def sleep(self) -> Sleep:
+        """The wait of one that has come."""
+        return Sleep(lambda: self._open, (), self._what)
+
+
+class RankTask:
+    """A spawned rank: its program ``function(rank, *args)``, and how far it is.
+
+    ``sleep``: what it waits for, or waited for last; None before and after. ``error``: what it raised by itself.
+    ``stopped``: whether it was ended from outside.
+    """
+
+    __slots__ = ("_runner", "ended", "error", "sleep", "stopped", "worker")
+
+    def __init__(self, worker: Worker, function: Callable[..., object], args: tuple[object, ...]) -> None:
+        self.worker = worker
+        self._runner: RankRunner[Sleep] = RankRunner(function, (worker.rank, *args))
+        self.sleep: Sleep | None = None
+        self.ended = False
+        self.stopped = False
+        self.error: BaseException | None = None
+
+    @property
+    def standing(self) -> str:
+        """For a reader: what it waits for, or that it has ended."""
+        return f"{self.worker} {'has ended' if self.sleep is None else f'waits for {self.sleep.what()}'}"
+
+    def run(self) -> None:
+        """Run it until its next wait; what it raises becomes its ``error``. An interrupt comes out."""
+        try:
+            self.sleep = self._runner.resume()
+            self.ended = self.sleep is None
+        except SystemExit as leaving:
+            # As for a process: no code, or 0, is success.
+            self._end(leaving if leaving.code else None)
+        except Exception as error:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self.ended, self.sleep, self.error = True, None, error
+        if error is not None:
+            error.__traceback__ = _of_program(error.__traceback__)
+
+    def stop(self) -> None:
+        """End it where it waits."""
+        self.ended, self.stopped, self.sleep = True, True, None
+        self._runner.stop()
+
+    def pause(self, sleep: Sleep) -> None:
+        """From inside the rank: wait."""
+        self._runner.pause(sleep)
+
+    def check(self) -> None:
+        """From inside the rank: leave it if it was stopped."""
+        self._runner.check()
+
+
+def _of_program(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames that resumed the rank: ``RankTask.run`` and ``RankRunner.resume``."""
+    for _ in range(2):
+        trace = trace.tb_next if trace is not None else None
+    return trace

@@ -1,0 +1,138 @@
+"""What queues did in a run, as far as hooks tell: messages, waits of kernels, and the credits that end them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.clock import NEVER
+from kernbench.sim_engine.hooks import OpStarted, Queued, QueueEvent, QueueWaited
+from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.queue_state import SlotReleased
+
+MessageKey = tuple[PeCoord, str, int]
+"""The PE that receives it, its queue there, the number in that queue"""
+QueueEnd = tuple[PeCoord, str]
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message that operation ``op`` sends: number ``sequence`` of queue ``direction`` of ``pe``.
+
+    It goes to the slot at ``pa``. ``queue``: the queue of ``peer`` that it arrives in, at ``arrived_ps``;
+    ``taken_ps``: its kernel has it; ``released_ps``: its slot is free; NEVER: not by now. ``posted``: it was received
+    before it came.
+    """
+
+    op: int
+    pe: PeCoord
+    direction: str
+    sequence: int
+    nbytes: int
+    peer: PeCoord
+    pa: int
+    sent_ps: int
+    line: int
+    kernel: str
+    queue: str = ""
+    arrived_ps: int = NEVER
+    taken_ps: int = NEVER
+    released_ps: int = NEVER
+    posted: bool = False
+
+
+class Took(NamedTuple):
+    """The program of ``pe`` has issued a receive, at ``time_ps``."""
+
+    pe: PeCoord
+    time_ps: int
+
+
+@dataclass(slots=True)
+class QueueLog:
+    """Subscribes to the hooks of the queues of ``machine``; the log that has it tells it of operations.
+
+    ``messages`` go by operation, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
+    ``released`` by queue end and time.
+    """
+
+    machine: Machine
+    messages: dict[int, Message] = field(default_factory=dict)
+    arrivals: dict[tuple[PeCoord, int], list[Message]] = field(default_factory=dict)
+    waits: list[QueueWaited] = field(default_factory=list)
+    credits: dict[QueueEnd, list[SlotReleased]] = field(default_factory=dict)
+    released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
+    _ended: Message | None = None
+    _posted: set[MessageKey] = field(default_factory=set)
+    _here: dict[MessageKey, Message] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.machine.hooks.queue.subscribe(self._event)
+        self.machine.hooks.queue_waited.subscribe(self.waits.append)
+        self.machine.slot_released.subscribe(self._released)
+
+    def begun(self, event: OpStarted, queued: Queued) -> None:
+        """A message is sent."""
+        assert event.pe is not None
+        command = queued.what
+        self.messages[event.op] = Message(
+            op=event.op,
+            pe=event.pe,
+            direction=command.direction,
+            sequence=queued.sequence,
+            nbytes=command.src.nbytes,
+            peer=queued.peer,
+            pa=queued.pa,
+            sent_ps=event.start_ps,
+            line=command.line,
+            kernel=event.kernel,
+        )
+
+    def ended(self, op: int) -> None:
+        """An operation is over: of a message, it is there, and its queue tells next."""
+        self._ended = self.messages.get(op)
+
+    def credit_before(self, end: QueueEnd, since_ps: int, until_ps: int) -> SlotReleased | None:
+        """The release whose credit ended a wait: the first to be there after ``since_ps``, by ``until_ps``."""
+        given = self.credits.get(end, [])
+        at = bisect_right(given, since_ps, key=_credited)
+        if at == len(given) or _credited(given[at]) > until_ps:
+            at = bisect_left(given, since_ps, key=_credited)
+        return given[at] if at < len(given) and _credited(given[at]) <= until_ps else None
+
+    def _event(self, event: QueueEvent) -> None:
+        key = (event.pe, event.direction, event.sequence)
+        if event.kind == "arrive":
+            self._arrived(key, event.time_ps)
+        elif event.kind == "recv":
+            message = self._here.get(key) if event.nbytes else None
+            if message is not None:
+                message.taken_ps = event.time_ps
+            else:
+                self._posted.add(key)
+
+    def _arrived(self, key: MessageKey, now: int) -> None:
+        message, self._ended = self._ended, None
+        if message is None:
+            return
+        message.queue, message.arrived_ps = key[1], now
+        self._here[key] = message
+        self.arrivals.setdefault((key[0], now), []).append(message)
+        if key in self._posted:
+            self._posted.remove(key)
+            message.posted, message.taken_ps = True, now
+
+    def _released(self, event: SlotReleased) -> None:
+        message = self._here.pop((event.pe, event.direction, event.sequence), None)
+        if message is not None:
+            message.released_ps = event.time_ps
+            self.released[event.pe, event.direction, event.time_ps] = message
+        if event.credited_ps is not None:
+            self.credits.setdefault((event.peer, event.peer_direction), []).append(event)
+
+
+def _credited(event: SlotReleased) -> int:
+    assert event.credited_ps is not None
+    return event.credited_ps
