@@ -22,7 +22,11 @@ SIZES = {
     "qkv-gemm-multi-pe": ("bench.m=3", "bench.width=76"),
     "matmul-composite": ("bench.m=33", "bench.k=130", "bench.n=17", "bench.epilogue=bias_gelu"),
     "attention": ("bench.heads=11", "bench.lq=9", "bench.lk=20", "bench.d=24"),
+    "tp-mlp": ("bench.tokens=5", "bench.hidden=24", "bench.ffn=48", "bench.cubes=2"),
+    "tp-block": ("bench.tokens=5", "bench.hidden=24", "bench.heads=4", "bench.ffn=48", "bench.cubes=2"),
     "va-offset-verify": ("bench.rows_per_pe=3", "bench.columns=40"),
+    "ccl-allreduce": ("bench.n_elem=33",),
+    "ipcq-allreduce": ("bench.n_elem=33",),
 }
 
 

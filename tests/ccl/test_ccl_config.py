@@ -33,7 +33,7 @@ def test_the_packaged_file_has_the_algorithms_of_the_specification() -> None:
     default = resolve_algorithm_config(cfg)
     assert default.name == "intercube_allreduce"
     assert (default.mapper, default.validator) == ("pe0_of_every_cube", "row_per_cube")
-    assert dict(default.passthrough) == {"root_cube": 15}
+    assert default.passthrough == ()
     assert resolve_algorithm_config(cfg, "tree_allreduce_7").world_size == 7
     assert resolve_algorithm_config(cfg, "ring_allreduce_hbm").buffer_kind == "hbm"
 

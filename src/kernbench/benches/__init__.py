@@ -2,20 +2,28 @@
 
 from kernbench.benches import (
     attention,
+    ccl_allreduce,
     gemm_single_pe,
+    ipcq_allreduce,
     matmul_composite,
     milestone_1h_gemm,
     qkv_gemm,
     qkv_gemm_multi_pe,
+    tp_block,
+    tp_mlp,
     va_offset_verify,
 )
 
 __all__ = [
     "attention",
+    "ccl_allreduce",
     "gemm_single_pe",
+    "ipcq_allreduce",
     "matmul_composite",
     "milestone_1h_gemm",
     "qkv_gemm",
     "qkv_gemm_multi_pe",
+    "tp_block",
+    "tp_mlp",
     "va_offset_verify",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernbench.cli.console import Json
-from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
-from kernbench.sim_engine.critical_path_model import CriticalPath, Spent
+from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, QueueWait, RunExplanation
+from kernbench.sim_engine.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.sim_engine.roofline import Roofline
 
 
@@ -27,8 +27,29 @@ def _launch(launch: LaunchExplanation) -> Json:
         "file": launch.file,
         "critical_path": _path(launch.path),
         "lines": [_line(each) for each in launch.lines],
+        "waits": [_wait(each) for each in launch.waits],
+        "kernels": [_share(each) for each in launch.pes],
         "roofline": _roofline(launch.roofline),
     }
+
+
+def _wait(each: QueueWait) -> Json:
+    return {
+        "waiting": _place(each.waiting, each.waiting_kernel),
+        "for": each.waited_for,
+        "direction": each.direction,
+        "cause": _place(each.cause, each.kernel),
+        "count": each.count,
+        "ns": each.ns,
+    }
+
+
+def _place(place: KernelPlace, kernel: str) -> Json:
+    return {"pe": list(place.pe), "request_id": place.launch_id, "kernel": kernel, "line": place.line}
+
+
+def _share(each: KernelShare) -> Json:
+    return {"pe": list(each.pe), "request_id": each.launch_id, "kernel": each.kernel, "ns": each.ns}
 
 
 def _path(path: CriticalPath) -> Json:

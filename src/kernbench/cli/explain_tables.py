@@ -10,19 +10,23 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import bar, number, show, table, text
+from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
+from kernbench.messages.requests import PeCoord
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
 from kernbench.sim_engine.critical_path_model import CriticalPath
 from kernbench.sim_engine.roofline import Bound, Roofline
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16
+MOST_WAITS = 8
 
 
 def print_explanation(console: Console, found: RunExplanation) -> None:
     """The longest launch of each name, then the run."""
     for launch in found.longest_of_each_name():
         show(console, _path(f"Launch {launch.name!r}", launch.path), _lines(launch))
+        show(console, _waits(launch), _kernels(launch))
         show(console, _bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
         _verdict(console, f"launch {launch.name!r}", launch.roofline)
     show(console, _path("Run", found.path), _bounds("Run", found.roofline), _differences(found.roofline))
@@ -58,6 +62,61 @@ def _lines(launch: LaunchExplanation) -> Table:
 
 def _busy(line: LineUse) -> str:
     return ", ".join(f"{each.engine} {each.ns:,.0f}" for each in line.busy)
+
+
+def _waits(launch: LaunchExplanation) -> Table | None:
+    """Which kernels waited for which by queues; none of them is a part of the path, what they waited for is."""
+    if not launch.waits:
+        return None
+    left = len(launch.waits) - MOST_WAITS
+    made = table(
+        f"Kernels on the path that waited for others{f', the longest {MOST_WAITS}' if left > 0 else ''}",
+        text("waiting"),
+        text("for"),
+        text("of"),
+        number("times"),
+        number("waited ns"),
+        number("of the time"),
+    )
+    for each in launch.waits[:MOST_WAITS]:
+        share = each.ns * 1000 / launch.path.ps
+        waiting = _place(each.waiting.pe, each.waiting_kernel, each.waiting.line)
+        cause = _place(each.cause.pe, each.kernel, each.cause.line)
+        made.add_row(
+            waiting,
+            f"a {each.waited_for} of queue {each.direction}",
+            cause,
+            f"{each.count:,}",
+            f"{each.ns:,.3f}",
+            f"{share:.1%}",
+        )
+    if left > 0:
+        rest = launch.waits[MOST_WAITS:]
+        ns = sum(each.ns for each in rest)
+        share = ns * 1000 / launch.path.ps
+        made.add_row("anywhere else", "", "", f"{sum(each.count for each in rest):,}", f"{ns:,.3f}", f"{share:.1%}")
+    return made
+
+
+def _place(pe: PeCoord, kernel: str, line: int) -> str:
+    where = f" line {line}" if line else ""
+    return f"{pe_name(pe)} ({kernel or 'a kernel under way'}{where})"
+
+
+def _kernels(launch: LaunchExplanation) -> Table | None:
+    """The kernels that the path goes through, when it leaves the one where it ends."""
+    if not launch.waits:
+        return None
+    made = table("Kernels that the path goes through", text("kernel"), number("ns"), number("share"), text(""))
+    for each in launch.pes[:MOST_WAITS]:
+        share = each.ns * 1000 / launch.path.ps
+        made.add_row(_place(each.pe, each.kernel, 0), f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
+    rest = launch.pes[MOST_WAITS:]
+    if rest:
+        ns = sum(each.ns for each in rest)
+        share = ns * 1000 / launch.path.ps
+        made.add_row(f"{len(rest)} others", f"{ns:,.3f}", f"{share:.1%}", bar(share))
+    return made
 
 
 def _bounds(what: str, found: Roofline) -> Table:

@@ -9,6 +9,8 @@ from typing import TypeAlias
 import rich_click as click
 
 import kernbench.benches
+from kernbench.ccl.config import load_ccl_config
+from kernbench.ccl.loading import algorithms
 from kernbench.cli.console import Json, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
 from kernbench.di.registry import REGISTRY, known_kinds
@@ -22,12 +24,14 @@ Row: TypeAlias = tuple[str, ...]
 
 
 @click.command(name="list")
+@click.option("--ccl", metavar="FILE", help="Whose algorithms.  [default: ./ccl.yaml, else the packaged file]")
 @json_option
 @debug_option
-def command(as_json: bool) -> int:
-    """Benches, parts and probe cases, one line each."""
+def command(ccl: str | None, as_json: bool) -> int:
+    """Benches, algorithms, parts and probe cases, one line each."""
     sections: dict[str, list[Row]] = {
         "benches": [(each.name, each.description) for each in known_benches()],
+        "algorithms": [(name, line.removesuffix(".")) for name, line in algorithms(load_ccl_config(ccl))],
         "components": list(_components()),
         "probe_cases": [(case.name, case.description) for case in CASES],
     }
@@ -63,8 +67,9 @@ def _print(sections: dict[str, list[Row]]) -> None:
     parts = table(
         "Parts of a machine  (topology.yaml: kind, impl)", text("kind"), text("implementation"), text("what it is")
     )
+    collectives = table("Collective algorithms  (ccl.yaml: defaults.algorithm)", text("algorithm"), text("what it is"))
     cases = table("Probe cases  (kernbench probe --case NAME)", text("case"), text("what it is"))
-    for made, rows in zip((benches, parts, cases), sections.values(), strict=True):
+    for made, rows in zip((benches, collectives, parts, cases), sections.values(), strict=True):
         for row in rows:
             made.add_row(*row)
-    show(stdout(), benches, parts, cases)
+    show(stdout(), benches, collectives, parts, cases)

@@ -7,6 +7,7 @@ import json
 import rich_click as click
 
 import kernbench.benches
+from kernbench.ccl.config import load_ccl_config
 from kernbench.cli.failures import Session, report_program_error
 from kernbench.cli.options import debug_option, json_option, topology_option
 from kernbench.cli.run_engine import Limits
@@ -44,6 +45,8 @@ BENCH_PREFIX = "bench."
 )
 @click.option("--explain", is_flag=True, help="Say where the time went: critical path, source lines, roofline.")
 @click.option("--sanitize", is_flag=True, help="Look for bytes read before they are written, races, full scratch.")
+@click.option("--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]")
+@click.option("--trace-ccl", is_flag=True, help="Print a line for every message sent and received between PEs.")
 @click.option("--out", metavar="FOLDER", help="Where an evaluation writes.  [default: results/NAME]")
 @click.option("--render-only", is_flag=True, help="Draw the figures of an evaluation again, from what it wrote.")
 @topology_option
@@ -63,6 +66,8 @@ def command(
     trace_filter: str | None,
     explain: bool,
     sanitize: bool,
+    ccl: str | None,
+    trace_ccl: bool,
     out: str | None,
     render_only: bool,
     topology: str | None,
@@ -81,8 +86,12 @@ def command(
         limits = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
         refuse_options(bench, files | limits | {"--explain": explain, "--sanitize": sanitize})
         return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
-    outputs = wanted_outputs(machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize)
-    watch = Watch(machine, bench, selector, verify, Limits(max_sim_ns, max_wall_s), outputs)
+    if ccl is not None:
+        load_ccl_config(ccl)
+    outputs = wanted_outputs(
+        machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize, trace_ccl=trace_ccl
+    )
+    watch = Watch(machine, bench, selector, verify, Limits(max_sim_ns, max_wall_s), outputs, ccl)
     watch.run(params)
     watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:

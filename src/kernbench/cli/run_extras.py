@@ -17,7 +17,7 @@ from kernbench.runtime_api.run_explanation import RunExplanation
 from kernbench.sim_engine.printing import PrintedLine
 from kernbench.sim_engine.sanitizer import Finding, Side
 
-WRONG = ("unwritten", "race")
+WRONG = ("unwritten", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
 
 

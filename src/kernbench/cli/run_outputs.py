@@ -8,6 +8,7 @@ from pathlib import Path
 import rich_click as click
 
 from kernbench import __version__
+from kernbench.ccl.diagnostics import trace_ccl
 from kernbench.cli.run_engine import RunEngine
 from kernbench.cli.run_extras import Extras
 from kernbench.common.errors import InputError
@@ -30,9 +31,12 @@ class Outputs:
     keep: TraceFilter = EVERYTHING
     explain: bool = False
     sanitize: bool = False
+    trace_ccl: bool = False
 
     def observe(self, engine: RunEngine) -> TraceLog | None:
         """Begin to observe ``engine``, as far as something wanted needs it."""
+        if self.trace_ccl:
+            trace_ccl(engine)
         if self.trace is None and not self.explain:
             return None
         links = self.trace is not None and self.keep.may_keep(LINKS)
@@ -57,7 +61,14 @@ class Outputs:
 
 
 def wanted_outputs(
-    machine: Topology, op_log: str | None, trace: str | None, keep: str | None, *, explain: bool, sanitize: bool
+    machine: Topology,
+    op_log: str | None,
+    trace: str | None,
+    keep: str | None,
+    *,
+    explain: bool,
+    sanitize: bool,
+    trace_ccl: bool,
 ) -> Outputs:
     """The outputs that options ask for. InputError for a file that cannot be written and for a filter without sense."""
     if keep is not None and trace is None:
@@ -68,6 +79,7 @@ def wanted_outputs(
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
         explain=explain,
         sanitize=sanitize,
+        trace_ccl=trace_ccl,
     )
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from kernbench.cli.console import bar, facts, number, show, table, text
 from kernbench.cli.run_extras import Extras, print_extras
 from kernbench.common.config import ConfigModel
-from kernbench.common.ids import cube_part
+from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.comparison import Comparison
@@ -21,6 +21,7 @@ from kernbench.sim_engine.statistics import Share
 from kernbench.topology.builder import Topology
 
 SMALLEST_SHARE = 0.005
+MOST_QUEUES = 8
 PHASES = {
     "launch": "launch: kernels",
     "h2d": "h2d: host to device",
@@ -34,7 +35,7 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHead:
-    """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED."""
+    """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED, ``said`` its own line."""
 
     bench: str
     device: str
@@ -46,6 +47,7 @@ class RunHead:
     skipped: int
     cleanup: CleanupReport = field(default_factory=CleanupReport)
     error: Exception | None = None
+    said: str = ""
 
     @property
     def leaks(self) -> tuple[LeakedMemory, ...]:
@@ -67,13 +69,15 @@ def print_run(
     show(console, facts("Run", _about(machine, head)), _phases(head))
     for launch in report.launches:
         show(console, _launch(launch))
-    show(console, _engines(report), _links(report), facts("Traffic", _traffic(report)))
+    show(console, _engines(report), _links(report), _queues(report), facts("Traffic", _traffic(report)))
     if extras is not None:
         print_extras(console, extras)
     if report.under_way:
         console.print(f"under way when it ended: {_some(report.under_way)}", style="yellow", soft_wrap=True)
     for line, style in _verdict(head):
         console.print(line, style=style, soft_wrap=True)
+    if head.said:
+        console.print(head.said, style="bold", soft_wrap=True, markup=False)
     simulated = f"{format_ns(head.summary.sim_ns)} simulated, {report.events:,} events"
     console.print(f"{head.status}  {head.bench}: {simulated}", style=_colour(head.status), soft_wrap=True)
 
@@ -190,11 +194,27 @@ def _links(report: RunReport) -> Table:
     return made
 
 
+def _queues(report: RunReport) -> Table:
+    made = table(
+        "Queues of the PEs that sent most",
+        text("PE"),
+        *(number(name) for name in ("messages", "bytes", "busy ns")),
+        text("by queue"),
+    )
+    for each in sorted(report.queues, key=lambda each: -each.nbytes)[:MOST_QUEUES]:
+        by_queue = ", ".join(f"{use.direction} {use.messages:,} ({format_size(use.nbytes)})" for use in each.sent)
+        made.add_row(pe_name(each.pe), f"{each.messages:,}", format_size(each.nbytes), f"{each.busy_ns:,.3f}", by_queue)
+    return made
+
+
 def _traffic(report: RunReport) -> Iterator[tuple[str, str]]:
     traffic = report.traffic
     yield "HBM", f"{format_size(traffic.hbm_in)} in, {format_size(traffic.hbm_out)} out (headers included)"
     ways = f"{format_size(traffic.to_machine)} to the machine, {format_size(traffic.from_machine)} from it"
     yield "host link", f"{ways}, {traffic.host_utilisation:.1%} busy"
+    if report.queues:
+        messages, nbytes = (sum(each) for each in zip(*((q.messages, q.nbytes) for q in report.queues), strict=True))
+        yield "queues", f"{messages:,} messages, {format_size(nbytes)}, sent by {len(report.queues)} PEs"
     yield "events", f"{report.events:,} for {report.transfers:,} transfers; {report.records:,} records in the op-log"
 
 
@@ -212,6 +232,8 @@ def _verdict(head: RunHead) -> Iterator[tuple[str, str]]:
         yield _unverified(head), "yellow"
     for leak in head.leaks:
         yield f"leaked: {leak}", "yellow"
+    for left in head.cleanup.left:
+        yield f"left behind: {left}", "yellow"
 
 
 def _unverified(head: RunHead) -> str:

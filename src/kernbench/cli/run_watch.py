@@ -34,6 +34,7 @@ class Watch:
     verify: bool
     limits: Limits
     outputs: Outputs
+    ccl: str | None = None
     engine: RunEngine | None = None
     log: TraceLog | None = None
     context: RuntimeContext[Any] | None = None
@@ -53,6 +54,7 @@ class Watch:
                     engine_factory=self._make_engine,
                     params=chosen,
                     verify=self.verify,
+                    ccl=self.ccl,
                 )
         except KeyboardInterrupt:
             if self.engine is None:
@@ -105,6 +107,7 @@ class Watch:
                 skipped=result.skipped_comparisons,
                 cleanup=result.cleanup,
                 error=result.error,
+                said=result.value if isinstance(result.value, str) else "",
             )
         context = self.context
         testing = context.testing if context is not None else None

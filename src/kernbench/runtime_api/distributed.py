@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
+from kernbench.ccl.config import AlgorithmConfig
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.collectives import Collectives, Member
 from kernbench.runtime_api.layout import TensorLayout
@@ -41,6 +42,11 @@ class Distributed:
     def __init__(self, groups: ProcessGroups, collectives: Collectives, requests: Requests, workers: Workers) -> None:
         self._groups, self._collectives = groups, collectives
         self._requests, self._workers = requests, workers
+
+    @property
+    def algorithm(self) -> AlgorithmConfig:
+        """What all_reduce does, as ccl.yaml configures it, for tensors whose layout it accepts."""
+        return self._groups.configured().config
 
     def init_process_group(
         self,

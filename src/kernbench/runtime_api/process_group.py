@@ -193,6 +193,10 @@ class ProcessGroups:
         self._installer.remove_all()
         return left
 
+    def configured(self) -> Algorithm:
+        """What ccl.yaml says all-reduce is to be done by."""
+        return configured(None, None, self._ccl)
+
     def plan(self, algorithm: str | None, world_size: int | None) -> IpcqPlan:
         """Install the queues of an algorithm for kernels that use them by hand."""
         chosen = configured(algorithm, world_size, self._ccl)
@@ -207,7 +211,7 @@ class ProcessGroups:
 
     def _new(self) -> ProcessGroup:
         spec = self._installer.engine.spec
-        algorithm = configured(None, None, self._ccl)
+        algorithm = self.configured()
         wanted = world_size_of(spec, algorithm.config)
         if wanted != spec.num_sips:
             raise InputError(

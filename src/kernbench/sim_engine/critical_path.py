@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,10 +28,14 @@ class PathFinder:
     _histories: dict[PeCoord, PeHistory] = field(default_factory=dict)
     _windows: KernelWindows = field(init=False)
     _sends: dict[int, Work] = field(default_factory=dict)
+    _done: list[RequestHandle] = field(default_factory=list)
+    _by_id: dict[int, RequestHandle] = field(default_factory=dict)
     _known: dict[int, CriticalPath] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._windows = kernel_windows(self.handles)
+        self._by_id = {each.request_id: each for each in self.handles}
+        self._done = sorted((each for each in self.handles if each.done), key=lambda each: (_ended(each), _began(each)))
         messages = self.log.queues.messages
         self._sends = {work.op: work for work in self.log.works if work.op in messages} if messages else {}
         self._control = index_control(self.log.control())
@@ -46,38 +51,53 @@ class PathFinder:
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """The path between two times: from request to request, each submitted when the one before had ended."""
         chain = Chain(begin_ps, end_ps)
-        done = sorted((h for h in self.handles if h.done and h.ended_ps <= end_ps), key=lambda h: h.ended_ps)
-        while done and chain.at_ps > begin_ps:
-            last = done[-1]
-            latest = [h for h in done if h.ended_ps == last.ended_ps]
-            # The host program takes no time: what was submitted last was submitted because of what ended then.
-            chosen = max(latest, key=lambda h: h.submitted_ps)
-            chain.back_to(chosen.ended_ps, Part.HOST_WAIT)
-            chain.follow(self.of_request(chosen))
-            done = [h for h in done if h.ended_ps <= chain.at_ps and h is not chosen]
-        chain.back_to(begin_ps, Part.HOST_WAIT)
+        self._through_requests(chain)
         return chain.finish(begin_ps, end_ps)
 
     def _walk(self, handle: RequestHandle) -> CriticalPath:
         chain = Chain(handle.submitted_ps, handle.ended_ps)
+        self._through(chain, handle)
+        # Where it has come to another request: that was submitted later, because of what had ended then.
+        self._through_requests(chain)
+        return chain.finish(handle.submitted_ps, handle.ended_ps, handle.request_id)
+
+    def _through_requests(self, chain: Chain) -> None:
+        """From request to request to the begin of the chain. The host program takes no time."""
+        last = bisect_right(self._done, chain.at_ps, key=_ended)
+        while last and chain.at_ps > chain.floor_ps:
+            last -= 1
+            # Of what ended then, that which was submitted last is why the host went on.
+            chosen = self._done[last]
+            chain.back_to(chosen.ended_ps, Part.HOST_WAIT)
+            self._through(chain, chosen)
+            last = min(last, bisect_right(self._done, chain.at_ps, key=_ended))
+        chain.back_to(chain.floor_ps, Part.HOST_WAIT)
+
+    def _through(self, chain: Chain, handle: RequestHandle) -> None:
+        """From the end of a request to its submission, or to that of a launch whose kernel it waited for."""
+        came_to = self._causes(chain, handle)
+        chain.back_to(came_to.submitted_ps, Part.WAIT)
+
+    def _causes(self, chain: Chain, handle: RequestHandle) -> RequestHandle:
+        """Towards the submission of a request, which is returned."""
         report = walk_up(chain, self._control, handle.request_id)
         if report is None:
             part = Part.RAW if isinstance(handle.msg, PeDmaMsg) else Part.HOST_TRANSFER
             chain.back_to(handle.submitted_ps, part)
         elif isinstance(handle.msg, KernelLaunchMsg):
-            self._walk_launch(chain, handle, report)
+            return self._walk_launch(chain, handle, report)
         else:
             waiting = Part.FILL if isinstance(handle.msg, MemoryWriteMsg) else Part.DOWN
             order = self._control.order_at(report.src, handle.request_id, chain.at_ps)
             if order is not None:
                 walk_down(chain, self._control, order, waiting)
-        return chain.finish(handle.submitted_ps, handle.ended_ps, handle.request_id)
+        return handle
 
-    def _walk_launch(self, chain: Chain, handle: RequestHandle, report: Handled) -> None:
+    def _walk_launch(self, chain: Chain, handle: RequestHandle, report: Handled) -> RequestHandle:
         reports = handle.outcome.reports if handle.outcome is not None else ()
         pe = next((each.pe for each in reports if pe_part(*each.pe, "pe_cpu") == report.src), None)
         if pe is None:
-            return
+            return handle
         walk = KernelWalk(
             machine=self.log.machine,
             histories=self._histories,
@@ -93,8 +113,7 @@ class PathFinder:
         first = self._windows.reports.get((walk.launch_id, walk.pe))
         if first is not None and chain.at_ps > chain.floor_ps:
             self._before_kernel(chain, walk.launch_id, first)
-        if walk.launch_id != handle.request_id:  # the host had not submitted that one yet
-            chain.back_to(chain.floor_ps, Part.HOST_WAIT)
+        return self._by_id.get(walk.launch_id, handle)
 
     def _before_kernel(self, chain: Chain, request_id: int, report: PeReport) -> None:
         """The orders: a PE starts with the others, or late because it was busy or got its order late."""
@@ -108,3 +127,11 @@ class PathFinder:
             waiting = Part.COMMON_START
         if order is not None:
             walk_down(chain, self._control, order, waiting)
+
+
+def _ended(handle: RequestHandle) -> int:
+    return handle.ended_ps
+
+
+def _began(handle: RequestHandle) -> int:
+    return handle.submitted_ps

@@ -188,13 +188,6 @@ class Chain:
             self.steps.append(Step(part, when, self.at_ps, pe, line, -1 if pe is None else self.launch_id))
             self.at_ps = when
 
-    def follow(self, path: CriticalPath) -> None:
-        """Go back along the steps of another path."""
-        for step in reversed(path.steps):
-            self.launch_id = step.launch_id
-            self.back_to(step.start_ps, step.part, step.pe, step.line)
-        self.hops += (hop for hop in reversed(path.hops) if hop.end_ps > self.floor_ps)
-
     def finish(self, start_ps: int, end_ps: int, launch_id: int = -1) -> CriticalPath:
         """The path, whose sum is exact by construction: what is missing at its begin is waiting."""
         self.back_to(start_ps, Part.WAIT)

@@ -31,7 +31,18 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     if not waits:
         return SimulationDeadlock("\n".join(lines))
     queues = {_place(part): part.queue_pairs for part in parts}
-    return IpcqDeadlock("\n".join([*lines, *queue_lines(waits, queues), *dump_lines(queues, machine.addresses)]))
+    return IpcqDeadlock("\n".join([*lines, *queue_lines(waits, queues), *_dump(waits, queues, machine.addresses)]))
+
+
+def _dump(waits: Waits, queues: Queues, addresses: AddressMap) -> list[str]:
+    """The pointers of the queues that have to do with a deadlock: a machine may have thousands that are empty."""
+    told = {
+        pe: {name: pair for name, pair in pairs.items() if pe in waits or not pair.settled}
+        for pe, pairs in queues.items()
+    }
+    left_out = sum(len(pairs) for pairs in queues.values()) - sum(len(pairs) for pairs in told.values())
+    rest = [f"  and {left_out} queue pairs of PEs that wait for none, all empty"] if left_out else []
+    return [*dump_lines(told, addresses), *rest]
 
 
 def _place(part: QueuePart) -> PeCoord:

@@ -92,9 +92,7 @@ class QueueWatch:
                 if not access.writes:
                     yield from self._of_access(access, slots, index)
 
-    def _of_access(
-        self, access: Access, slots: dict[int, list[Message]], index: ExtentIndex[int]
-    ) -> Iterator[Misuse]:
+    def _of_access(self, access: Access, slots: dict[int, list[Message]], index: ExtentIndex[int]) -> Iterator[Misuse]:
         met = {pa for low, high in bounds(access.operand) for pa in index.find(low, high)}
         for pa in sorted(met):
             found = self._judge(access, slots[pa])
@@ -107,7 +105,7 @@ class QueueWatch:
         messages = [each for each in messages if not each.arrived_ps <= removed <= access.start_ps]
         if any(each.taken_ps <= access.start_ps and access.end_ps <= each.released_ps for each in messages):
             return None
-        had = [each for each in messages if each.taken_ps <= access.end_ps]
+        had = [each for each in messages if each.taken_ps <= access.start_ps]
         others = [each for each in messages if each not in had and each.arrived_ps <= access.end_ps]
         touched = [(each.pa, each.pa + each.nbytes) for each in (*had, *others)]
         reads = bounds(access.operand)

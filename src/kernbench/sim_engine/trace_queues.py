@@ -22,8 +22,8 @@ class Message:
     """A message that operation ``op`` sends: number ``sequence`` of queue ``direction`` of ``pe``.
 
     It goes to the slot at ``pa``. ``queue``: the queue of ``peer`` that it arrives in, at ``arrived_ps``;
-    ``taken_ps``: its kernel has it; ``released_ps``: its slot is free; NEVER: not by now. ``posted``: it was received
-    before it came.
+    ``taken_ps``: its kernel has it; ``released_ps``: its slot is free; NEVER: not by now. ``posted``: when it came, a
+    receive ended that had been posted. ``epoch`` counts how often the queue has begun anew.
     """
 
     op: int
@@ -41,6 +41,7 @@ class Message:
     taken_ps: int = NEVER
     released_ps: int = NEVER
     posted: bool = False
+    epoch: int = 0
 
 
 class Took(NamedTuple):
@@ -66,6 +67,8 @@ class QueueLog:
     released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
     _ended: Message | None = None
     _posted: set[MessageKey] = field(default_factory=set)
+    _epochs: dict[QueueEnd, int] = field(default_factory=dict)
+    _heads: dict[QueueEnd, tuple[int, int]] = field(default_factory=dict)
     _here: dict[MessageKey, Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,6 +80,9 @@ class QueueLog:
         """A message is sent."""
         assert event.pe is not None
         command = queued.what
+        end = (event.pe, command.direction)
+        if queued.sequence == 0:
+            self._epochs[end] = self._epochs.get(end, 0) + 1
         self.messages[event.op] = Message(
             op=event.op,
             pe=event.pe,
@@ -88,6 +94,7 @@ class QueueLog:
             sent_ps=event.start_ps,
             line=command.line,
             kernel=event.kernel,
+            epoch=self._epochs.get(end, 0),
         )
 
     def ended(self, op: int) -> None:
@@ -106,12 +113,12 @@ class QueueLog:
         key = (event.pe, event.direction, event.sequence)
         if event.kind == "arrive":
             self._arrived(key, event.time_ps)
-        elif event.kind == "recv":
-            message = self._here.get(key) if event.nbytes else None
+        elif event.kind == "recv" and event.nbytes:
+            message = self._here.get(key)
             if message is not None:
                 message.taken_ps = event.time_ps
-            else:
-                self._posted.add(key)
+        elif event.kind == "recv":
+            self._posted.add(key)
 
     def _arrived(self, key: MessageKey, now: int) -> None:
         message, self._ended = self._ended, None
@@ -120,9 +127,19 @@ class QueueLog:
         message.queue, message.arrived_ps = key[1], now
         self._here[key] = message
         self.arrivals.setdefault((key[0], now), []).append(message)
-        if key in self._posted:
-            self._posted.remove(key)
-            message.posted, message.taken_ps = True, now
+        self._move_head(message, now)
+
+    def _move_head(self, message: Message, now: int) -> None:
+        """Messages are there in order: one that comes early waits for those before it, and with it its receive."""
+        end = (message.peer, message.queue)
+        epoch, head = self._heads.get(end, (0, 0))
+        head = head if epoch == message.epoch else 0
+        while (found := self._here.get((*end, head))) is not None and found.epoch == message.epoch:
+            if (*end, head) in self._posted:
+                self._posted.remove((*end, head))
+                found.taken_ps, message.posted = now, True
+            head += 1
+        self._heads[end] = message.epoch, head
 
     def _released(self, event: SlotReleased) -> None:
         message = self._here.pop((event.pe, event.direction, event.sequence), None)

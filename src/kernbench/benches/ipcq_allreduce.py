@@ -1,0 +1,60 @@
+"""All-reduce on raw queues: one driver installs them and launches the algorithm's kernel."""
+
+from __future__ import annotations
+
+from pydantic import PositiveInt
+
+from kernbench.benches.all_reduce import Contribution, rows_on, verdict
+from kernbench.benches.operands import FloatName
+from kernbench.ccl.install import IpcqPlan
+from kernbench.ccl.loading import load_algorithm
+from kernbench.common.config import ConfigModel
+from kernbench.common.errors import InputError
+from kernbench.messages.requests import PeCoord
+from kernbench.runtime_api.bench_registry import bench
+from kernbench.runtime_api.context import RuntimeContext
+
+
+class IpcqAllReduceParams(ConfigModel):
+    """``algorithm`` of ccl.yaml over ``world_size`` ranks (None: as it says), ``n_elem`` elements for each PE."""
+
+    algorithm: str = "ring_allreduce_tcm"
+    world_size: PositiveInt | None = 8
+    n_elem: PositiveInt = 1024
+    dtype: FloatName = "f32"
+
+
+@bench("ipcq-allreduce", "an all-reduce of ccl.yaml on raw queues, PEs or SIPs as ranks", params=IpcqAllReduceParams)
+def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
+    """PE number i that takes part contributes i+1 to every element."""
+    p = torch.params
+    plan = torch.install_ipcq(algorithm=p.algorithm, world_size_override=p.world_size)
+    if plan.world_size > 1 and not plan.queues.edges:
+        raise InputError(f"algorithm {p.algorithm!r} has no queues of its own (topology none): try ccl-allreduce")
+    algorithm = load_algorithm(plan.config)
+    args = algorithm.args_for(torch.topology, n_elem=p.n_elem, dtype=p.dtype)
+    pes = sorted(pe for members in plan.rank_pes for pe in members)
+    made = [_contributions(torch, plan, pes, sip) for sip in sorted({pe[0] for pe in pes})]
+    torch.launch("allreduce", algorithm.kernel, [each.tensor for each in made], *args)
+    line = verdict(torch, plan.config.name, plan.world_size, made)
+    torch.uninstall_ipcq(plan)
+    return line
+
+
+def _contributions(
+    torch: RuntimeContext[IpcqAllReduceParams], plan: IpcqPlan, pes: list[PeCoord], sip: int
+) -> Contribution:
+    """A row for each PE of a SIP that takes part."""
+    p = torch.params
+    own = [pe for pe in pes if pe[0] == sip]
+    rows, policy = rows_on(own)
+    if rows != len(own):
+        raise InputError(
+            f"world_size={plan.world_size}: {len(own)} PEs of SIP {sip} take part, which fill no whole cubes; "
+            f"use up to {torch.topology.pes_per_cube} ranks or a multiple of that"
+        )
+    torch.ahbm.set_device(sip)
+    tensor = torch.empty(rows, p.n_elem, dtype=p.dtype, dp=policy, name=f"t{sip}")
+    for row, pe in enumerate(own):
+        tensor[row] = pes.index(pe) + 1
+    return Contribution(tensor, len(pes) * (len(pes) + 1) / 2)
