@@ -27,7 +27,7 @@ from kernbench.messages.requests import (
     PeCoord,
     TensorArg,
 )
-from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.engine import GraphEngine, RequestHandle
 from kernbench.sim_engine.queue_state import queue_pairs_of
 from kernbench.topology.builder import Topology, resolve_topology
 
@@ -105,8 +105,10 @@ class Collective:
     slot_size: int = 4096
     kind: Any = "tcm"
     watch: Callable[[GraphEngine], object] = lambda engine: None
+    started: Callable[[GraphEngine], object] = lambda engine: None
     enable_data: bool = True
     engine: GraphEngine | None = field(default=None, init=False)
+    handles: list[RequestHandle] = field(default_factory=list, init=False)
 
     @property
     def sips(self) -> list[int]:
@@ -140,6 +142,7 @@ class Collective:
         settings = QueueSettings(n_slots=self.n_slots, slot_size=self.slot_size, buffer_kind=self.kind)
         install_edges(engine, self.edges, settings)
         placed = [_place(engine, shards, f"t{i}") for i, shards in enumerate(self.tensors)]
+        self.started(engine)
         name = getattr(self.kernel, "__name__", "kernel")
         handles = [
             engine.submit(
@@ -153,6 +156,7 @@ class Collective:
         ]
         for handle in handles:
             engine.wait(handle)
+        self.handles = handles
         engine.drain()
         for pe in self.pes:
             for pair in queue_pairs_of(engine, pe).values():

@@ -4,32 +4,101 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from algorithm_support import algorithm, all_reduce, small
+from algorithm_support import Collective, algorithm, all_reduce, small
 
 from kernbench.sim_engine.hooks import QueueEvent
 
 RANKS = 8
 LINK_GBS = 256.0
+MATH_GBS = 256.0
+HBM_GBS = 204.8
+
+
+def collective(nbytes: int, name: str) -> Collective:
+    """An all-reduce over the PEs of a cube, timing only."""
+    run = all_reduce(algorithm(name, "ring_1d", RANKS), small(), lambda pe: np.zeros(nbytes // 4, np.float32))
+    run.enable_data = False
+    return run
 
 
 def span_ns(nbytes: int, name: str = "ring_allreduce_rs_ag") -> float:
     """From the first send to the last arrival."""
-    run = all_reduce(algorithm(name, "ring_1d", RANKS), small(), lambda pe: np.zeros(nbytes // 4, np.float32))
+    return span_of(collective(nbytes, name))
+
+
+def span_of(run: Collective) -> float:
+    """From the first send to the last arrival."""
     events: list[QueueEvent] = []
     run.watch = lambda engine: engine.machine.hooks.queue.subscribe(events.append)
-    run.enable_data = False
     run.on_machine()
     sent = min(e.time_ps for e in events if e.kind == "send")
     return (max(e.time_ps for e in events if e.kind == "arrive") - sent) / 1000
 
 
-@pytest.mark.slow
+MIB = 1 << 20
+
+
+def alpha_ns(name: str, steps: int) -> float:
+    """The time of a step without its bytes, by an exchange of 8 bytes."""
+    return span_ns(RANKS * 8 if name == "ring_allreduce_rs_ag" else 8, name) / steps
+
+
 def test_a_ring_of_large_parts_runs_at_four_fifths_of_its_bandwidth() -> None:
-    alpha = span_ns(RANKS * 4) / (2 * (RANKS - 1))
-    nbytes = 1 << 20
-    ideal = 2 * (RANKS - 1) / RANKS * nbytes / LINK_GBS + 2 * (RANKS - 1) * alpha
-    assert span_ns(nbytes) <= ideal / 0.8
+    """2(n-1)/n S / min(link, MATH) + 2(n-1) alpha."""
+    steps = 2 * (RANKS - 1)
+    ideal = steps / RANKS * MIB / min(LINK_GBS, MATH_GBS) + steps * alpha_ns("ring_allreduce_rs_ag", steps)
+    assert 0.8 <= ideal / span_ns(MIB) <= 1
+
+
+def test_the_plain_ring_moves_everything_everywhere() -> None:
+    """(n-1) S / min(link, MATH) + (n-1) alpha."""
+    nbytes, steps = MIB // 4, RANKS - 1
+    ideal = steps * nbytes / min(LINK_GBS, MATH_GBS) + steps * alpha_ns("ring_allreduce", steps)
+    assert 0.8 <= ideal / span_ns(nbytes, "ring_allreduce") <= 1
 
 
 def test_small_messages_cost_their_latency_only() -> None:
     assert span_ns(RANKS * 4) < 2 * (RANKS - 1) * 20
+
+
+def test_a_tensor_in_memory_is_loaded_before_and_stored_behind() -> None:
+    """The kernel takes at least the span of its messages, and the load and the store of its data at HBM speed."""
+    nbytes = MIB // 2
+    run = collective(nbytes, "ring_allreduce_rs_ag")
+    span = span_of(run)
+    assert run.engine is not None
+    kernel = max(run.engine.get_completion(run.handles[0])[1].pe_exec_ns.values())
+    moved = 2 * nbytes / HBM_GBS
+    assert span + moved <= kernel <= 1.25 * (span + moved)
+
+
+@pytest.mark.parametrize(
+    "cubes", [pytest.param("2x2", id="32 PEs"), pytest.param("4x4", id="128 PEs", marks=pytest.mark.slow)]
+)
+def test_a_message_of_a_ring_costs_at_most_ten_events(cubes: str) -> None:
+    """Everything counted: messages, sums, launch, load and store; 64 bytes a tile."""
+    machine = small(cubes=cubes)
+    ranks = machine.spec.num_pes
+    run = all_reduce(algorithm("ring_allreduce", "ring_1d", ranks), machine, lambda pe: np.zeros(16, np.float32))
+    run.enable_data = False
+    before: list[int] = []
+    run.started = lambda engine: before.append(engine.n_events)
+    run.on_machine()
+    assert run.engine is not None
+    assert (run.engine.n_events - before[0]) / (ranks * (ranks - 1)) <= 10
+
+
+@pytest.mark.parametrize("name", ["ring_allreduce", "ring_allreduce_rs_ag"])
+def test_more_slots_give_the_same_numbers_and_are_never_slower(name: str) -> None:
+    rng = np.random.default_rng(5)
+    data = {pe: rng.standard_normal(6000).astype(np.float32) for pe in range(RANKS)}
+    times: list[float] = []
+    numbers: list[bytes] = []
+    for n_slots in (2, 3, 4, 8, 16):
+        run = all_reduce(algorithm(name, "ring_1d", RANKS, n_slots=n_slots), small(), lambda pe: data[pe[2]])
+        (shards,) = run.on_machine()
+        assert run.engine is not None
+        numbers.append(b"".join(x.tobytes() for _, x in shards.values()))
+        times.append(max(run.engine.get_completion(run.handles[0])[1].pe_exec_ns.values()))
+    assert len(set(numbers)) == 1
+    assert times == sorted(times, reverse=True)
