@@ -5,10 +5,12 @@ from types import MappingProxyType
 
 from kernbench.common.errors import UnknownNameError
 from kernbench.kernels.attention import attention
-from kernbench.kernels.copy import offset_copy
+from kernbench.kernels.copy import offset_copy, shards_to_rows, strided_copy
 from kernbench.kernels.elementwise import add, elementwise, elementwise_composite, mul, silu_mul
+from kernbench.kernels.embedding import embedding_one_hot, embedding_rows
 from kernbench.kernels.gemm import gemm_columns, gemm_composite, gemm_simple
 from kernbench.kernels.layernorm import layernorm, rmsnorm
+from kernbench.kernels.linear import add_bias, linear
 from kernbench.kernels.mlp import mlp
 from kernbench.kernels.qkv import qkv_composite, qkv_projection
 from kernbench.kernels.softmax import softmax
@@ -18,21 +20,27 @@ __all__ = ["BUILTIN_KERNELS", "builtin_kernel"]
 BUILTIN_KERNELS: MappingProxyType[str, Callable[..., None]] = MappingProxyType(
     {
         "builtin.add": add,
+        "builtin.add_bias": add_bias,
         "builtin.attention": attention,
         "builtin.elementwise": elementwise,
         "builtin.elementwise_composite": elementwise_composite,
+        "builtin.embedding_one_hot": embedding_one_hot,
+        "builtin.embedding_rows": embedding_rows,
         "builtin.gemm": gemm_simple,
         "builtin.gemm_columns": gemm_columns,
         "builtin.gemm_composite": gemm_composite,
         "builtin.layernorm": layernorm,
+        "builtin.linear": linear,
         "builtin.mlp": mlp,
         "builtin.mul": mul,
         "builtin.offset_copy": offset_copy,
         "builtin.qkv": qkv_projection,
         "builtin.qkv_composite": qkv_composite,
         "builtin.rmsnorm": rmsnorm,
+        "builtin.shards_to_rows": shards_to_rows,
         "builtin.silu_mul": silu_mul,
         "builtin.softmax": softmax,
+        "builtin.strided_copy": strided_copy,
     }
 )
 

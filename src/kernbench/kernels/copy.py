@@ -1,6 +1,9 @@
 """Copies by address arithmetic: what a kernel sees of a sharded tensor."""
 
+from math import prod
 from typing import Any
+
+from kernbench.kernels.shares import blocks, share
 
 
 def offset_copy(src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: Any, block: int = 65536, *, tl: Any) -> None:
@@ -13,3 +16,41 @@ def offset_copy(src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: Any, blo
     for first in range(0, n, block):
         at = base + first * item
         tl.store(dst_ptr + at, tl.load(src_ptr + at, min(block, n - first), dtype))
+
+
+def strided_copy(
+    src_ptr: int,
+    dst_ptr: int,
+    shape: tuple[int, ...],
+    src_strides: tuple[int, ...],
+    dst_strides: tuple[int, ...],
+    dtype: Any,
+    src_offset: int = 0,
+    dst_offset: int = 0,
+    block: int = 65536,
+    *,
+    tl: Any,
+) -> None:
+    """An array of ``shape`` from one place to another; strides and offsets in bytes.
+
+    The first axis is split over programs; at most ``block`` elements move at a time, and at least one of that axis.
+    """
+    first, mine = share(shape[0], tl)
+    for at, count in blocks(mine, max(1, block // prod(shape[1:])), first):
+        part = (count, *shape[1:])
+        values = tl.load(src_ptr + src_offset + at * src_strides[0], part, dtype, strides=src_strides)
+        tl.store(dst_ptr + dst_offset + at * dst_strides[0], values, strides=dst_strides)
+
+
+def shards_to_rows(src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_bytes: int, dtype: Any, *, tl: Any) -> None:
+    """Every program takes its own shards of a matrix to where they belong in one that is row-major.
+
+    ``shards``: six numbers for each, (cube, PE, offset_bytes, rows, columns, offset_bytes in the result), whose rows
+    have ``row_bytes``.
+    """
+    here, item = (tl.program_id(1), tl.program_id(0)), tl.itemsize(dtype)
+    for at in range(0, len(shards), 6):
+        cube, pe, src, rows, columns, dst = shards[at : at + 6]
+        if (cube, pe) == here:
+            values = tl.load(src_ptr + src, (rows, columns), dtype)
+            tl.store(dst_ptr + dst, values, strides=(row_bytes, item))

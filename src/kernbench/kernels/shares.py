@@ -11,8 +11,8 @@ def share(n: int, tl: Any, split: bool = True) -> tuple[int, int]:
     """
     if not split:
         return 0, n
-    cube_first, in_cube = _part(n, tl.num_programs(1), tl.program_id(1))
-    first, count = _part(in_cube, tl.num_programs(0), tl.program_id(0))
+    cube_first, in_cube = part(n, tl.num_programs(1), tl.program_id(1))
+    first, count = part(in_cube, tl.num_programs(0), tl.program_id(0))
     return cube_first + first, count
 
 
@@ -22,7 +22,7 @@ def blocks(n: int, size: int, first: int = 0) -> Iterator[tuple[int, int]]:
         yield first + at, min(size, n - at)
 
 
-def _part(n: int, parts: int, which: int) -> tuple[int, int]:
+def part(n: int, parts: int, which: int) -> tuple[int, int]:
     """First and number of elements of part ``which``: the first ``n % parts`` parts have one more."""
     size, more = divmod(n, parts)
     return which * size + min(which, more), size + (which < more)

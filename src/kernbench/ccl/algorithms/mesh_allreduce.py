@@ -49,4 +49,5 @@ def _all_reduce(data: Parts, row: Ring, column: Ring, messages: Messages, tl: An
     phases = [phase for phase in ((row, by_row), (column, by_column)) if phase[0].size > 1]
     for phase in phases:
         contributions = w * h if phase is phases[-1] else 1
+        data.settle(tl)
         all_reduce_parts(*phase, data.values, messages, contributions, tl)

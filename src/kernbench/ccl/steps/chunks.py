@@ -69,9 +69,14 @@ class Parts:
             for i in self.parts[part]:
                 ptr, count = self.places[i]
                 self.values[i] = tl.load(ptr, count, messages.dtype)
+        self.settle(tl)
+
+    def settle(self, tl: Any) -> None:
+        """Wait until every value is there."""
         for x in self.values:
             tl.wait(x)
 
     def store(self, tl: Any) -> None:
-        """Write everything back."""
+        """Write everything back, once all of it is there: stores would share the link with messages."""
+        self.settle(tl)
         store_all(self.places, self.values, tl)

@@ -31,7 +31,7 @@ class SipRing(NamedTuple):
         return (self.ring.place - self.place_of(rank)) % self.ring.size
 
     def slots(self) -> list[int]:
-        """For each place, which block of a tensor with one for every rank is its rank's: blocks are in order of rank."""
+        """For each place, which block of a tensor with one for every rank is its rank's: they are in order of rank."""
         ranks = sorted(self.order)
         return [ranks.index(rank) for rank in self.order]
 

@@ -1,0 +1,91 @@
+"""A transformer block over all SIPs: heads of attention and the MLP split over ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import PositiveInt
+
+from kernbench.benches import attention
+from kernbench.benches.operands import FloatName, normal_data
+from kernbench.benches.parallel import check_ranks, on_every_rank, over_cubes
+from kernbench.benches.tp_mlp import mlp_reference, mlp_weights
+from kernbench.common.config import ConfigModel
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.bench_registry import bench
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.tp.block import AttentionWeights, BlockWeights, TransformerBlock
+
+
+class TpBlockParams(ConfigModel):
+    """``tokens`` of ``hidden`` features, ``heads``, ``ffn`` features inside the MLP; GPT-2 has 768, 12 and 3072.
+
+    Each SIP works with the PEs of its first ``cubes``.
+    """
+
+    tokens: PositiveInt = 32
+    hidden: PositiveInt = 128
+    heads: PositiveInt = 8
+    ffn: PositiveInt = 512
+    causal: bool = True
+    cubes: PositiveInt = 1
+    dtype: FloatName = "f16"
+
+
+@bench("tp-block", "transformer block over all SIPs, two all-reduces", params=TpBlockParams)
+def run(torch: RuntimeContext[TpBlockParams]) -> None:
+    """y = x + attention(norm(x)); y + mlp(norm(y)), the same on every rank."""
+    p = torch.params
+    x_host = normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
+    weights = block_weights(torch, p.hidden, p.ffn, p.dtype)
+
+    def program() -> Tensor:
+        dp = over_cubes(p.cubes)
+        block = TransformerBlock(p.hidden, p.heads, p.ffn, p.causal, p.dtype, dp=dp, torch=torch)
+        block.load(weights)
+        x = torch.empty(p.tokens, p.hidden, dtype=p.dtype, dp=DPPolicy(num_cubes=p.cubes), name="x").copy_(x_host)
+        # Weights come to the SIPs one after the other; without this the first all-reduce would wait for the last.
+        torch.distributed.barrier()
+        return block(x)
+
+    results = on_every_rank(torch, program)
+    check_ranks(torch, results, lambda: block_reference(x_host, weights, p.heads, causal=p.causal), p.dtype)
+
+
+def block_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str) -> BlockWeights:
+    """Weights that keep values at about 1."""
+
+    def matrix(seed: int) -> Array:
+        return normal_data(torch, (hidden, hidden), dtype, seed=seed, scale=hidden**-0.5)
+
+    return BlockWeights(
+        norm1=normal_data(torch, (2, hidden), dtype, seed=2),
+        attention=AttentionWeights(wq=matrix(3), wk=matrix(4), wv=matrix(5), wo=matrix(6)),
+        norm2=normal_data(torch, (2, hidden), dtype, seed=7),
+        mlp=mlp_weights(torch, hidden, ffn, dtype, seed=8),
+    )
+
+
+def block_reference(x: Array, weights: BlockWeights, heads: int, *, causal: bool) -> Array:
+    """The same on one device, in f64."""
+    wide = x.astype(np.float64)
+    y = wide + _attended(_normed(wide, weights.norm1), weights.attention, heads, causal=causal)
+    return np.asarray(y + mlp_reference(_normed(y, weights.norm2), weights.mlp))
+
+
+def _normed(x: Array, norm: Array) -> Array:
+    weight, bias = norm.astype(np.float64)
+    centred = x - x.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * weight + bias)
+
+
+def _attended(x: Array, weights: AttentionWeights, heads: int, *, causal: bool) -> Array:
+    q, k, v = (
+        (x @ w.astype(np.float64)).reshape(len(x), heads, -1).swapaxes(0, 1)
+        for w in (weights.wq, weights.wk, weights.wv)
+    )
+    mixed = attention.reference(q, k, v, causal=causal).swapaxes(0, 1).reshape(x.shape)
+    return np.asarray(mixed @ weights.wo.astype(np.float64))

@@ -1,0 +1,61 @@
+"""Rows of a table, by number: from numbers that the host knows, and from numbers that only the machine has.
+
+The table may be a part of a larger one: a number that it does not have makes a row of zeros.
+"""
+
+from typing import Any
+
+from kernbench.kernels.shares import blocks, share
+
+NOT_HERE = -1
+"""In place of a row's number: a row of zeros."""
+
+
+def embedding_rows(
+    w_ptr: int, y_ptr: int, rows: tuple[int, ...], columns: int, dtype: Any, block: int = 65536, *, tl: Any
+) -> None:
+    """``y[i] = w[rows[i]]``, or zeros where that is ``NOT_HERE``; w and y row-major, ``columns`` wide.
+
+    The rows of y are split over programs; at most ``block`` elements are copied at a time.
+    """
+    first, mine = share(len(rows), tl)
+    item = tl.itemsize(dtype)
+    for at in range(first, first + mine):
+        for column, count in blocks(columns, block):
+            there = w_ptr + (rows[at] * columns + column) * item
+            values = tl.zeros(count, dtype) if rows[at] == NOT_HERE else tl.load(there, count, dtype)
+            tl.store(y_ptr + (at * columns + column) * item, values)
+
+
+def embedding_one_hot(
+    ids_ptr: int,
+    w_ptr: int,
+    y_ptr: int,
+    m: int,
+    first_id: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    block_m: int = 128,
+    block_k: int = 512,
+    *,
+    tl: Any,
+) -> None:
+    """``y[i] = w[ids[i] - first_id]``, or zeros where w has no such row; ids (m,) of i32, w (rows, columns).
+
+    A kernel cannot address memory by what is in memory, so that it multiplies w, which has to be finite, by a one-hot
+    matrix. Columns are split over programs.
+    """
+    column, mine = share(columns, tl)
+    if not mine:
+        return
+    item = tl.itemsize(dtype)
+    for i, count in blocks(m, block_m):
+        ids = tl.load(ids_ptr + i * tl.itemsize("i32"), (count, 1), "i32")
+        total: Any = None
+        for row, depth in blocks(rows, block_k):
+            hot = tl.cast(tl.iota((1, depth), "i32") + (first_id + row) == ids, dtype)
+            at = w_ptr + (row * columns + column) * item
+            table = tl.load(at, (depth, mine), dtype, strides=(columns * item, item))
+            total = tl.dot(hot, table, total, out_dtype="f32")
+        tl.store(y_ptr + (i * columns + column) * item, tl.cast(total, dtype), strides=(columns * item, item))

@@ -1,0 +1,184 @@
+"""The parts of a transformer block on the ranks of a tensor-parallel group: one all-reduce for each of its halves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.tp import ops
+from kernbench.tp.errors import split_evenly
+from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear
+from kernbench.tp.layouts import Grid
+from kernbench.tp.state import Torch, parallel_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpWeights:
+    """The whole weights of an MLP: (hidden, ffn), (ffn,), (ffn, hidden), (hidden,)."""
+
+    w_up: Array
+    b_up: Array
+    w_down: Array
+    b_down: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionWeights:
+    """The whole projections of attention, each (hidden, hidden): to queries, keys and values, and back."""
+
+    wq: Array
+    wk: Array
+    wv: Array
+    wo: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWeights:
+    """The whole weights of a transformer block; those of the two norms are (2, hidden): weight and bias."""
+
+    norm1: Array
+    attention: AttentionWeights
+    norm2: Array
+    mlp: MlpWeights
+
+
+class ParallelMLP:
+    """``gelu(x W_up + b_up) W_down + b_down``: columns of W_up and rows of W_down split over ranks."""
+
+    def __init__(
+        self, hidden: int, ffn: int, dtype: object = "f16", dp: DPPolicy | None = None, torch: Torch | None = None
+    ) -> None:
+        self._torch = parallel_state(torch).torch
+        self.up = ColumnParallelLinear(hidden, ffn, bias=True, dtype=dtype, dp=dp, torch=torch, name="up")
+        self.down = RowParallelLinear(ffn, hidden, bias=True, dtype=dtype, dp=dp, torch=torch, name="down")
+
+    def load(self, weights: MlpWeights) -> None:
+        """Take this rank's parts of the whole weights."""
+        self.up.load(weights.w_up, weights.b_up)
+        self.down.load(weights.w_down, weights.b_down)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., hidden), the same on all ranks, to (..., hidden), bit by bit the same on all ranks."""
+        up = self.up(x)
+        active = ops.gelu(up, self._torch)
+        y = self.down(active)
+        _free(up, active)
+        return y
+
+    __call__ = forward
+
+
+class ParallelAttention:
+    """Self-attention over the rows of x, with the heads split over ranks, and so the columns that make them."""
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        causal: bool = True,
+        dtype: object = "f16",
+        dp: DPPolicy | None = None,
+        torch: Torch | None = None,
+    ) -> None:
+        group = parallel_state(torch)
+        self._torch, self.causal = group.torch, causal
+        split_evenly("hidden", hidden, heads, "heads")
+        self.heads = split_evenly("heads", heads, group.world_size)
+        self.q, self.k, self.v = (
+            ColumnParallelLinear(hidden, hidden, dtype=dtype, dp=dp, torch=torch, name=name) for name in "qkv"
+        )
+        self.out = RowParallelLinear(hidden, hidden, dtype=dtype, dp=dp, torch=torch, name="o")
+
+    def load(self, weights: AttentionWeights) -> None:
+        """Take this rank's parts of the whole weights."""
+        self.q.load(weights.wq)
+        self.k.load(weights.wk)
+        self.v.load(weights.wv)
+        self.out.load(weights.wo)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (tokens, hidden), the same on all ranks, to (tokens, hidden), bit by bit the same on all ranks."""
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        mixed = ops.attention(q, k, v, self.heads, self.causal, self._torch)
+        y = self.out(mixed)
+        _free(q, k, v, mixed)
+        return y
+
+    __call__ = forward
+
+
+class LayerNorm:
+    """Rows with mean 0 and variance 1, times ``weight`` plus ``bias``, both (hidden,): whole on every rank."""
+
+    def __init__(
+        self,
+        hidden: int,
+        dtype: object = "f16",
+        dp: DPPolicy | None = None,
+        torch: Torch | None = None,
+        name: str = "norm",
+    ) -> None:
+        self._torch = parallel_state(torch).torch
+        grid = Grid.of_policy(dp, self._torch.topology)
+        self.weight, self.bias = (
+            self._torch.empty(hidden, dtype=dtype, dp=grid.copies(), name=f"{name}.{which}")
+            for which in ("weight", "bias")
+        )
+
+    def load(self, weight: Array, bias: Array) -> None:
+        """Take over both."""
+        self.weight.copy_(weight)
+        self.bias.copy_(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., hidden) to a new tensor of its shape."""
+        return ops.layernorm(x, self.weight, self.bias, self._torch)
+
+    __call__ = forward
+
+
+class TransformerBlock:
+    """``y = x + attention(norm1(x))``, then ``y + mlp(norm2(y))``, as in GPT-2. ``dp``: how weights lie in a SIP."""
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        ffn: int,
+        causal: bool = True,
+        dtype: object = "f16",
+        dp: DPPolicy | None = None,
+        torch: Torch | None = None,
+    ) -> None:
+        self._torch = parallel_state(torch).torch
+        self.norm1 = LayerNorm(hidden, dtype, dp, torch, "norm1")
+        self.attention = ParallelAttention(hidden, heads, causal, dtype, dp, torch)
+        self.norm2 = LayerNorm(hidden, dtype, dp, torch, "norm2")
+        self.mlp = ParallelMLP(hidden, ffn, dtype, dp, torch)
+
+    def load(self, weights: BlockWeights) -> None:
+        """Take this rank's parts of the whole weights."""
+        self.norm1.load(*weights.norm1)
+        self.attention.load(weights.attention)
+        self.norm2.load(*weights.norm2)
+        self.mlp.load(weights.mlp)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (tokens, hidden), the same on all ranks, to (tokens, hidden), bit by bit the same on all ranks."""
+        normed = self.norm1(x)
+        attended = self.attention(normed)
+        y = ops.add(x, attended, self._torch)
+        normed2 = self.norm2(y)
+        moved = self.mlp(normed2)
+        z = ops.add(y, moved, self._torch)
+        _free(normed, attended, y, normed2, moved)
+        return z
+
+    __call__ = forward
+
+
+def _free(*tensors: Tensor) -> None:
+    for each in tensors:
+        each.free()

@@ -1,0 +1,92 @@
+"""Which rank of how many this is, as far as tensor parallelism goes.
+
+Every rank keeps its own, in its context: two runs in one process know nothing of each other. ``torch=`` names the
+context; inside ``with RuntimeContext(...)``, where benches and their ranks run, it may be left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kernbench.common.errors import InputError
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.current import current_context
+from kernbench.tp.errors import GroupsError, NotInitializedError, SizeError
+
+Torch: TypeAlias = RuntimeContext[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    """A rank of the tensor-parallel group: its context, its number, how many there are."""
+
+    torch: Torch
+    rank: int
+    world_size: int
+
+
+def initialize_model_parallel(size: int, torch: Torch | None = None) -> None:
+    """Make all ``size`` ranks of the process group one tensor-parallel group; every rank calls it.
+
+    A program without ranks of its own may call it with 1. NotImplementedError unless ``size`` is the world size;
+    InputError without a process group, and when it was called before.
+    """
+    context = _context(torch)
+    world_size = context.distributed.get_world_size()
+    if not isinstance(size, int) or size < 1:
+        raise SizeError(f"initialize_model_parallel({size!r}): the size is a whole number of at least 1")
+    if size != world_size:
+        raise GroupsError(
+            f"initialize_model_parallel({size}): there are {world_size} ranks, and layers work with all of them; "
+            f"several tensor-parallel groups side by side are not supported. Give {world_size}, or take a machine "
+            f"of {size} SIPs"
+        )
+    if world_size > 1 and not context.distributed.is_initialized():
+        raise InputError("initialize_model_parallel: call torch.distributed.init_process_group('ahbm') first")
+    if model_parallel_is_initialized(context):
+        raise InputError("initialize_model_parallel: this rank did so before; destroy_model_parallel() ends it")
+    context.rank_local.put(TensorParallel(context, context.distributed.get_rank(), world_size))
+
+
+def destroy_model_parallel(torch: Torch | None = None) -> None:
+    """This rank is in no tensor-parallel group any more; layers that were made stay as they are."""
+    _context(torch).rank_local.drop(TensorParallel)
+
+
+def model_parallel_is_initialized(torch: Torch | None = None) -> bool:
+    """Whether this rank has called ``initialize_model_parallel``."""
+    return _found(torch) is not None
+
+
+def get_tensor_model_parallel_rank(torch: Torch | None = None) -> int:
+    """The number of this rank in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
+    return parallel_state(torch).rank
+
+
+def get_tensor_model_parallel_world_size(torch: Torch | None = None) -> int:
+    """How many ranks its tensor-parallel group has; RuntimeError before ``initialize_model_parallel``."""
+    return parallel_state(torch).world_size
+
+
+def parallel_state(torch: Torch | None = None) -> TensorParallel:
+    """The tensor-parallel group as this rank sees it; RuntimeError before ``initialize_model_parallel``."""
+    found = _found(torch)
+    if found is None:
+        raise NotInitializedError(
+            "tensor parallelism is not initialised on this rank: call "
+            "initialize_model_parallel(torch.distributed.get_world_size(), torch=torch) first"
+        )
+    return found
+
+
+def _found(torch: Torch | None) -> TensorParallel | None:
+    context = torch or current_context()
+    return None if context is None else context.rank_local.get(TensorParallel)
+
+
+def _context(torch: Torch | None) -> Torch:
+    context = torch or current_context()
+    if context is None:
+        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
+    return context
