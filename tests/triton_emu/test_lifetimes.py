@@ -40,6 +40,8 @@ def test_memory_goes_back_when_both_handle_and_commands_are_done() -> None:
     run.completed(1)
     assert [size for _, size in scratch.live()] == [4]
     run.close()
+    assert [size for _, size in scratch.live()] == [4]  # the command that makes it is under way
+    run.completed(2)
     assert scratch.live() == ()
 
 

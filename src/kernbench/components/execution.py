@@ -11,6 +11,7 @@ from kernbench.common.operators import PLAIN
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.initiator import Target
 from kernbench.components.pe_parts import PeParts
+from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.messages.commands import (
     Composite,
@@ -33,22 +34,22 @@ from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.address_map import Segment
 from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Queued, Streamed
 from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.queue_state import QueuePair
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_source
 
 Places: TypeAlias = tuple[tuple[Segment, ...], tuple[Target, ...]]
 """The physical ranges of a descriptor, and the accesses that they make"""
-Claim: TypeAlias = tuple[QueuePair, int, int]
-"""A queue, and the number and address of the peer's slot that a message goes to"""
+Claim: TypeAlias = tuple[Lane, int, int, int]
+"""A queue, the number and address of the peer's slot that a message goes to, and its bytes"""
 What: TypeAlias = Moved | Streamed | Queued | PeCommand
 
 
 class KernelExecution:
     """Carries out what the kernel of ``order`` issues on PE ``coord``: a program drives it by ``resume`` and ``issue``.
 
-    ``on_completion``, if set, is called whenever a command is done.
+    ``resume(answer)`` runs the kernel to its next request, None when it has returned. ``failure`` is what it is to get
+    instead, by ``throw``, where it waits. ``on_completion``, if set, is called whenever a command is done.
     """
 
     def __init__(self, machine: Machine, parts: PeParts, coord: PeCoord, order: LaunchOrder) -> None:
@@ -62,7 +63,7 @@ class KernelExecution:
         self._plans: dict[int, Any] = {}
         self._hooks = machine.hooks
         self._prepare, self._start = self._tables()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self._allocator = machine.memories.pes[coord]
         self._region, self._region_bytes = self._allocator.largest_tcm_hole()
         self._allocator.alloc_tcm(self._region_bytes)
@@ -70,6 +71,8 @@ class KernelExecution:
         self._kernel = KernelRun(
             launch.kernel.function, launch.args, dict(launch.kwargs), self._site(order.grid), scratch
         )
+        self.resume = self._kernel.resume
+        self._kernel_completed = self._kernel.completed
 
     def _tables(self) -> tuple[dict[type, Callable[[Any], Any]], dict[type, Callable[[Any, Any], None]]]:
         """By the type of a command: what is found out when it is issued (addresses), and what starts it later."""
@@ -105,21 +108,19 @@ class KernelExecution:
             dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
         )
 
-    def resume(self, answer: object = None) -> KernelRequest | None:
-        """Run the program to its next request; None when it has returned. ``answer`` is that to its last one."""
-        failure = self._failure
-        if failure is None:
-            return self._kernel.resume(answer)
-        self._failure = None
+    def throw(self) -> KernelRequest | None:
+        """Like ``resume``, but the program gets ``failure`` where it waits."""
+        failure = self.late_failure()
+        assert failure is not None
         return self._kernel.throw(failure)
 
     def fail_next(self, error: Exception) -> None:
         """The program gets ``error`` where it waits."""
-        self._failure = error
+        self.failure = error
 
     def late_failure(self) -> Exception | None:
         """What the program was to fail with at its next request, of which there was none."""
-        failure, self._failure = self._failure, None
+        failure, self.failure = self.failure, None
         return failure
 
     def close(self) -> None:
@@ -224,16 +225,23 @@ class KernelExecution:
     def _start_math(self, command: MathCommand, _: None) -> None:
         op = self.machine.next_op()
         math = self.parts.math
-        begun = partial(self._begun, op, math.node.id, command, 0, 0) if self._hooks.op_started.listeners else None
+        begun: Callable[[int], None] | None = None
+        if self._hooks.op_started.listeners:
+            if math.unit.idle:
+                self._begun(op, math.node.id, command, 0, 0, self.clock.time)
+            else:
+                begun = partial(self._begun, op, math.node.id, command, 0, 0)
         math.submit(command, begun, partial(self._completed, command, op))
 
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
         op = self.machine.next_op()
-        pair, sequence, pa = claim
+        lane, sequence, pa, nbytes = claim
         ipcq = self.parts.ipcq
-        self._begun(op, ipcq.node.id, Queued(command, pa, pair.peer.pe, sequence), 0, 1, self.clock.time)
+        if self._hooks.op_started.listeners:
+            queued = Queued(command, pa, lane.pair.peer.pe, sequence)
+            self._begun(op, ipcq.node.id, queued, 0, 1, self.clock.time)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
-        ipcq.send(op, pair, sequence, pa, command.src.nbytes, partial(self._completed, command, None))
+        ipcq.send(lane, op, (sequence, pa, nbytes), command, self._completed)
 
     def _start_print(self, command: PrintCommand, _: None) -> None:
         hook = self._hooks.printed
@@ -246,8 +254,8 @@ class KernelExecution:
         hook = self._hooks.op_started
         if hook.listeners:
             launch = self.launch
-            started = (op, component, what, start_ps, reads, writes, self.coord, launch.kernel.name, launch.request_id)
-            hook.emit(OpStarted(*started))
+            name, request_id = launch.kernel.name, launch.request_id
+            hook.emit(OpStarted(op, component, what, start_ps, reads, writes, self.coord, name, request_id))
 
     def received(self, command: RecvCommand, error: Exception | None) -> None:
         """The message of a receive that was posted is there."""
@@ -255,12 +263,12 @@ class KernelExecution:
             self.fail_next(error)
         self._completed(command, None)
 
-    def _completed(self, command: PeCommand, op: int | None, _: object = None) -> None:
+    def _completed(self, command: PeCommand, op: int | None = None, _: object = None) -> None:
         if op is not None and self._hooks.op_ended.listeners:
             self._hooks.op_ended.emit(OpEnded(op, self.clock.time))
         serial = command.serial
         ready = self.board.complete(serial)
-        self._kernel.completed(serial)
+        self._kernel_completed(serial)
         for other in ready:
             self._start[type(other)](other, self._plans.pop(other.serial, None))
         if self.on_completion is not None:

@@ -66,10 +66,12 @@ class MemoryServer:
 
         For work that became known late: the data of a write have been coming in since ``since``.
         """
-        if not self.idle:
+        free, now = self.free_at, self._clock.time
+        if free > now or self._queue:
             return busy
-        start = max(since, self.free_at)
-        done = min(busy, max(0, self._clock.time - start))
+        start = since if since > free else free
+        done = now - start if now > start else 0
+        done = min(done, busy)
         self.free_at = start + done
         self.busy_ps += done
         return busy - done

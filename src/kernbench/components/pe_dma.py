@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -18,10 +19,11 @@ from kernbench.components.responder import Responder
 from kernbench.di.registry import register
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg
+from kernbench.sim_engine.clock import RANK_PROGRAM, Occurrence
 from kernbench.sim_engine.component import Component, Done, Outcome
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import QueuePart
-from kernbench.sim_engine.transport import Port, Transfer
+from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.graph import Node
 
 
@@ -55,10 +57,12 @@ class DmaChannel:
                 begun(begin)
         self._clock.call_at(self._ready_at, go)
 
-    def post(self, after_ps: int, send: Callable[[Port], None]) -> None:
-        """Queue a descriptor that comes in ``after_ps``: ``send`` puts what it moves on the port of this channel."""
-        self._ready_at = max(self._ready_at, self._clock.time + after_ps) + self._setup_ps
-        self._clock.call_at(self._ready_at, send, self.port)
+    def post(self, after_ps: int, ready: Occurrence) -> None:
+        """Queue a descriptor that comes in ``after_ps``: ``ready`` fires when what it moves can go on the ``port``."""
+        begin = self._clock.time + after_ps
+        begin = max(begin, self._ready_at)
+        self._ready_at = begin + self._setup_ps
+        self._clock.at(self._ready_at, RANK_PROGRAM, ready)
 
 
 @register("builtin.pe_dma", kind="pe_dma")
@@ -106,8 +110,12 @@ class PeDma(Component):
 
         channel.start(op, reading, targets, begun, over)
 
+    @cached_property
+    def _queues(self) -> QueuePart:
+        return self.machine.part(self._ipcq_id, QueuePart)
+
     def _arrived(self, message: QueueData) -> None:
-        self.machine.part(self._ipcq_id, QueuePart).arrived(message)
+        self._queues.arrived(message)
 
     def check_reach(self, nodes: Iterable[str]) -> None:
         """UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""
@@ -117,6 +125,8 @@ class PeDma(Component):
     def receive(self, message: object, transfer: Transfer) -> None:
         """Answers to this DMA, and requests of others for the TCM."""
         match message:
+            case QueueData():  # of all the most frequent
+                self._responder.write(message, transfer)
             case ReadReply() | WriteAck():
                 self._channel_of[message.op].initiator.answered(message)
             case ReadRequest() | WriteData():

@@ -21,6 +21,9 @@ class PeMath(Component):
         super().__init__(node, machine)
         self.unit = StageUnit(self.clock, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots)
         self._operation_ps: dict[int, int] = {}
+        # What the tokens of single commands share.
+        self._route = (self.unit,)
+        self._times: dict[int, tuple[int]] = {}
 
     def operation_ps(self, nbytes: int) -> int:
         """``startup_ns`` and ``nbytes``, those of the widest operand, at ``bytes_per_ns``."""
@@ -32,8 +35,10 @@ class PeMath(Component):
 
     def submit(self, command: MathCommand, begun: Callable[[int], None] | None, done: Callable[[Token], None]) -> None:
         """Run ``command``: ``begun(now)`` when it reads its operands, ``done`` when its result is there."""
-        widest = command.dst.nbytes
+        dst = command.dst
+        widest = dst.nbytes
         for x in command.inputs:
-            if isinstance(x, TcmArray) and x.nbytes > widest:
+            if isinstance(x, TcmArray) and (x.shape != dst.shape or x.dtype is not dst.dtype) and x.nbytes > widest:
                 widest = x.nbytes
-        self.unit.enter(Token(command, [self.unit], [self.operation_ps(widest)], done, begun))
+        times = self._times.get(widest) or self._times.setdefault(widest, (self.operation_ps(widest),))
+        self.unit.enter(Token(command, self._route, times, done, begun))

@@ -20,6 +20,7 @@ class PeTcm(Component):
         super().__init__(node, machine)
         self.read_port = MemoryServer(self.clock, quantum_packets(machine))
         self.write_port = MemoryServer(self.clock, quantum_packets(machine))
+        self._write_ps: dict[int, int] = {}
 
     def read_ps(self, access: Access) -> int:
         """Time of the read port for an access."""
@@ -27,4 +28,8 @@ class PeTcm(Component):
 
     def write_ps(self, access: Access) -> int:
         """Time of the write port for an access."""
-        return transfer_ps(access.nbytes, self.machine.spec.pe.tcm.write_bw_gbs)
+        nbytes = access.rows * access.row_bytes
+        found = self._write_ps.get(nbytes)
+        if found is None:  # messages come in few sizes
+            found = self._write_ps[nbytes] = transfer_ps(nbytes, self.machine.spec.pe.tcm.write_bw_gbs)
+        return found

@@ -10,10 +10,12 @@ from kernbench.common.errors import AbandonedError, KernelError
 from kernbench.common.ids import pe_name
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
+from kernbench.components.queue_lane import Awaited, Lane
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
     Issue,
+    KernelRequest,
     Meet,
     PostReceive,
     Receive,
@@ -21,16 +23,37 @@ from kernbench.messages.commands import (
     SendCommand,
 )
 from kernbench.messages.control import PeOrder, PeReport
+from kernbench.sim_engine.clock import RANK_PROGRAM
 from kernbench.sim_engine.hooks import QueueWaited, ScratchWaited
-from kernbench.sim_engine.queue_state import QueuePair, QueueWait, WaitKind
+from kernbench.sim_engine.queue_state import WaitKind
 from kernbench.triton_emu.slots import Slot
 
 
 class KernelProgram:
     """Runs the kernel of ``order``: every command takes ``issue_ps``, and has its effect at the end of it.
 
-    ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done.
+    ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done. It is its own
+    event when a command is to take effect.
     """
+
+    __slots__ = (
+        "_awaited",
+        "_clock",
+        "_error",
+        "_ipcq",
+        "_issue_ps",
+        "_late",
+        "_meet",
+        "_over",
+        "_request",
+        "_returned",
+        "_serve_by",
+        "_start_ps",
+        "callbacks",
+        "order",
+        "run",
+    )
+    _ok = True
 
     def __init__(
         self,
@@ -42,14 +65,16 @@ class KernelProgram:
     ) -> None:
         self.run = run
         self.order = order
+        self.callbacks: Any = None
         self._clock = run.clock
         self._issue_ps = issue_ps
         self._meet = meet
         self._over = over
-        self._waits_at = "has not begun"
+        self._request: KernelRequest | None = None
         self._error: Exception | None = None
         self._returned = False
         self._ipcq: PeIpcq | None = None
+        self._awaited = Awaited(self._message)
         self._serve_by: dict[type, Callable[[Any], None]] = {
             Issue: self._issue,
             Send: self._send,
@@ -70,21 +95,29 @@ class KernelProgram:
         """The kernel gets ``answer`` to its last request, and makes its next."""
         if self._returned:
             return
+        run = self.run
         try:
-            request = self.run.resume(answer)
+            request = run.resume(answer) if run.failure is None else run.throw()
         except Exception as failure:
-            failure.add_note(f"on {pe_name(self.run.coord)}, kernel {self.run.launch.kernel.name!r}")
+            failure.add_note(f"on {pe_name(run.coord)}, kernel {run.launch.kernel.name!r}")
             self._return(failure)
             return
         if request is None:
             self._return(None)
-        elif type(request) in _ISSUED:
-            self._clock.call_at(self._clock.time + self._issue_ps, self._serve, request)
-        else:
-            self._serve(request)
+            return
+        self._request = request
+        kind = type(request)
+        if kind not in _ISSUED:
+            self._serve_by[kind](request)
+        elif kind is not Receive or not self._await_message(request):
+            self.callbacks = EFFECT
+            clock = self._clock
+            clock.at(clock.time + self._issue_ps, RANK_PROGRAM, self)
 
-    def _serve(self, request: Any) -> None:
+    def take_effect(self) -> None:
+        """The request has been issued."""
         if not self._returned:
+            request = self._request
             self._serve_by[type(request)](request)
 
     def _issue(self, request: Issue) -> None:
@@ -100,45 +133,75 @@ class KernelProgram:
 
     def _send(self, request: Send) -> None:
         command = request.command
+        nbytes = command.src.nbytes
+        ipcq = self._ipcq or self._queues
         try:
-            pair = self._queues.pair_to_send(command.direction, command.src.nbytes)
+            lane = ipcq.lane_to_send(command.direction, nbytes)
         except KernelError as fault:
             self.fail(fault)
             return
-        if pair.full:
-            self._wait_at("send", command.direction, command.line)
-            self._queues.when_free(pair, partial(self._slot_free, command, pair, self._clock.time))
+        if lane.pair.full:
+            lane.when_free(command.line, partial(self._slot_free, command, lane, nbytes, self._clock.time))
         else:
-            self._claim(command, pair)
+            self._claim(command, lane, nbytes)
 
-    def _slot_free(self, command: SendCommand, pair: QueuePair, since: int) -> None:
-        self._waited("send", pair.direction, pair.my_head, command.line, since)
+    def _slot_free(self, command: SendCommand, lane: Lane, nbytes: int, since: int) -> None:
+        self._waited("send", command.direction, lane.pair.my_head, command.line, since)
         if not self._returned:
-            self._claim(command, pair)
+            self._claim(command, lane, nbytes)
 
-    def _claim(self, command: SendCommand, pair: QueuePair) -> None:
-        sequence, pa = pair.claim()
-        self.run.issue(command, (pair, sequence, pa))
+    def _claim(self, command: SendCommand, lane: Lane, nbytes: int) -> None:
+        sequence, pa = lane.pair.claim()
+        self.run.issue(command, (lane, sequence, pa, nbytes))
         self.go_on()
 
+    def _await_message(self, request: Any) -> bool:
+        """Wait for a message that is not there when the kernel asks: no event but its arrival. False: it is there."""
+        direction, receive = request.direction, self._awaited
+        if direction is None:
+            return False
+        _, receive.nbytes, receive.line = request
+        ipcq = self._ipcq or self._queues
+        return ipcq.expect(direction, receive, self._clock.time + self._issue_ps)
+
     def _receive(self, request: Receive) -> None:
-        ipcq, since = self._queues, self._clock.time
+        ipcq, receive, since = self._queues, self._awaited, self._clock.time
+        _, receive.nbytes, receive.line = request
         try:
             if request.direction is None:
-                slot = ipcq.receive_any(request.nbytes, partial(self._message, request, since))
+                slot = ipcq.receive_any(request.nbytes, request.line, partial(self._received, request, since))
             else:
-                slot = ipcq.receive_next(
-                    request.direction, request.nbytes, request.line, partial(self._message, request, since)
-                )
+                slot = ipcq.receive_next(request.direction, receive)
         except KernelError as fault:
             self.fail(fault)
             return
-        if slot is None:
-            self._wait_at("recv", request.direction, request.line)
+        if slot is not None:
+            self.go_on(slot)
+
+    def _message(self, found: Slot | Exception | None) -> None:
+        """The message that the kernel awaits has come; None: before its receive takes effect."""
+        request, receive = self._request, self._awaited
+        assert isinstance(request, Receive)
+        if found is None:
+            self.callbacks = TAKE
+            self._clock.at_place(receive.due_ps, receive.place, self)
+        else:
+            self._received(request, receive.due_ps, found)
+
+    def take_message(self) -> None:
+        """A receive takes effect whose message has come meanwhile."""
+        request = self._request
+        if self._returned or not isinstance(request, Receive):
+            return
+        assert request.direction is not None
+        try:
+            slot = self._queues.taken(request.direction, self._awaited.sequence, request.nbytes)
+        except KernelError as fault:
+            self.fail(fault)
         else:
             self.go_on(slot)
 
-    def _message(self, request: Receive, since: int, found: Slot | Exception) -> None:
+    def _received(self, request: Receive, since: int, found: Slot | Exception | None) -> None:
         direction = found.direction if isinstance(found, Slot) else request.direction or "any"
         self._waited("recv", direction, -1, request.line, since)
         if isinstance(found, Exception):
@@ -164,16 +227,8 @@ class KernelProgram:
         self.run.fail_next(error)
         self.go_on()
 
-    def _wait_at(self, kind: WaitKind, direction: str | None, line: int) -> None:
-        queue = "any queue" if direction is None else f"queue {direction}"
-        what = "a slot" if kind == "send" else "a message"
-        self._waits_at = f"{what} of {queue}, at line {line}"
-        self._queues.waiting_for = QueueWait(pe=self.run.coord, kind=kind, direction=direction, line=line)
-
     def _waited(self, kind: WaitKind, direction: str, sequence: int, line: int, since: int) -> None:
         run = self.run
-        self._queues.waiting_for = None
-        self._waits_at = "runs"
         hook = run.machine.hooks.queue_waited
         if hook.listeners:
             launch = run.launch
@@ -181,11 +236,9 @@ class KernelProgram:
             hook.emit(QueueWaited(*where, since, self._clock.time))
 
     def _await_command(self, request: AwaitCommand) -> None:
-        self._waits_at = f"the command that line {request.line} waits for"
         self._until(lambda: request.serial not in self.run.board, self.go_on)
 
     def _await_space(self, request: AwaitSpace) -> None:
-        self._waits_at = f"{request.nbytes} bytes of scratch at line {request.line}"
         under_way = len(self.run.board)
         since = self._clock.time
         self._until(lambda: len(self.run.board) < under_way, partial(self._space, request, since))
@@ -199,7 +252,6 @@ class KernelProgram:
         self.go_on()
 
     def _come_to_barrier(self, request: Meet) -> None:
-        self._waits_at = f"barrier at line {request.line}"
         self._until(self._idle, partial(self._meet, self))
 
     def _idle(self) -> bool:
@@ -229,9 +281,6 @@ class KernelProgram:
         """The kernel makes no more requests; it is over when its commands are done."""
         self._returned = True
         self._error = error
-        self._waits_at = "its commands to end"
-        if self._ipcq is not None:
-            self._ipcq.waiting_for = None
         self.run.close()
         self._until(self._idle, self._finish)
 
@@ -245,10 +294,32 @@ class KernelProgram:
 
     def waits_for(self) -> str:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
-        text = f"kernel {self.run.launch.kernel.name!r} waits for {self._waits_at}"
+        text = f"kernel {self.run.launch.kernel.name!r} waits for {self._cause()}"
         pending = self.run.under_way()
         return f"{text}; under way: {pending}" if pending else text
+
+    def _cause(self) -> str:
+        if self._returned:
+            return "its commands to end"
+        match self._request:
+            case None:
+                return "its start"
+            case Send(command):
+                return f"a slot of queue {command.direction}, at line {command.line}"
+            case Receive(direction, _, line):
+                queue = "any queue" if direction is None else f"queue {direction}"
+                return f"a message of {queue}, at line {line}"
+            case AwaitCommand(_, line):
+                return f"the command that line {line} waits for"
+            case AwaitSpace(nbytes, line):
+                return f"{nbytes} bytes of scratch at line {line}"
+            case Meet(line):
+                return f"barrier at line {line}"
+            case Issue(command) | PostReceive(command):
+                return f"its CPU, to issue what line {command.line} asks for"
 
 
 _ISSUED = frozenset((Issue, Send, Receive, PostReceive))
 """Requests that take the CPU's time to issue"""
+EFFECT = (KernelProgram.take_effect,)
+TAKE = (KernelProgram.take_message,)

@@ -55,7 +55,7 @@ class Responder:
         if isinstance(message, ReadRequest):
             self.clock.call_at(now + self.access_ps, self._read, message)
         else:
-            self._write(message, transfer)
+            self.write(message, transfer)
 
     def _read(self, request: ReadRequest) -> None:
         if self.machine.hooks.accessed.listeners:
@@ -83,16 +83,16 @@ class Responder:
         self._n_ports += 1
         return self.machine.network.port(self.component.node.id, f"read{self._n_ports}")
 
-    def _write(self, message: WriteData, transfer: Transfer) -> None:
-        now = self.clock.time
+    def write(self, message: WriteData, transfer: Transfer) -> None:
+        """Take data that have been delivered."""
         server, access = self.writes, message.access
         whole = self.write_ps(access)
         busy = server.work_since(transfer.head_ps, whole)
-        if busy < whole:
+        if busy < whole and self.machine.hooks.served.listeners:
             self.served(message.op, True, server.free_at - (whole - busy), server.free_at)
         if busy == 0:
             if self.access_ps:
-                self.clock.call_at(now + self.access_ps, self._commit, message)
+                self.clock.call_at(self.clock.time + self.access_ps, self._commit, message)
             else:
                 self._commit(message)
             return

@@ -7,7 +7,7 @@ is done here, the stage gives back its own slot and hands the token on. One even
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,19 +15,20 @@ from kernbench.sim_engine.clock import RANK_PROGRAM, Clock
 
 
 class Token:
-    """A tile (or a single command) on its way through ``route``, the stages it still has to pass, the next one last.
+    """A tile (or a single command) on its way through ``route``, the first stage last: ``to_pass`` are left of them.
 
-    ``times`` are ps in each timed stage, the next one last. ``begun(now)`` is called when its first timed stage starts,
-    ``retired(token)`` when the last stage has ended. ``work`` is whatever the owner wants to find again.
+    ``times`` are ps in each timed stage, the first one last, ``to_spend`` of them left; tokens may share both. ``begun``
+    is called with the time when its first timed stage starts, ``retired`` with the token when the last stage has ended.
+    ``work`` is whatever the owner wants to find again.
     """
 
-    __slots__ = ("begun", "ready", "retired", "route", "times", "work")
+    __slots__ = ("begun", "ready", "retired", "route", "times", "to_pass", "to_spend", "work")
 
     def __init__(
         self,
         work: Any,
-        route: list[Stage],
-        times: list[int],
+        route: Sequence[Stage],
+        times: Sequence[int],
         retired: Callable[[Token], None],
         begun: Callable[[int], None] | None = None,
     ) -> None:
@@ -37,6 +38,8 @@ class Token:
         self.retired = retired
         self.begun = begun
         self.ready = False
+        self.to_pass = len(route)
+        self.to_spend = len(times)
 
 
 class Stage:
@@ -66,9 +69,9 @@ class Stage:
 
     def claim_next(self, token: Token) -> bool:
         """Take a slot of the stage behind; False, and a call of ``try_start`` later, when there is none."""
-        if len(token.route) < 2:
+        if token.to_pass < 2:
             return True
-        following = token.route[-2]
+        following = token.route[token.to_pass - 2]
         if following.free <= 0:
             if self not in following.blocked:
                 following.blocked.append(self)
@@ -78,15 +81,16 @@ class Stage:
 
     def pass_on(self, token: Token) -> None:
         """``token`` is done here."""
-        token.route.pop()
-        if token.route:
-            token.route[-1].put(token)
+        token.to_pass = left = token.to_pass - 1
+        if left:
+            token.route[left - 1].put(token)
         else:
             token.retired(token)
         self.free += 1
         if self.blocked and self.free > 0:
             self.blocked.popleft().try_start()
-        self.try_start()
+        if self.waiting:
+            self.try_start()
 
 
 class StageUnit(Stage):
@@ -103,6 +107,11 @@ class StageUnit(Stage):
         self._current: Token | None = None
         self._start = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether a token that enters begins at once, if it goes nowhere else."""
+        return self._current is None and not self.waiting
+
     def try_start(self) -> None:
         """Begin the first waiting token if the unit is idle and the stage behind has a slot."""
         if self._current is not None or not self.waiting or not self.claim_next(self.waiting[0]):
@@ -113,7 +122,8 @@ class StageUnit(Stage):
             token.begun(self._start)
             token.begun = None
         self.callbacks = FINISH
-        self._clock.at(self._start + token.times.pop(), RANK_PROGRAM, self)
+        token.to_spend -= 1
+        self._clock.at(self._start + token.times[token.to_spend], RANK_PROGRAM, self)
 
     def finish(self) -> None:
         """The current token is done."""

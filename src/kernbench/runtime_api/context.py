@@ -10,6 +10,7 @@ from typing import Generic, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.common.config import ConfigModel
 from kernbench.common.dtypes import F32, DType
@@ -52,7 +53,7 @@ class RuntimeContext(DTypeNames, Generic[P]):
 
     ``target_device``: the SIPs it may use; ``spec``: the machine when it is not the engine's own; ``params``: the
     program's typed parameters; ``verify``: whether comparisons are evaluated, by default when the engine has data;
-    ``ccl``: the file that configures collectives, else ./ccl.yaml, else the packaged one.
+    ``ccl``: what configures collectives, loaded or its file, else ./ccl.yaml, else the packaged one.
     InputError when it shall verify without data, or for a device that the machine does not have.
     """
 
@@ -64,7 +65,7 @@ class RuntimeContext(DTypeNames, Generic[P]):
         spec: TopologySpec | None = None,
         params: P | None = None,
         verify: bool | None = None,
-        ccl: str | os.PathLike[str] | None = None,
+        ccl: str | os.PathLike[str] | CclConfig | None = None,
     ) -> None:
         if verify and not engine.enable_data:
             raise InputError("to verify, the engine has to compute data; make it with enable_data=True")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kernbench.ccl.config import CclConfig
 from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.install import (
     InstalledQueues,
@@ -130,7 +131,7 @@ class ProcessGroups:
 
     def __init__(
         self,
-        ccl: str | os.PathLike[str] | None,
+        ccl: str | os.PathLike[str] | CclConfig | None,
         devices: Devices,
         installer: QueueInstaller,
         requests: Requests,

@@ -30,6 +30,10 @@ class Clock(Environment):
     """A SimPy environment in picoseconds whose events may be plain reusable objects.
 
     ``time`` is the current time in ps (SimPy's ``now``, without the property call); ``n_events`` counts what fired.
+
+    What would happen at a time that is known, and that nobody may have to be woken for, need be no event: its place in
+    the order of things is taken with ``reserve`` when it is caused, ``has_come`` says later whether it has happened,
+    ``at_place`` makes an event of it after all, and ``lapse`` lets the time get that far although nothing fires.
     """
 
     def __init__(self) -> None:
@@ -37,6 +41,8 @@ class Clock(Environment):
         self.time = 0
         self.n_events = 0
         self._halted = False
+        self._place = NEVER  # of the event that fires; NEVER when all of this instant have
+        self._lapse_ps = 0
 
     def at(self, when: int, rank: int, occurrence: Occurrence) -> None:
         """Fire ``occurrence`` at ``when`` ps among those of its instant by ``rank``."""
@@ -46,13 +52,31 @@ class Clock(Environment):
         """Call ``function(argument)`` at ``when`` ps, among the programs of that instant."""
         heappush(self._queue, (when, RANK_PROGRAM, next(self._eid), Call(function, argument)))  # type: ignore[misc]
 
+    def reserve(self) -> int:
+        """A place in the order of programs, behind all that have asked for one until now."""
+        return next(self._eid)
+
+    def at_place(self, when: int, place: int, occurrence: Occurrence) -> None:
+        """Fire ``occurrence`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
+        heappush(self._queue, (when, RANK_PROGRAM, place, occurrence))  # type: ignore[misc]
+
+    def has_come(self, when: int, place: int) -> bool:
+        """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
+        return when < self.time or (when == self.time and place < self._place)
+
+    def lapse(self, when: int) -> None:
+        """Time goes on until ``when`` at least, even if nothing fires any more."""
+        self._lapse_ps = max(self._lapse_ps, when)
+
     def next_time(self) -> int:
-        """Time in ps of the next event; NEVER when there is none."""
-        return int(self._queue[0][0]) if self._queue else NEVER
+        """Time in ps of the next event, or up to which time goes on without; NEVER when nothing can happen."""
+        if self._queue:
+            return int(self._queue[0][0])
+        return self._lapse_ps if self._lapse_ps > self.time else NEVER
 
     def step(self) -> None:
         """Fire the next event (SimPy's step, keeping ``time`` and the count)."""
-        self.time = self.next_time()
+        self.time, _, self._place, _ = self._queue[0]  # type: ignore[assignment]
         self.n_events += 1
         super().step()
 
@@ -65,7 +89,7 @@ class Clock(Environment):
         self._halted = False
         last = self.n_events + max_events
         while queue and queue[0][0] <= until:
-            when, _, _, event = heappop(queue)
+            when, _, self._place, event = heappop(queue)
             self._now = self.time = when  # type: ignore[assignment]
             self.n_events += 1
             callbacks: Any = event.callbacks
@@ -76,8 +100,10 @@ class Clock(Environment):
                 raise_failure(event.value)
             if self._halted or self.n_events >= last:
                 return
-        if until < NEVER and until > self.time:
-            self._now = self.time = until
+        self._place = NEVER
+        last_ps = until if until < NEVER else self._lapse_ps
+        if last_ps > self.time:
+            self._now = self.time = last_ps
 
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""

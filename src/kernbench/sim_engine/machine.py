@@ -107,10 +107,12 @@ class Machine:
             self.hooks.sent.emit(Sent(transfer, message))
         return transfer
 
-    def post(self, port: Port, dst: str, message: WriteData, via_port: str | None, done: Callable[[], None]) -> None:
-        """Send data from ``port`` to the memory at ``dst`` now; ``done`` when the last byte has been delivered."""
-        route = self.route(port.name, dst, via_port)
-        transfer = self.network.make(port, route, message.access.nbytes, self._deliver_posted, (message, done))
+    def post(
+        self, port: Port, route: Route, message: WriteData, delivered: Callable[[Transfer], None], arg: object
+    ) -> None:
+        """Send data from ``port`` along ``route`` now; ``delivered(transfer)``, whose ``arg`` is the given one, when
+        the last byte is there: it hands the message over."""
+        transfer = self.network.make(port, route, message.access.nbytes, delivered, arg)
         if self.hooks.sent.listeners:
             self.hooks.sent.emit(Sent(transfer, message))
         self.network.inject(transfer)
@@ -132,13 +134,6 @@ class Machine:
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
         """Delay of a credit of ``nbytes`` from one part to another: the way's own time, and it occupies nothing."""
         return self.network.sideband_ps(self.route(src, dst, via_port), nbytes)
-
-    def _deliver_posted(self, transfer: Transfer) -> None:
-        posted = transfer.arg
-        assert isinstance(posted, tuple)
-        message, done = posted
-        self.component(transfer.route.links[-1].dst).receive(message, transfer)
-        done()
 
     def _deliver(self, transfer: Transfer) -> None:
         self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)

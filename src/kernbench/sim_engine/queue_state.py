@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ from kernbench.common.ids import pe_part
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import BufferKind, QueuePeer, QueueSetup
 from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.component import Component
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ class QueuePair:
 
     ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
     messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order.
+    ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail). Nobody is told
+    when one has come: whoever looks finds it there.
     """
 
     direction: str
@@ -36,15 +40,18 @@ class QueuePair:
     my_head: int = 0
     my_tail: int = 0
     peer_head_cache: int = 0
-    peer_tail_cache: int = 0
     taken: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
+    credits: deque[tuple[int, int, int]] = field(default_factory=deque)
+    _clock: Clock | None = None
+    _credited: int = 0
 
     @classmethod
-    def installed(cls, setup: QueueSetup) -> QueuePair:
-        """The pair that ``setup`` asks for, empty."""
+    def installed(cls, setup: QueueSetup, clock: Clock | None = None) -> QueuePair:
+        """The pair that ``setup`` asks for, empty; with a ``clock`` it takes ``credits`` as they come."""
         return cls(
+            _clock=clock,
             direction=setup.direction,
             peer=setup.peer,
             my_rx_base_pa=setup.rx_base_pa,
@@ -59,9 +66,22 @@ class QueuePair:
         return self.n_slots * self.slot_size
 
     @property
+    def peer_tail_cache(self) -> int:
+        """How many messages the peer is known to have released."""
+        clock, credits = self._clock, self.credits
+        while credits and clock is not None and clock.has_come(credits[0][0], credits[0][1]):
+            self._credited = credits.popleft()[2]
+        return self._credited
+
+    @peer_tail_cache.setter
+    def peer_tail_cache(self, tail: int) -> None:
+        self._credited = tail
+
+    @property
     def full(self) -> bool:
         """Whether a sender has to wait for a credit."""
-        return self.my_head - self.peer_tail_cache >= self.n_slots
+        n_slots = self.n_slots
+        return self.my_head - self._credited >= n_slots and self.my_head - self.peer_tail_cache >= n_slots
 
     @property
     def ready(self) -> bool:
@@ -98,7 +118,9 @@ class QueuePair:
 
     def arrive(self, sequence: int, pa: int, nbytes: int) -> None:
         """Message ``sequence`` is in the slot at ``pa``. IpcqError when that slot is not free for it."""
-        if self.slot_pa(sequence) != pa or not self.peer_head_cache <= sequence < self.my_tail + self.n_slots:
+        n_slots = self.n_slots
+        slot_pa = (self.my_rx_base_pa or 0) + sequence % n_slots * self.slot_size
+        if slot_pa != pa or not self.peer_head_cache <= sequence < self.my_tail + n_slots:
             raise IpcqError(
                 f"message {sequence} of {pe_part(*self.peer.pe, 'pe_ipcq')} arrived in a slot of queue "
                 f"{self.direction} that is not free for it: {self.counters}"
@@ -114,8 +136,12 @@ class QueuePair:
 
     def release(self, sequence: int) -> bool:
         """The kernel has done with message ``sequence``; True when the tail has moved on."""
-        self.released.add(sequence)
         before = self.my_tail
+        if sequence == before and not self.released:
+            self.sizes.pop(sequence, None)
+            self.my_tail = before + 1
+            return True
+        self.released.add(sequence)
         while self.my_tail in self.released:
             self.released.remove(self.my_tail)
             self.sizes.pop(self.my_tail, None)
@@ -127,6 +153,7 @@ class QueuePair:
         self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
         self.sizes.clear()
         self.released.clear()
+        self.credits.clear()
 
     @property
     def counters(self) -> str:

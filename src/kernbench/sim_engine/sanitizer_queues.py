@@ -1,4 +1,4 @@
-"""What is wrong with the use of queues: slots that are read when they are not the kernel's, messages nobody receives."""
+"""What is wrong with the use of queues: reads of slots that are not the kernel's, messages that nobody receives."""
 
 from __future__ import annotations
 

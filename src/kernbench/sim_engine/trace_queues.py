@@ -67,7 +67,7 @@ class QueueLog:
     released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
     _ended: Message | None = None
     _posted: set[MessageKey] = field(default_factory=set)
-    _epochs: dict[QueueEnd, int] = field(default_factory=dict)
+    _epochs: dict[QueueEnd, tuple[int, set[int]]] = field(default_factory=dict)
     _heads: dict[QueueEnd, tuple[int, int]] = field(default_factory=dict)
     _here: dict[MessageKey, Message] = field(default_factory=dict)
 
@@ -81,8 +81,11 @@ class QueueLog:
         assert event.pe is not None
         command = queued.what
         end = (event.pe, command.direction)
-        if queued.sequence == 0:
-            self._epochs[end] = self._epochs.get(end, 0) + 1
+        epoch, sent = self._epochs.get(end, (0, set()))
+        if queued.sequence in sent:  # it was installed again, or emptied
+            epoch, sent = epoch + 1, set()
+        sent.add(queued.sequence)
+        self._epochs[end] = epoch, sent
         self.messages[event.op] = Message(
             op=event.op,
             pe=event.pe,
@@ -94,7 +97,7 @@ class QueueLog:
             sent_ps=event.start_ps,
             line=command.line,
             kernel=event.kernel,
-            epoch=self._epochs.get(end, 0),
+            epoch=epoch,
         )
 
     def ended(self, op: int) -> None:

@@ -45,7 +45,7 @@ class KernelRun:
         return self._runner.throw(error)
 
     def close(self) -> None:
-        """End the kernel, if it has not ended, and give back all its scratch."""
+        """End the kernel, if it has not ended, and give back its memory; what commands use, when they are done."""
         self._runner.close()
         self._tl.finish()
 

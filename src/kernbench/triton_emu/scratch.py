@@ -95,11 +95,9 @@ class Lifetimes:
             self._release(buffer)
 
     def finish(self) -> None:
-        """Give everything back, whatever still uses it."""
-        self._under_way.clear()
-        self._releasing = 0
+        """The kernel is over and has no handles: everything goes back, what commands still use when they are done."""
         for buffer in tuple(self._live):
-            self._release(buffer)
+            self.drop(buffer)
 
     def _release(self, buffer: Buffer) -> None:
         del self._live[buffer]

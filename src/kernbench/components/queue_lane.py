@@ -1,0 +1,245 @@
+"""One queue of a PE at work: its pair, its ways through the machine, and who waits at it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kernbench.common.ids import pe_part
+from kernbench.messages.commands import PeCommand
+from kernbench.messages.fabric import Access, QueueData
+from kernbench.messages.queues import OPPOSITE_DIRECTION
+from kernbench.sim_engine.clock import Clock
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.queue_state import Carried, QueuePair, SlotReleased
+from kernbench.sim_engine.transport import Route, Transfer
+from kernbench.triton_emu.slots import Slot
+
+if TYPE_CHECKING:
+    from kernbench.components.pe_ipcq import PeIpcq
+
+Got: TypeAlias = Callable[[Slot | Exception | None], None]
+"""Takes the slot of a message that has come, or what is wrong with it; None: it has come before the receive"""
+
+
+@dataclass(slots=True, eq=False)
+class Awaited:
+    """A receive at ``line`` whose message is not there: number ``sequence`` of its queue, to have ``nbytes``.
+
+    It takes place at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel has its slot
+    already, and goes on.
+    """
+
+    got: Got
+    sequence: int = -1
+    nbytes: int = 0
+    line: int = 0
+    due_ps: int = -1
+    place: int = -1
+    posted: bool = False
+
+    def effective(self, clock: Clock) -> bool:
+        """Whether the kernel waits by now."""
+        return self.due_ps < 0 or clock.has_come(self.due_ps, self.place)
+
+
+@dataclass(slots=True, eq=False)
+class _Blocked:
+    """A kernel that waits since ``since_ps``, at ``line``, for a slot: ``free`` lets it go on."""
+
+    line: int
+    since_ps: int
+    free: Callable[[], None]
+
+
+class Posting:
+    """A message that the DMA puts on its way when this fires; ``done(command)`` when its last byte is delivered."""
+
+    __slots__ = ("callbacks", "command", "data", "done", "lane")
+    _ok = True
+
+    def __init__(self, lane: Lane, data: QueueData, command: PeCommand, done: Callable[[PeCommand], None]) -> None:
+        self.callbacks: Any = PUT
+        self.lane = lane
+        self.data = data
+        self.command = command
+        self.done = done
+
+
+class Lane:
+    """Queue ``pair`` of ``ipcq``: the home of its own slots, and the way to those of its peer.
+
+    A credit is no event, unless a sender waits for it.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_ipcq",
+        "_memory",
+        "_route",
+        "_slots",
+        "_target",
+        "_woken_in",
+        "carried",
+        "credit_ps",
+        "installed",
+        "pair",
+        "peer",
+        "places",
+        "posted",
+    )
+
+    def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
+        self.pair = pair
+        self.posted: deque[Awaited] = deque()
+        self.carried: Carried | None = None
+        self.installed = True
+        self.places: dict[int, Access] = {}
+        self.peer: PeIpcq | None = None
+        self.credit_ps = 0
+        self._ipcq = ipcq
+        self._slots: dict[int, Slot] = {}
+        self._memory = ""
+        self._route: Route | None = None
+        self._target: Component | None = None
+        self._blocked: _Blocked | None = None
+        self._woken_in = -1
+
+    def connect(self) -> PeIpcq:
+        """The peer, found when it is first needed, with the memory of its ring and the way of a credit."""
+        if self.peer is not None:
+            return self.peer
+        ipcq, peer = self._ipcq, self.pair.peer
+        machine, base = ipcq.machine, peer.rx_base_pa
+        self._memory = "" if base is None else machine.addresses.memory_node(machine.addresses.decode(base))
+        found = self.peer = machine.part(pe_part(*peer.pe, "pe_ipcq"), type(ipcq))
+        # A credit goes back the way that the message came.
+        back = OPPOSITE_DIRECTION.get(peer.direction, "")
+        via = back.removeprefix("global_") if back.startswith("global_") else None
+        there = pe_part(*peer.pe, "pe_dma")
+        self.credit_ps = machine.sideband_ps(ipcq.dma.node.id, there, ipcq.credit_bytes, via)
+        return found
+
+    def slot(self, sequence: int, *, pending: bool = False) -> Slot:
+        """The slot of message ``sequence`` of the own ring."""
+        pair = self.pair
+        pa = pair.slot_pa(sequence)
+        if pending:
+            self.connect()
+            return Slot(pair.direction, self._ipcq.buffer_kind, pa, self, True)
+        found = self._slots.get(pa)
+        if found is None:
+            self.connect()
+            found = self._slots[pa] = Slot(pair.direction, self._ipcq.buffer_kind, pa, self)
+        return found
+
+    def put(self, posting: Posting) -> None:
+        """The descriptor of a message is set up: it goes to the peer's slot."""
+        ipcq, dma = self._ipcq, self._ipcq.dma
+        machine, port, route = ipcq.machine, dma.queue.port, self._route
+        if route is None:
+            self.connect()
+            route = self._route = machine.route(port.name, self._memory, self.pair.via_port)
+            self._target = machine.component(self._memory)
+        machine.post(port, route, posting.data, _delivered, posting)
+
+    def hand_over(self, data: QueueData, transfer: Transfer) -> None:
+        """The last byte of a message is where the peer's ring lies."""
+        assert self._target is not None
+        self._target.receive(data, transfer)
+
+    def free(self, addr: int, /) -> None:
+        """The kernel has done with the slot at ``addr``: when the tail moves on, a credit goes back on the fast path.
+
+        Nothing happens when the queue has been removed.
+        """
+        if not self.installed:
+            return
+        ipcq, pair = self._ipcq, self.pair
+        clock = ipcq.clock
+        sequence = pair.held_at(addr)
+        credited: int | None = None
+        if pair.release(sequence):
+            peer = self.peer or self.connect()
+            assert pair.my_rx_base_pa is not None
+            credited = clock.time + self.credit_ps
+            peer.lane_into(pair.my_rx_base_pa).credit(credited, pair.my_tail)
+        hook = ipcq.machine.slot_released
+        if hook.listeners:
+            there = pair.peer
+            hook.emit(
+                SlotReleased(ipcq.coord, pair.direction, sequence, clock.time, there.pe, there.direction, credited)
+            )
+
+    def credit(self, when: int, tail: int) -> None:
+        """At ``when`` it will be known here that the peer has released all messages before ``tail``."""
+        clock = self._ipcq.clock
+        self.pair.credits.append((when, clock.reserve(), tail))
+        clock.lapse(when)
+        if self._blocked is not None:
+            self._wake_with_next()
+
+    def when_free(self, line: int, free: Callable[[], None]) -> None:
+        """Call ``free`` when a kernel that found no slot may send: woken by the credit, or looking again."""
+        self._blocked = _Blocked(line, self._ipcq.clock.time, free)
+        self._wake_with_next()
+
+    def _wake_with_next(self) -> None:
+        credits = self.pair.credits
+        if credits and credits[0][1] != self._woken_in:
+            when, self._woken_in, _ = credits[0]
+            self._ipcq.clock.at_place(when, self._woken_in, _Waking(self))
+
+    def wake(self) -> None:
+        """A credit has come that the kernel may be waiting for."""
+        blocked = self._blocked
+        if blocked is None:
+            return
+        poll_ps, clock = self._ipcq.poll_ps, self._ipcq.clock
+        self._blocked = None
+        if not poll_ps:
+            blocked.free()
+            return
+        waited = -(-(clock.time - blocked.since_ps) // poll_ps) * poll_ps
+        clock.call_at(blocked.since_ps + waited, lambda _: blocked.free())
+
+    @property
+    def blocked_at(self) -> int | None:
+        """The line where the kernel waits for a slot."""
+        return None if self._blocked is None else self._blocked.line
+
+    def forget_waits(self) -> None:
+        """Nobody waits for a slot any more."""
+        self._blocked = None
+
+
+class _Waking:
+    """The time of a credit that somebody waits for."""
+
+    __slots__ = ("callbacks", "lane")
+    _ok = True
+
+    def __init__(self, lane: Lane) -> None:
+        self.callbacks: Any = WAKE
+        self.lane = lane
+
+
+def _put(posting: Posting) -> None:
+    posting.lane.put(posting)
+
+
+def _wake(waking: _Waking) -> None:
+    waking.lane.wake()
+
+
+def _delivered(transfer: Transfer) -> None:
+    posting = transfer.arg
+    assert isinstance(posting, Posting)
+    posting.lane.hand_over(posting.data, transfer)
+    posting.done(posting.command)
+
+
+PUT = (_put,)
+WAKE = (_wake,)
