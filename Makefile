@@ -16,7 +16,7 @@ check: $(STAMP)
 	./check
 
 bench: $(STAMP)
-	$(BIN)/pytest benches -m "" -p benchmark
+	$(BIN)/pytest benches -m ""
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kernbench needs Python 3.11 or newer")'

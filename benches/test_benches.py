@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench_figures import FigureBook, Figures
 from kernbench import benches
 from kernbench.runtime_api.bench_registry import known_benches
 from kernbench.runtime_api.bench_runner import run_bench
@@ -14,7 +15,7 @@ assert benches.__all__  # importing it registers them
 
 
 @pytest.mark.parametrize("name", [bench.name for bench in known_benches()])
-def test_bench(benchmark, topology: Topology, name: str) -> None:
+def test_bench(benchmark, topology: Topology, book: FigureBook, name: str) -> None:
     bench = next(each for each in known_benches() if each.name == name)
     done = benchmark.pedantic(
         lambda: run_bench(
@@ -26,3 +27,4 @@ def test_bench(benchmark, topology: Topology, name: str) -> None:
     )
     assert done.error is None
     benchmark.extra_info |= {"sim_ns": done.sim_ns, "events": done.engine.n_events}
+    book.taken[name] = Figures(benchmark.stats.stats.min, done.sim_ns, done.engine.n_events)
