@@ -141,7 +141,12 @@ def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> Algorit
 def _file(path: str | os.PathLike[str] | None) -> str:
     if path is not None:
         return os.fspath(path)
-    return LOCAL_FILE if Path(LOCAL_FILE).exists() else str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
+    return LOCAL_FILE if Path(LOCAL_FILE).exists() else packaged_file()
+
+
+def packaged_file() -> str:
+    """The file that ships with the package."""
+    return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
 
 
 @dataclass(slots=True)

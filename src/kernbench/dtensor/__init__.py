@@ -1,0 +1,16 @@
+"""Tensors over a mesh of ranks, after ``torch.distributed.tensor``: placements, and operators that look at them."""
+
+from kernbench.dtensor.dtensor import DTensor, distribute_tensor
+from kernbench.dtensor.mesh import DeviceMesh, init_device_mesh
+from kernbench.dtensor.placements import Partial, Placement, Replicate, Shard
+
+__all__ = [
+    "DTensor",
+    "DeviceMesh",
+    "Partial",
+    "Placement",
+    "Replicate",
+    "Shard",
+    "distribute_tensor",
+    "init_device_mesh",
+]

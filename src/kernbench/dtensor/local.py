@@ -1,0 +1,89 @@
+"""What one rank does with tensors of its own: each a launch of a kernel of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernbench.common.dtypes import DType
+from kernbench.dtensor.layouts import is_row_major, local_policy, rows_policy
+from kernbench.dtensor.mesh import Torch
+from kernbench.dtensor.tables import Move, copy_table, gemm_table, shard_table
+from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.tensor import Tensor
+
+
+class LocalTensors:
+    """Makes tensors of a rank and works on them. ``dp``: how they lie in the SIP where their shape allows it."""
+
+    __slots__ = ("dp", "torch")
+
+    def __init__(self, torch: Torch, dp: DPPolicy | None) -> None:
+        self.torch, self.dp = torch, dp
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
+        """A tensor that lies as asked."""
+        policy = local_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
+        return self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
+
+    def zeros(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
+        """The same, of zeros."""
+        return self.empty(shape, dtype, name).fill_(0)
+
+    def buffer(self, shape: tuple[int, ...], dtype: DType, name: str, *, padded: bool = False) -> Tensor:
+        """A tensor in the order of its elements, for blocks on their way; of zeros when some may not be written."""
+        policy = rows_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
+        made = self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
+        return made.fill_(0) if padded else made
+
+    def copy(self, source: Tensor, target: Tensor, moves: Iterable[Move]) -> None:
+        """Move windows of one tensor to another."""
+        lines = copy_table(source.layout, target.layout, moves)
+        self.torch.launch("dtensor-copy", copy_windows, source, target, lines, max(1, source.ndim), source.dtype)
+
+    def copied(self, source: Tensor, name: str) -> Tensor:
+        """A tensor with the same elements."""
+        made = self.empty(source.shape, source.dtype, name)
+        self.copy(source, made, [(source.layout.whole, made.layout.whole)])
+        return made
+
+    def elementwise(
+        self, op: str, x: Tensor, y: Tensor | None = None, number: float | None = None, *, number_first: bool = False
+    ) -> Tensor:
+        """An operator on one or two tensors of one shape, or a tensor and a number; lies as ``x``."""
+        other = None if y is None else self._lying_as(x, y)
+        out = self.torch.empty(x.shape, dtype=x.dtype, dp=x.dp, name=f"{op}.out")
+        lines = shard_table(x.layout)
+        self.torch.launch(op, elementwise_shards, op, x, other, out, lines, x.dtype, number, number_first)
+        if other is not None and other is not y:
+            other.free()
+        return out
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        """``a @ b``, of matrices."""
+        (m, k), n = a.shape, b.shape[1]
+        kind = a.dtype if a.dtype.is_float else self.torch.int32
+        out = self.empty((m, n), kind, "matmul.out")
+        operands = [self._row_major(each) for each in (a, b)]
+        pes = sorted({pe for each in (*operands, out) for pe in each.layout.owners})
+        tile_m, _, tile_n = self.torch.topology.pe.gemm.tile_sizes
+        lines = gemm_table(out.layout, pes, (tile_m, tile_n))
+        self.torch.launch("matmul", gemm_windows, *operands, out, lines, k, n, a.dtype, kind)
+        for given, used in zip((a, b), operands, strict=True):
+            if used is not given:
+                used.free()
+        return out
+
+    def _lying_as(self, x: Tensor, y: Tensor) -> Tensor:
+        if y.dp == x.dp:
+            return y
+        made = self.torch.empty(y.shape, dtype=y.dtype, dp=x.dp, name=f"{y.name}.moved")
+        self.copy(y, made, [(y.layout.whole, made.layout.whole)])
+        return made
+
+    def _row_major(self, x: Tensor) -> Tensor:
+        if is_row_major(x.layout):
+            return x
+        made = self.buffer(x.shape, x.dtype, f"{x.name}.rows")
+        self.copy(x, made, [(x.layout.whole, made.layout.whole)])
+        return made

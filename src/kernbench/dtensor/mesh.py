@@ -1,0 +1,176 @@
+"""Ranks in a line or a rectangle: what tensors are distributed over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.common.errors import InputError
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.current import current_context
+from kernbench.runtime_api.distributed import BACKEND
+from kernbench.runtime_api.rank_group import RankGroup
+
+Torch: TypeAlias = RuntimeContext[Any]
+Names: TypeAlias = tuple[str, ...]
+
+
+class DeviceMesh:
+    """Ranks of the process group, each once, in one or two dims, ascending along each; ``init_device_mesh`` takes all.
+
+    ``torch`` is the context; inside ``with RuntimeContext(...)`` it may be left out. InputError for another device
+    type, for ranks that there are not, and without a process group when there are several.
+    """
+
+    __slots__ = ("_names", "_ranks", "_torch")
+
+    def __init__(
+        self,
+        device_type: str,
+        mesh: npt.ArrayLike,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        torch: Torch | None = None,
+    ) -> None:
+        if device_type != BACKEND:
+            raise InputError(f"device type {device_type!r}: the one of this machine is {BACKEND!r}")
+        self._torch = _context(torch)
+        self._ranks = _checked_ranks(np.asarray(mesh), self._torch)
+        self._names = _checked_names(mesh_dim_names, self._ranks.ndim)
+
+    @property
+    def torch(self) -> Torch:
+        """The context that its ranks are of."""
+        return self._torch
+
+    @property
+    def device_type(self) -> str:
+        """``"ahbm"``."""
+        return BACKEND
+
+    @property
+    def mesh(self) -> npt.NDArray[np.int64]:
+        """The ranks."""
+        return self._ranks.copy()
+
+    @property
+    def mesh_dim_names(self) -> Names | None:
+        """What its dims are called, if they are called something."""
+        return self._names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Ranks along each dim."""
+        return self._ranks.shape
+
+    @property
+    def ndim(self) -> int:
+        """How many dims."""
+        return self._ranks.ndim
+
+    def size(self, mesh_dim: int | str | None = None) -> int:
+        """How many ranks, in all or along a dim."""
+        return self._ranks.size if mesh_dim is None else self.shape[self._dim(mesh_dim)]
+
+    def get_rank(self) -> int:
+        """The number of this rank among all."""
+        return self._torch.distributed.get_rank()
+
+    def get_coordinate(self) -> tuple[int, ...]:
+        """Where in the mesh this rank is; InputError when it is not in it."""
+        found = np.argwhere(self._ranks == self.get_rank())
+        if len(found) != 1:
+            raise InputError(f"rank {self.get_rank()} is not in {self}")
+        return tuple(map(int, found[0]))
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """Where along a dim this rank is; a mesh of one dim needs no name for it."""
+        return self.get_coordinate()[self._dim(mesh_dim)]
+
+    def ranks_along(self, mesh_dim: int | str | None = None) -> list[int]:
+        """The ranks that differ from this one in a dim only, in order, with itself."""
+        dim, at = self._dim(mesh_dim), self.get_coordinate()
+        across = np.moveaxis(self._ranks, dim, -1)
+        return [int(rank) for rank in across[(*at[:dim], *at[dim + 1 :])]]
+
+    def get_group(self, mesh_dim: int | str | None = None) -> RankGroup:
+        """Those ranks as a group, for ``torch.distributed``."""
+        return self._torch.distributed.new_group(self.ranks_along(mesh_dim))
+
+    def __getitem__(self, mesh_dim: str) -> DeviceMesh:
+        """The mesh of one dim that this rank is in: itself and those that differ from it in that dim only."""
+        dim = self._dim(mesh_dim)
+        return DeviceMesh(BACKEND, self.ranks_along(dim), mesh_dim_names=(mesh_dim,), torch=self._torch)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeviceMesh):
+            return NotImplemented
+        named = self.mesh_dim_names == other.mesh_dim_names
+        return named and self.torch is other.torch and np.array_equal(self.mesh, other.mesh)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.mesh_dim_names, self._ranks.tobytes()))
+
+    def __repr__(self) -> str:
+        names = f", mesh_dim_names={self._names}" if self._names else ""
+        return f"DeviceMesh({BACKEND!r}, {self._ranks.tolist()}{names})"
+
+    def _dim(self, mesh_dim: int | str | None) -> int:
+        if mesh_dim is None and self.ndim == 1:
+            return 0
+        names = self._names or ()
+        if mesh_dim in names:
+            return names.index(str(mesh_dim))
+        if not isinstance(mesh_dim, int) or not -self.ndim <= mesh_dim < self.ndim:
+            called = f", called {', '.join(names)}" if names else ""
+            raise InputError(f"mesh dim {mesh_dim!r}: {self} has {self.ndim}{called}")
+        return mesh_dim % self.ndim
+
+
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: Sequence[int],
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+    torch: Torch | None = None,
+) -> DeviceMesh:
+    """All ranks by number, row by row, in a mesh of this shape; InputError unless it holds as many as there are."""
+    context = _context(torch)
+    shape, world = tuple(mesh_shape), context.distributed.get_world_size()
+    if any(each < 1 for each in shape) or prod(shape) != world:
+        raise InputError(f"mesh shape {shape} holds {prod(shape)} ranks, there are {world}")
+    ranks = np.arange(world).reshape(shape)
+    return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, torch=context)
+
+
+def _context(torch: Torch | None) -> Torch:
+    context = torch or current_context()
+    if context is None:
+        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
+    return context
+
+
+def _checked_ranks(mesh: npt.NDArray[Any], torch: Torch) -> npt.NDArray[np.int64]:
+    world = torch.distributed.get_world_size()
+    if mesh.ndim not in (1, 2):
+        raise InputError(f"a mesh has one or two dims, not {mesh.ndim}")
+    named = mesh.reshape(-1).tolist()
+    if mesh.dtype.kind != "i" or not named or len(set(named)) < len(named) or not set(named) <= set(range(world)):
+        raise InputError(f"mesh {mesh.tolist()}: has to name ranks of 0..{world - 1}, each once")
+    if any(np.any(np.diff(mesh, axis=axis) < 0) for axis in range(mesh.ndim)):
+        raise InputError(f"mesh {mesh.tolist()}: ranks have to ascend along each dim, since blocks of collectives do")
+    if world > 1 and not torch.distributed.is_initialized():
+        raise InputError("DeviceMesh: call torch.distributed.init_process_group('ahbm') first")
+    return mesh.astype(np.int64)
+
+
+def _checked_names(names: Sequence[str] | None, ndim: int) -> Names | None:
+    if names is None:
+        return None
+    if len(set(names)) != ndim or len(names) != ndim:
+        raise InputError(f"mesh_dim_names={tuple(names)}: the mesh has {ndim} dims, each with a name of its own")
+    return tuple(names)

@@ -1,0 +1,176 @@
+"""From one list of placements to another, on the machine: local copies and the collectives between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernbench.dtensor.blocks import Blocks
+from kernbench.dtensor.chunks import check_not_empty, chunk
+from kernbench.dtensor.local import LocalTensors
+from kernbench.dtensor.part import Part
+from kernbench.dtensor.placements import Partial, Placements, Shard
+from kernbench.dtensor.plan import Step, steps
+from kernbench.policy.placement.geometry import Window
+from kernbench.runtime_api.distributed import Distributed
+from kernbench.runtime_api.rank_group import RankGroup
+from kernbench.runtime_api.tensor import Tensor
+
+
+def redistributed(part: Part, placements: Placements) -> Part:
+    """The same tensor with other placements: the same part if nothing changes, else one with a new local tensor.
+
+    InputError when a rank would have nothing of it.
+    """
+    check_not_empty(part.spec.shape, placements, part.spec.mesh.shape)
+    now = part
+    for step in steps(part.spec.placements, placements):
+        line = Line.of(now, step, owned=now.local is not part.local)
+        local = line.move() if line.size > 1 else now.local
+        before, now = now, now.placed(step.result, local)
+        if before.local is not part.local:
+            before.free_unless(now)
+    if now.local is part.local and now.spec.placements != part.spec.placements:
+        # Dims of one rank: another name for the same data, which are to have an owner of their own.
+        return now.placed(placements, now.tensors.copied(now.local, now.local.name))
+    return now
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The ranks along one dim of a mesh while one placement becomes another.
+
+    ``whole``: extents of what they have together; ``place``: where in the line this rank is; ``owned``: whether the
+    local tensor is nobody else's, so that it may be overwritten.
+    """
+
+    part: Part
+    step: Step
+    whole: tuple[int, ...]
+    size: int
+    place: int
+    owned: bool
+
+    @classmethod
+    def of(cls, part: Part, step: Step, *, owned: bool) -> Line:
+        """That of a step of ``part``."""
+        mesh = part.spec.mesh
+        whole = part.spec.window(step.whole).shape
+        return cls(part, step, whole, mesh.shape[step.mesh_dim], mesh.get_coordinate()[step.mesh_dim], owned)
+
+    @property
+    def local(self) -> Tensor:
+        """What this rank has before the step."""
+        return self.part.local
+
+    @property
+    def tensors(self) -> LocalTensors:
+        """What makes local tensors."""
+        return self.part.tensors
+
+    @property
+    def group(self) -> RankGroup:
+        """These ranks."""
+        return self.part.spec.mesh.get_group(self.step.mesh_dim)
+
+    @property
+    def distributed(self) -> Distributed:
+        """The collectives."""
+        return self.part.spec.mesh.torch.distributed
+
+    def move(self) -> Tensor:
+        """What this rank has behind the step: a new tensor, or one that it owned."""
+        source, target = self.step.source, self.step.target
+        if isinstance(source, Shard):
+            if isinstance(target, Shard):
+                return self._exchange(source.dim, target.dim)
+            return self._spread_out(source.dim) if isinstance(target, Partial) else self._gather(source.dim)
+        if isinstance(source, Partial):
+            return self._scatter(source, target.dim) if isinstance(target, Shard) else self._reduce(source)
+        return self._cut(target.dim) if isinstance(target, Shard) else self._contribute(target)
+
+    def window(self, axis: int, place: int) -> Window:
+        """The chunk of an axis that a place of the line has, in the whole."""
+        return Window.whole(self.whole).along(axis, *chunk(self.whole[axis], self.size, place))
+
+    def _name(self, what: str) -> str:
+        return f"{self.local.name}.{what}"
+
+    def _result(self, shape: tuple[int, ...]) -> Tensor:
+        return self.tensors.empty(shape, self.local.dtype, self._name(str(self.step.target)))
+
+    def _cut(self, axis: int) -> Tensor:
+        """Replicate to Shard: every rank keeps its chunk."""
+        mine = self.window(axis, self.place)
+        made = self._result(mine.shape)
+        self.tensors.copy(self.local, made, [(mine, made.layout.whole)])
+        return made
+
+    def _contribute(self, target: object) -> Tensor:
+        """Replicate to Partial: of a sum the first rank has all and the others nothing, which is exact in any type."""
+        if isinstance(target, Partial) and target.reduce_op == "sum" and self.place:
+            return self.tensors.zeros(self.whole, self.local.dtype, self._name("zeros"))
+        return self.tensors.copied(self.local, self._name(str(target)))
+
+    def _spread_out(self, axis: int) -> Tensor:
+        """Shard to a Partial sum: every rank's chunk among zeros."""
+        made = self.tensors.zeros(self.whole, self.local.dtype, self._name("spread"))
+        self.tensors.copy(self.local, made, [(self.local.layout.whole, self.window(axis, self.place))])
+        return made
+
+    def _reduce(self, source: Partial) -> Tensor:
+        """Partial to Replicate: all-reduce, of a copy where somebody else has the contributions."""
+        made = self.local if self.owned else self.tensors.copied(self.local, self._name("reduced"))
+        self.distributed.all_reduce(made, source.reduce_op, self.group, elementwise=True)
+        return made
+
+    def _gather(self, axis: int) -> Tensor:
+        """Shard to Replicate: all-gather of chunks."""
+        blocks = self._blocks(axis)
+        taken, made = blocks.one(self.local), self._result(self.whole)
+        moves = [(blocks.window(at, self.window(axis, at).shape), self.window(axis, at)) for at in range(self.size)]
+        blocks.unpacked(
+            made,
+            moves if axis or not blocks.even else None,
+            blocks.shape_of_all,
+            lambda output: self.distributed.all_gather_into_tensor(output, taken, self.group),
+        )
+        return self._done(taken, made)
+
+    def _scatter(self, source: Partial, axis: int) -> Tensor:
+        """Partial to Shard: reduce-scatter of chunks."""
+        blocks, made = self._blocks(axis), self._result(self.window(axis, self.place).shape)
+        moves = [(self.window(axis, at), blocks.window(at, self.window(axis, at).shape)) for at in range(self.size)]
+        taken = blocks.packed(self.local, moves if axis or not blocks.even else None)
+        blocks.unpacked(
+            made,
+            None if blocks.even else [(made.layout.whole, made.layout.whole)],
+            blocks.shape,
+            lambda output: self.distributed.reduce_scatter_tensor(output, taken, source.reduce_op, self.group),
+        )
+        return self._done(taken, made)
+
+    def _exchange(self, given: int, wanted: int) -> Tensor:
+        """Shard to Shard of another axis: all-to-all of the chunks of chunks."""
+        blocks, made = self._blocks(given, wanted), self._result(self.window(wanted, self.place).shape)
+        outgoing, incoming = [], []
+        for at in range(self.size):
+            there = self.local.layout.whole.along(wanted, *self.window(wanted, at).bounds[wanted])
+            outgoing.append((there, blocks.window(at, there.shape)))
+            here = made.layout.whole.along(given, *self.window(given, at).bounds[given])
+            incoming.append((blocks.window(at, here.shape), here))
+        taken = blocks.packed(self.local, outgoing if wanted or not blocks.even else None)
+        blocks.unpacked(
+            made,
+            incoming if given or not blocks.even else None,
+            blocks.shape_of_all,
+            lambda output: self.distributed.all_to_all_single(output, taken, self.group),
+        )
+        return self._done(taken, made)
+
+    def _blocks(self, *axes: int) -> Blocks:
+        return Blocks(self.whole, axes, self.size, self.tensors)
+
+    def _done(self, taken: Tensor, made: Tensor) -> Tensor:
+        if taken is not self.local:
+            taken.free()
+        return made

@@ -1,0 +1,146 @@
+"""Meshes of ranks, placements, and what becomes a DTensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from meshes import machine, on_mesh, placed
+
+from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.dtensor import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+from kernbench.dtensor.placements import checked, told
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.sim_engine.engine import GraphEngine
+
+
+def test_where_a_rank_is():
+    def program(mesh):
+        named = DeviceMesh("ahbm", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
+        assert named != mesh == init_device_mesh("ahbm", (2, 2))
+        assert (mesh.shape, mesh.ndim, mesh.size(), named.size("tp")) == ((2, 2), 2, 4, 2)
+        rows, columns = named["dp"], named["tp"]
+        assert (columns.ndim, columns.get_local_rank(), columns.get_group()) == (
+            1,
+            named.get_local_rank("tp"),
+            named.get_group(1),
+        )
+        return named.get_coordinate(), rows.mesh.tolist(), columns.mesh.tolist(), list(named.get_group("dp").ranks)
+
+    assert on_mesh((2, 2), program)[0] == [
+        ((0, 0), [0, 2], [0, 1], [0, 2]),
+        ((0, 1), [1, 3], [0, 1], [1, 3]),
+        ((1, 0), [0, 2], [2, 3], [0, 2]),
+        ((1, 1), [1, 3], [2, 3], [1, 3]),
+    ]
+
+
+def test_tensors_over_one_dim_of_a_mesh():
+    def program(mesh):
+        named = DeviceMesh("ahbm", mesh.mesh, mesh_dim_names=("dp", "tp"))
+        x = placed(np.arange(6.0), named["tp"], (Shard(0),))
+        return (x * 2).full_tensor().tolist()
+
+    assert on_mesh((2, 2), program)[0] == [[0, 2, 4, 6, 8, 10]] * 4
+
+
+def test_a_program_that_is_alone_is_a_mesh():
+    with RuntimeContext(GraphEngine(machine(1))) as torch:
+        mesh = init_device_mesh("ahbm", (1, 1), torch=torch)
+        x = placed(np.arange(6, dtype=np.float32).reshape(2, 3), mesh, (Shard(0), Partial()))
+        y = x @ placed(np.ones((3, 2), np.float32), mesh, (Partial(), Shard(1)))
+        assert y.full_tensor().tolist() == [[3, 3], [12, 12]]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: init_device_mesh("cuda", (2,)), "device type 'cuda': the one of this machine is 'ahbm'"),
+        (lambda: init_device_mesh("ahbm", (3,)), r"mesh shape \(3,\) holds 3 ranks, there are 2"),
+        (lambda: init_device_mesh("ahbm", (1, 1, 2)), "one or two dims, not 3"),
+        (lambda: init_device_mesh("ahbm", (2,), mesh_dim_names=("a", "b")), "the mesh has 1 dims, each with a name"),
+        (lambda: DeviceMesh("ahbm", [0, 2]), "has to name ranks of 0..1, each once"),
+        (lambda: DeviceMesh("ahbm", [0, 0]), "has to name ranks of 0..1, each once"),
+        (lambda: DeviceMesh("ahbm", [1, 0]), "ranks have to ascend"),
+        (lambda: init_device_mesh("ahbm", (2,))["tp"], "mesh dim 'tp'"),
+        (lambda: DeviceMesh("ahbm", [1]).get_coordinate(), "rank 0 is not in"),
+    ],
+)
+def test_meshes_that_cannot_be(make, words):
+    def program(mesh):
+        if mesh.get_rank() == 0:
+            make()
+
+    with pytest.raises(SpawnException, match=words) as caught:
+        on_mesh((2,), program)
+    assert isinstance(caught.value.errors[0], InputError)
+
+
+def test_a_mesh_needs_a_context_and_a_process_group():
+    with pytest.raises(InputError, match="no RuntimeContext is entered here"):
+        init_device_mesh("ahbm", (1,))
+    with (
+        RuntimeContext(GraphEngine(machine(2))) as torch,
+        pytest.raises(SpawnException, match="init_process_group"),
+    ):
+        torch.multiprocessing.spawn(lambda rank: init_device_mesh("ahbm", (2,)), nprocs=2)
+
+
+def test_placements_are_checked():
+    assert checked([Shard(-1), Replicate()], 2, 3) == (Shard(2), Replicate())
+    assert told((Shard(1), Partial())) == "[Shard(1), Partial(sum)]"
+    for given, words in [
+        ([Shard(0)], "the mesh has 2 dims"),
+        ([Shard(3), Shard(0)], "the tensor has 3 axes"),
+        ([Partial(), Partial("max")], "reduced in one way"),
+        (["Shard(0)", Shard(0)], "a list of Shard"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            checked(given, 2, 3)
+    with pytest.raises(UnknownNameError, match="sum, avg, max, min"):
+        Partial("prod")
+
+
+def test_tensors_come_from_the_host_or_from_the_sip():
+    rows, spread = np.arange(16.0).reshape(4, 4), DPPolicy("row_wise", "row_wise", num_pes=2)
+
+    def program(mesh):
+        host = distribute_tensor(rows.tolist(), mesh, [Shard(0)], dtype="f16", name="x")
+        there = mesh.torch.tensor(rows, dp=spread)
+        copied, same = distribute_tensor(there, mesh, [Shard(1)]), distribute_tensor(there, mesh)
+        assert same.to_local() is there
+        assert same.full_tensor() is there
+        assert (host.dtype.name, host.to_local().name, copied.dp, same.ndim) == ("f16", "x", spread, 2)
+        return host.to_local().tolist(), copied.to_local().tolist(), repr(host)
+
+    for at, (host, copied, text) in enumerate(on_mesh((2,), program)[0]):
+        assert host == rows[2 * at : 2 * at + 2].tolist()
+        assert copied == rows[:, 2 * at : 2 * at + 2].tolist()
+        assert text == "DTensor(f16[4, 4], [Shard(0)] on DeviceMesh('ahbm', [0, 1]))"
+
+
+def test_from_local():
+    def program(mesh):
+        local = mesh.torch.full((2, 3), mesh.get_rank())
+        even = DTensor.from_local(local, mesh, [Shard(0)])
+        part = mesh.torch.full((2 - mesh.get_rank(), 3), 1)
+        uneven = DTensor.from_local(part, mesh, [Shard(0)], shape=(3, 3))
+        return even.shape, even.full_tensor().tolist(), uneven.full_tensor().shape
+
+    assert on_mesh((2,), program)[0] == [((4, 3), [[0] * 3] * 2 + [[1] * 3] * 2, (3, 3))] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda mesh: distribute_tensor(np.ones(4), mesh, [Partial()]), "contributions are what every rank has"),
+        (lambda mesh: distribute_tensor(np.ones(1), mesh, [Shard(0)]), "leave nothing for place"),
+        (lambda mesh: distribute_tensor(mesh.torch.ones(4), mesh, dtype="f16"), "is f32, not f16"),
+        (lambda mesh: DTensor.from_local(mesh.torch.ones(4), mesh, [Shard(0)], shape=(9,)), "from_local"),
+        (lambda mesh: DTensor.from_local(mesh.torch.ones(4), mesh, [Shard(0)], shape=(8, 1)), "from_local"),
+    ],
+)
+def test_tensors_that_cannot_be(make, words):
+    with pytest.raises(SpawnException, match=words):
+        on_mesh((2,), make)
