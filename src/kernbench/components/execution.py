@@ -10,6 +10,8 @@ from kernbench.common.dtypes import dtype
 from kernbench.common.operators import PLAIN
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.initiator import Target
+from kernbench.components.pe_ipcq import PeIpcq
+from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
@@ -52,6 +54,29 @@ class KernelExecution:
     instead, by ``throw``, where it waits. ``on_completion``, if set, is called whenever a command is done.
     """
 
+    __slots__ = (
+        "_allocator",
+        "_hooks",
+        "_ipcq",
+        "_kernel",
+        "_kernel_completed",
+        "_math",
+        "_plans",
+        "_prepare",
+        "_region",
+        "_region_bytes",
+        "_start",
+        "board",
+        "clock",
+        "coord",
+        "failure",
+        "launch",
+        "machine",
+        "on_completion",
+        "parts",
+        "resume",
+    )
+
     def __init__(self, machine: Machine, parts: PeParts, coord: PeCoord, order: LaunchOrder) -> None:
         self.machine = machine
         self.clock = machine.clock
@@ -61,6 +86,8 @@ class KernelExecution:
         self.on_completion: Callable[[], None] | None = None
         self.board = Scoreboard()
         self._plans: dict[int, Any] = {}
+        self._math: PeMath | None = None
+        self._ipcq: PeIpcq | None = None
         self._hooks = machine.hooks
         self._prepare, self._start = self._tables()
         self.failure: Exception | None = None
@@ -131,14 +158,25 @@ class KernelExecution:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
-    def issue(self, command: PeCommand, claim: Claim | None = None) -> None:
+    def issue_send(self, command: SendCommand, claim: Claim) -> None:
+        """Enter a message that has a slot."""
+        if self._hooks.issued.listeners:
+            self._tell_issued(command)
+        if self.board.issue(command):
+            self._start_send(command, claim)
+        else:
+            self._plans[command.serial] = claim
+
+    def _tell_issued(self, command: PeCommand) -> None:
+        self._hooks.issued.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
+
+    def issue(self, command: PeCommand) -> None:
         """Enter a command; an address that nothing maps is the program's failure at this line."""
-        hook = self._hooks.issued
-        if hook.listeners:
-            hook.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
+        if self._hooks.issued.listeners:
+            self._tell_issued(command)
         kind = type(command)
         prepare = self._prepare.get(kind)
-        work: Any = claim
+        work: Any = None
         if prepare is not None:
             try:
                 work = prepare(command)
@@ -224,7 +262,9 @@ class KernelExecution:
 
     def _start_math(self, command: MathCommand, _: None) -> None:
         op = self.machine.next_op()
-        math = self.parts.math
+        math = self._math
+        if math is None:
+            math = self._math = self.parts.math
         begun: Callable[[int], None] | None = None
         if self._hooks.op_started.listeners:
             if math.unit.idle:
@@ -236,7 +276,9 @@ class KernelExecution:
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
         op = self.machine.next_op()
         lane, sequence, pa, nbytes = claim
-        ipcq = self.parts.ipcq
+        ipcq = self._ipcq
+        if ipcq is None:
+            ipcq = self._ipcq = self.parts.ipcq
         if self._hooks.op_started.listeners:
             queued = Queued(command, pa, lane.pair.peer.pe, sequence)
             self._begun(op, ipcq.node.id, queued, 0, 1, self.clock.time)

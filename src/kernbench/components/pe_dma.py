@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -29,6 +28,8 @@ from kernbench.topology.graph import Node
 
 class DmaChannel:
     """One virtual channel: sets descriptors up one at a time, then reads or writes."""
+
+    __slots__ = ("_clock", "_ready_at", "_setup_ps", "initiator", "port")
 
     def __init__(self, dma: PeDma, name: str, setup_ps: int) -> None:
         self._clock = dma.clock
@@ -89,6 +90,7 @@ class PeDma(Component):
         )
         self._channel_of: dict[int, DmaChannel] = {}
         self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
+        self._queues: QueuePart | None = None
 
     def start(
         self,
@@ -110,11 +112,9 @@ class PeDma(Component):
 
         channel.start(op, reading, targets, begun, over)
 
-    @cached_property
-    def _queues(self) -> QueuePart:
-        return self.machine.part(self._ipcq_id, QueuePart)
-
     def _arrived(self, message: QueueData) -> None:
+        if self._queues is None:
+            self._queues = self.machine.part(self._ipcq_id, QueuePart)
         self._queues.arrived(message)
 
     def check_reach(self, nodes: Iterable[str]) -> None:

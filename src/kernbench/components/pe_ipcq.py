@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirection, KernelError
@@ -44,11 +43,14 @@ class PeIpcq(QueuePart):
         self._any: tuple[int, int, Got] | None = None
         self._turn = 0
         self._overhead_ps = self.overhead_ps
+        self._dma: PeDma | None = None
 
-    @cached_property
+    @property
     def dma(self) -> PeDma:
         """The DMA that its messages leave by."""
-        return self.machine.part(pe_part(*self.coord, "pe_dma"), PeDma)
+        if self._dma is None:
+            self._dma = self.machine.part(pe_part(*self.coord, "pe_dma"), PeDma)
+        return self._dma
 
     @property
     def queue_pairs(self) -> Mapping[str, QueuePair]:
@@ -189,19 +191,11 @@ class PeIpcq(QueuePart):
         ``done(command)`` when its last byte is delivered.
         """
         sequence, pa, nbytes = place
-        dma, pair = self.dma, lane.pair
+        dma, pair = self._dma or self.dma, lane.pair
         access = lane.places.get(pa)
         if access is None or access.row_bytes != nbytes:
             access = lane.places[pa] = Access(pa, nbytes)
-        message = QueueData(
-            op=op,
-            part=0,
-            requester=dma.node.id,
-            access=access,
-            sequence=sequence,
-            pe=pair.peer.pe,
-            sender=self.coord,
-        )
+        message = QueueData(op, 0, dma.node.id, access, sequence, pair.peer.pe, self.coord)
         if self.machine.hooks.queue.listeners:
             self._tell("send", pair, nbytes, sequence)
         carried = lane.carried

@@ -152,7 +152,7 @@ class KernelProgram:
 
     def _claim(self, command: SendCommand, lane: Lane, nbytes: int) -> None:
         sequence, pa = lane.pair.claim()
-        self.run.issue(command, (lane, sequence, pa, nbytes))
+        self.run.issue_send(command, (lane, sequence, pa, nbytes))
         self.go_on()
 
     def _await_message(self, request: Any) -> bool:
@@ -202,8 +202,9 @@ class KernelProgram:
             self.go_on(slot)
 
     def _received(self, request: Receive, since: int, found: Slot | Exception | None) -> None:
-        direction = found.direction if isinstance(found, Slot) else request.direction or "any"
-        self._waited("recv", direction, -1, request.line, since)
+        if self.run.machine.hooks.queue_waited.listeners:
+            direction = found.direction if isinstance(found, Slot) else request.direction or "any"
+            self._waited("recv", direction, -1, request.line, since)
         if isinstance(found, Exception):
             self.fail(found)
         else:
@@ -294,29 +295,30 @@ class KernelProgram:
 
     def waits_for(self) -> str:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
-        text = f"kernel {self.run.launch.kernel.name!r} waits for {self._cause()}"
+        cause = "its commands to end" if self._returned else _cause(self._request)
+        text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
         pending = self.run.under_way()
         return f"{text}; under way: {pending}" if pending else text
 
-    def _cause(self) -> str:
-        if self._returned:
-            return "its commands to end"
-        match self._request:
-            case None:
-                return "its start"
-            case Send(command):
-                return f"a slot of queue {command.direction}, at line {command.line}"
-            case Receive(direction, _, line):
-                queue = "any queue" if direction is None else f"queue {direction}"
-                return f"a message of {queue}, at line {line}"
-            case AwaitCommand(_, line):
-                return f"the command that line {line} waits for"
-            case AwaitSpace(nbytes, line):
-                return f"{nbytes} bytes of scratch at line {line}"
-            case Meet(line):
-                return f"barrier at line {line}"
-            case Issue(command) | PostReceive(command):
-                return f"its CPU, to issue what line {command.line} asks for"
+
+def _cause(request: KernelRequest | None) -> str:
+    """What a kernel that made ``request`` waits for."""
+    text = "its start"
+    match request:
+        case Send(command):
+            text = f"a slot of queue {command.direction}, at line {command.line}"
+        case Receive(direction, _, line):
+            queue = "any queue" if direction is None else f"queue {direction}"
+            text = f"a message of {queue}, at line {line}"
+        case AwaitCommand(_, line):
+            text = f"the command that line {line} waits for"
+        case AwaitSpace(nbytes, line):
+            text = f"{nbytes} bytes of scratch at line {line}"
+        case Meet(line):
+            text = f"barrier at line {line}"
+        case Issue(command) | PostReceive(command):
+            text = f"its CPU, to issue line {command.line}"
+    return text
 
 
 _ISSUED = frozenset((Issue, Send, Receive, PostReceive))

@@ -14,7 +14,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.component import Component
 from kernbench.sim_engine.queue_state import Carried, QueuePair, SlotReleased
-from kernbench.sim_engine.transport import Route, Transfer
+from kernbench.sim_engine.transport import Port, Route, Transfer
 from kernbench.triton_emu.slots import Slot
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Awaited:
 
     def effective(self, clock: Clock) -> bool:
         """Whether the kernel waits by now."""
-        return self.due_ps < 0 or clock.has_come(self.due_ps, self.place)
+        return self.due_ps < clock.time or clock.has_come(self.due_ps, self.place)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,9 +78,8 @@ class Lane:
         "_blocked",
         "_ipcq",
         "_memory",
-        "_route",
         "_slots",
-        "_target",
+        "_way",
         "_woken_in",
         "carried",
         "credit_ps",
@@ -89,6 +88,7 @@ class Lane:
         "peer",
         "places",
         "posted",
+        "target",
     )
 
     def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
@@ -99,11 +99,11 @@ class Lane:
         self.places: dict[int, Access] = {}
         self.peer: PeIpcq | None = None
         self.credit_ps = 0
+        self.target: Component | None = None  # what the peer's ring lies in, once something has been sent there
         self._ipcq = ipcq
         self._slots: dict[int, Slot] = {}
         self._memory = ""
-        self._route: Route | None = None
-        self._target: Component | None = None
+        self._way: tuple[Port, Route] | None = None
         self._blocked: _Blocked | None = None
         self._woken_in = -1
 
@@ -125,30 +125,23 @@ class Lane:
     def slot(self, sequence: int, *, pending: bool = False) -> Slot:
         """The slot of message ``sequence`` of the own ring."""
         pair = self.pair
-        pa = pair.slot_pa(sequence)
-        if pending:
-            self.connect()
-            return Slot(pair.direction, self._ipcq.buffer_kind, pa, self, True)
-        found = self._slots.get(pa)
+        found = None if pending else self._slots.get(sequence % pair.n_slots)
         if found is None:
             self.connect()
-            found = self._slots[pa] = Slot(pair.direction, self._ipcq.buffer_kind, pa, self)
+            found = Slot(pair.direction, self._ipcq.buffer_kind, pair.slot_pa(sequence), self, pending)
+            if not pending:
+                self._slots[sequence % pair.n_slots] = found
         return found
 
     def put(self, posting: Posting) -> None:
         """The descriptor of a message is set up: it goes to the peer's slot."""
-        ipcq, dma = self._ipcq, self._ipcq.dma
-        machine, port, route = ipcq.machine, dma.queue.port, self._route
-        if route is None:
+        way = self._way
+        if way is None:
             self.connect()
-            route = self._route = machine.route(port.name, self._memory, self.pair.via_port)
-            self._target = machine.component(self._memory)
-        machine.post(port, route, posting.data, _delivered, posting)
-
-    def hand_over(self, data: QueueData, transfer: Transfer) -> None:
-        """The last byte of a message is where the peer's ring lies."""
-        assert self._target is not None
-        self._target.receive(data, transfer)
+            machine, port = self._ipcq.machine, self._ipcq.dma.queue.port
+            way = self._way = (port, machine.route(port.name, self._memory, self.pair.via_port))
+            self.target = machine.component(self._memory)
+        self._ipcq.machine.post(*way, posting.data, _delivered, posting)
 
     def free(self, addr: int, /) -> None:
         """The kernel has done with the slot at ``addr``: when the tail moves on, a credit goes back on the fast path.
@@ -187,9 +180,9 @@ class Lane:
         self._wake_with_next()
 
     def _wake_with_next(self) -> None:
-        credits = self.pair.credits
-        if credits and credits[0][1] != self._woken_in:
-            when, self._woken_in, _ = credits[0]
+        due = self.pair.credits
+        if due and due[0][1] != self._woken_in:
+            when, self._woken_in, _ = due[0]
             self._ipcq.clock.at_place(when, self._woken_in, _Waking(self))
 
     def wake(self) -> None:
@@ -237,7 +230,9 @@ def _wake(waking: _Waking) -> None:
 def _delivered(transfer: Transfer) -> None:
     posting = transfer.arg
     assert isinstance(posting, Posting)
-    posting.lane.hand_over(posting.data, transfer)
+    target = posting.lane.target
+    assert target is not None
+    target.receive(posting.data, transfer)
     posting.done(posting.command)
 
 

@@ -17,8 +17,8 @@ from kernbench.sim_engine.clock import RANK_PROGRAM, Clock
 class Token:
     """A tile (or a single command) on its way through ``route``, the first stage last: ``to_pass`` are left of them.
 
-    ``times`` are ps in each timed stage, the first one last, ``to_spend`` of them left; tokens may share both. ``begun``
-    is called with the time when its first timed stage starts, ``retired`` with the token when the last stage has ended.
+    ``times`` are ps in each timed stage, the first one last, ``to_spend`` of them left; tokens may share both.
+    ``begun(now)`` is called when its first timed stage starts, ``retired(token)`` when the last stage has ended.
     ``work`` is whatever the owner wants to find again.
     """
 
@@ -114,9 +114,19 @@ class StageUnit(Stage):
 
     def try_start(self) -> None:
         """Begin the first waiting token if the unit is idle and the stage behind has a slot."""
-        if self._current is not None or not self.waiting or not self.claim_next(self.waiting[0]):
-            return
-        token = self._current = self.waiting.popleft()
+        if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
+            self._begin(self.waiting.popleft())
+
+    def enter(self, token: Token) -> None:
+        """A token comes from outside the pipeline; a command that finds the unit idle begins."""
+        self.free -= 1
+        if self._current is None and not self.waiting and token.to_pass == 1:
+            self._begin(token)
+        else:
+            self.put(token)
+
+    def _begin(self, token: Token) -> None:
+        self._current = token
         self._start = self._clock.time
         if token.begun is not None:
             token.begun(self._start)

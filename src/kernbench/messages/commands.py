@@ -34,7 +34,7 @@ class MemoryRef:
     strides: tuple[int, ...] | None = None
 
 
-@value
+@value(kw_only=False)
 class Command:
     """Common to all commands: ``serial`` counts them in program order, ``line`` is where the kernel made the call.
 
@@ -76,7 +76,7 @@ class StoreCommand(Command):
     physical: bool = False
 
 
-@value
+@value(kw_only=False)
 class SendCommand(Command):
     """``src`` goes to a slot of the peer of queue ``direction``."""
 
@@ -104,7 +104,7 @@ class DotCommand(Command):
     trans_b: bool = False
 
 
-@value
+@value(kw_only=False)
 class MathCommand(Command):
     """``dst = operator(*inputs)`` on the MATH engine; numbers among the inputs take the arrays' dtype."""
 

@@ -40,7 +40,7 @@ class ReadReply:
     part: int
 
 
-@value
+@value(kw_only=False)
 class WriteData:
     """Bytes to a memory; it acknowledges to ``requester`` when they are committed."""
 
@@ -50,7 +50,7 @@ class WriteData:
     access: Access
 
 
-@value
+@value(kw_only=False)
 class QueueData(WriteData):
     """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
 

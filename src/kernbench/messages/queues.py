@@ -1,11 +1,10 @@
-"""Queues between PEs (IPCQ): what is installed on a PE, and what comes back for a message."""
+"""Queues between PEs (IPCQ): what is installed on a PE."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from kernbench.common.values import value
 from kernbench.messages.requests import HostMsg, PeCoord
 
 BufferKind: TypeAlias = Literal["tcm", "hbm", "sram"]
@@ -60,11 +59,3 @@ class IpcqRemoveMsg(HostMsg):
     """Take all queue pairs off one PE, so that others can be installed."""
 
     pe: PeCoord
-
-
-@value
-class Credit:
-    """All messages before ``tail`` of the ring at ``dst_rx_base_pa`` have been released."""
-
-    dst_rx_base_pa: int
-    tail: int

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.common.collector import patient_collector
 from kernbench.common.dtypes import U8
 from kernbench.common.errors import InputError, KernbenchError, UnknownNameError
 from kernbench.common.ids import HOST, pe_part
@@ -196,10 +197,11 @@ class GraphEngine:
         SimulationDeadlock when none of them can ever end.
         """
         self._awaited = frozenset(handle.request_id for handle in handles)
-        while not any(handle.done for handle in handles):
-            if self.machine.clock.next_time() == NEVER:
-                raise deadlock(self.machine, [_described(handle) for handle in handles])
-            self.advance()
+        with patient_collector():
+            while not any(handle.done for handle in handles):
+                if self.machine.clock.next_time() == NEVER:
+                    raise deadlock(self.machine, [_described(handle) for handle in handles])
+                self.advance()
 
     def advance(self) -> None:
         """Let simulated time pass while somebody waits. A subclass may let it pass in portions, and stop it."""
@@ -207,11 +209,13 @@ class GraphEngine:
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
-        self.machine.clock.advance(ns_to_ps(ns))
+        with patient_collector():
+            self.machine.clock.advance(ns_to_ps(ns))
 
     def drain(self) -> None:
         """Let everything under way end."""
-        self.machine.clock.advance()
+        with patient_collector():
+            self.machine.clock.advance()
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
         """How a finished request ended, and where its time went. KernbenchError while it is under way."""

@@ -68,9 +68,9 @@ class QueuePair:
     @property
     def peer_tail_cache(self) -> int:
         """How many messages the peer is known to have released."""
-        clock, credits = self._clock, self.credits
-        while credits and clock is not None and clock.has_come(credits[0][0], credits[0][1]):
-            self._credited = credits.popleft()[2]
+        clock, due = self._clock, self.credits
+        while due and clock is not None and clock.has_come(due[0][0], due[0][1]):
+            self._credited = due.popleft()[2]
         return self._credited
 
     @peer_tail_cache.setter

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import ml_dtypes
 import numpy as np
 
-from kernbench.common.dtypes import DType, dtype
+from kernbench.common.dtypes import ALL, DType, dtype
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.operators import OPERATORS, Operator
 from kernbench.triton_emu.handles import Handle, Number
@@ -30,10 +30,14 @@ ELEMENTWISE = MappingProxyType(
 _SEQUENCES = (tuple, list)
 _WHOLE = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
+_BY_NAME = MappingProxyType({item.name: item for item in ALL})
 
 
 def element_type(name: object) -> DType:
     """The type called ``name``."""
+    found = _BY_NAME.get(name) if isinstance(name, str) else None
+    if found is not None:
+        return found
     try:
         return dtype(name)
     except UnknownNameError as error:
@@ -50,6 +54,12 @@ def ints(what: str, value: Ints) -> Shape:
 
 def as_shape(value: Ints) -> Shape:
     """Elements per axis, each at least 1."""
+    if type(value) is tuple:
+        for n in value:
+            if type(n) is not int or n < 1:
+                break
+        else:
+            return value
     shape = ints("a shape", value)
     if shape and min(shape) < 1:
         raise kernel_error(f"shape {shape}: every axis has at least 1 element")

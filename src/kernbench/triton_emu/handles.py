@@ -25,6 +25,9 @@ class Language(Protocol):
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
         """The operator ``name`` on handles and numbers."""
 
+    def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
+        """The same for two, called by an operator between them."""
+
     def trans(self, x: Handle) -> Handle:
         """``x`` with its last two axes swapped."""
 
@@ -51,7 +54,8 @@ class Handle:
         self.physical = physical
 
     def __del__(self) -> None:
-        self.buffer.drop()
+        buffer = self.buffer
+        buffer.lifetimes.drop(buffer)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,49 +86,49 @@ class Handle:
         return f"<handle {self.shape} {self.dtype} at {self.addr:#x}>"
 
     def __add__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("add", self, other)
+        return self.owner.binary("add", self, other)
 
     def __radd__(self, other: Number) -> Handle:
-        return self.owner.elementwise("add", other, self)
+        return self.owner.binary("add", other, self)
 
     def __sub__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("sub", self, other)
+        return self.owner.binary("sub", self, other)
 
     def __rsub__(self, other: Number) -> Handle:
-        return self.owner.elementwise("sub", other, self)
+        return self.owner.binary("sub", other, self)
 
     def __mul__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("mul", self, other)
+        return self.owner.binary("mul", self, other)
 
     def __rmul__(self, other: Number) -> Handle:
-        return self.owner.elementwise("mul", other, self)
+        return self.owner.binary("mul", other, self)
 
     def __truediv__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("div", self, other)
+        return self.owner.binary("div", self, other)
 
     def __rtruediv__(self, other: Number) -> Handle:
-        return self.owner.elementwise("div", other, self)
+        return self.owner.binary("div", other, self)
 
     def __neg__(self) -> Handle:
         return self.owner.elementwise("neg", self)
 
     def __lt__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("lt", self, other)
+        return self.owner.binary("lt", self, other)
 
     def __le__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("le", self, other)
+        return self.owner.binary("le", self, other)
 
     def __gt__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("gt", self, other)
+        return self.owner.binary("gt", self, other)
 
     def __ge__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("ge", self, other)
+        return self.owner.binary("ge", self, other)
 
     def __eq__(self, other: Handle | Number) -> Handle:  # type: ignore[override]
-        return self.owner.elementwise("eq", self, other)
+        return self.owner.binary("eq", self, other)
 
     def __ne__(self, other: Handle | Number) -> Handle:  # type: ignore[override]
-        return self.owner.elementwise("ne", self, other)
+        return self.owner.binary("ne", self, other)
 
     __hash__ = object.__hash__
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
@@ -20,19 +22,31 @@ from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import call_line, call_place, kernel_error
 
 
+class _Room(NamedTuple):
+    """What a call last needed: so many bytes for an array."""
+
+    shape: Shape
+    dtype: DType
+    nbytes: int
+    label: str
+
+
 class Issuer(Language):
     """What every group of ``tl`` calls is built on; its surface is for the PE that runs the kernel."""
 
-    __slots__ = ("_labels", "_lifetimes", "_next_serial", "_runner", "_scratch", "_site")
+    __slots__ = ("_check", "_file", "_lifetimes", "_next_serial", "_request", "_rooms", "_runner", "_scratch", "_site")
 
     def __init__(self, site: KernelSite, scratch: Scratch, runner: KernelRunner) -> None:
         self._site = site
         self._scratch = scratch
         self._runner = runner
+        self._check = runner.check
+        self._request = runner.request
         self._lifetimes = Lifetimes()
         self._next_serial = 0
-        # What scratch calls its contents: the same for every turn of a loop.
-        self._labels: dict[tuple[str, Shape, str, int], str] = {}
+        self._file = site.file
+        # What scratch calls the result of a call in a line, and its size: the same for every turn of a loop.
+        self._rooms: dict[tuple[int, str], _Room] = {}
 
     @property
     def site(self) -> KernelSite:
@@ -48,13 +62,19 @@ class Issuer(Language):
         """The kernel is over: all its memory is given back."""
         self._lifetimes.finish()
 
-    def _line(self) -> int:
-        """The kernel's line that makes this call; KernelError when no kernel of this ``tl`` makes it."""
-        self._runner.check()
-        return call_line(self._site.file)
+    def _line(self, above: int = 2) -> int:
+        """The kernel's line that makes this call; KernelError when no kernel of this ``tl`` makes it.
+
+        ``above``: how many frames further up the kernel is, if it makes the call itself.
+        """
+        self._check()
+        frame = sys._getframe(above)  # noqa: SLF001 - as in ``call_line``, for whom most calls need not look further
+        return frame.f_lineno if frame.f_code.co_filename == self._file else call_line(self._file)
 
     def _own(self, x: object) -> Handle:
         """``x`` as a handle in TCM that this kernel may use."""
+        if isinstance(x, Handle) and x.owner is self and x.space == "tcm":
+            return x
         handle = self._check_owner(x)
         if handle.space != "tcm":
             self._bring_in(handle)
@@ -74,41 +94,42 @@ class Issuer(Language):
     def _bring_in(self, x: Handle) -> None:
         """Read a message that lies in HBM or SRAM into scratch: from then on the handle is that, and its slot free."""
         line = self._line()
-        address, buffer = self._room("message", x.shape, x.dtype, line)
+        buffer = self._room("message", x.shape, x.dtype, line)
         serial, after = self._ordered((x,))
         there, source = x.array, x.buffer
-        here = TcmArray(address, x.shape, x.dtype)
+        here = TcmArray(buffer.address, x.shape, x.dtype)
         x.array, x.buffer, x.space = here, buffer, "tcm"
         buffer.producer = serial
         self._lifetimes.began(serial, (source, buffer))
-        self._runner.request(
+        self._request(
             Issue(LoadCommand(serial=serial, line=line, after=after, dst=here, va=there.address, physical=x.physical))
         )
         source.drop()
 
     def _fresh(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
         """A handle for the result of the call ``what``; waits for memory that commands under way will give back."""
-        address, buffer = self._room(what, shape, dtype, line)
-        return Handle(self, TcmArray(address, shape, dtype), buffer)
+        buffer = self._room(what, shape, dtype, line)
+        return Handle(self, TcmArray(buffer.address, shape, dtype), buffer)
 
-    def _room(self, what: str, shape: Shape, dtype: DType, line: int) -> tuple[int, Buffer]:
+    def _room(self, what: str, shape: Shape, dtype: DType, line: int) -> Buffer:
         """Scratch for the result of the call ``what``."""
-        key = (what, shape, dtype.name, line)
-        label = self._labels.get(key) or self._labels.setdefault(key, f"{what} {shape} {dtype.name} at line {line}")
-        nbytes = math.prod(shape) * dtype.itemsize
+        room = self._rooms.get((line, what))
+        if room is None or room.shape != shape or room.dtype is not dtype:
+            label = f"{what} {shape} {dtype.name} at line {line}"
+            room = self._rooms[line, what] = _Room(shape, dtype, math.prod(shape) * dtype.itemsize, label)
         scratch = self._scratch
         try:
-            address = scratch.alloc(nbytes, label)
+            address = scratch.alloc(room.nbytes, room.label)
         except AllocationError:
             address = -1
         if address < 0:
-            address = self._alloc_later(nbytes, label, line)
-        return address, self._lifetimes.hold(address, scratch)
+            address = self._alloc_later(room.nbytes, room.label, line)
+        return self._lifetimes.hold(address, scratch)
 
     def _alloc_later(self, nbytes: int, label: str, line: int) -> int:
         """Wait until enough has come back; AllocationError when nothing is about to."""
         while self._lifetimes.releasing:
-            self._runner.request(AwaitSpace(nbytes, line))
+            self._request(AwaitSpace(nbytes, line))
             with suppress(AllocationError):
                 return self._scratch.alloc(nbytes, label)
         raise AllocationError(f"{call_place()}: {self._full(nbytes, label)}")
@@ -133,13 +154,33 @@ class Issuer(Language):
         producers = [producer for x in reads if (producer := x.buffer.producer) >= 0]
         return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
 
+    def _combine(self, line: int, name: str, a: Handle, b: Handle, dtype: DType) -> Handle:
+        """Issue the MATH operator ``name`` on two handles in TCM of one shape."""
+        left, right = a.array, b.array
+        result = self._fresh(name, left.shape, dtype, line)
+        one, other, made = a.buffer, b.buffer, result.buffer
+        serial, first, second = self._next_serial, one.producer, other.producer
+        self._next_serial = serial + 1
+        after: tuple[int, ...]
+        if first == second or second < 0:
+            after = (first,) if first >= 0 else ()
+        elif first < 0:
+            after = (second,)
+        else:
+            after = (first, second) if first < second else (second, first)
+        command = MathCommand(serial, line, after, name, (left, right), result.array, PLAIN)
+        made.producer = serial
+        self._lifetimes.began(serial, (one, other, made))
+        self._request(Issue(command))
+        return result
+
     def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
         buffers = [x.buffer for x in reads]
         if result is not None:
             result.buffer.producer = command.serial
             buffers.append(result.buffer)
         self._lifetimes.began(command.serial, tuple(buffers))
-        self._runner.request(Issue(command))
+        self._request(Issue(command))
 
     def _compute(
         self,

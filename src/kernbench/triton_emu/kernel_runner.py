@@ -31,8 +31,6 @@ class KernelRunner:
         What the kernel raises comes out of here, with a traceback that ends in the kernel.
         """
         kernel = self._greenlet
-        if kernel.dead:
-            return None
         # Requests go to whoever resumes, who need not be the one who resumed before.
         current = getcurrent()
         if kernel.parent is not current:
@@ -46,7 +44,7 @@ class KernelRunner:
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
             raise
-        # What a dead greenlet hands over is the kernel's return value.
+        # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
         return None if kernel.dead else request
 
     def throw(self, error: Exception) -> KernelRequest | None:
@@ -83,7 +81,8 @@ class KernelRunner:
         if self._closing:
             raise GreenletExit
         parent = kernel.parent
-        return None if parent is None else parent.switch(request)
+        assert parent is not None
+        return parent.switch(request)
 
     def check(self) -> None:
         """KernelError unless the caller runs inside the kernel."""

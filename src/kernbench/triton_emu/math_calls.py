@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import Attributes
 from kernbench.triton_emu.checks import (
+    ELEMENTWISE,
     Ints,
     Shape,
     as_shape,
@@ -31,7 +32,18 @@ class ElementwiseCalls(Issuer):
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
         """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
-        line = self._line()
+        return self._elementwise(self._line(), name, operands)
+
+    def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
+        """The same for ``a`` and ``b``, for the operators between handles, which kernels are full of."""
+        line = self._line(3)
+        if isinstance(a, Handle) and isinstance(b, Handle) and a.owner is self and b.owner is self:
+            x, y = a.array, b.array
+            if a.space == b.space == "tcm" and x.shape == y.shape and x.dtype is y.dtype:
+                return self._combine(line, name, a, b, I8 if ELEMENTWISE[name].kind == "compare" else x.dtype)
+        return self._elementwise(line, name, (a, b))
+
+    def _elementwise(self, line: int, name: str, operands: Sequence[Handle | Number]) -> Handle:
         op = elementwise_operator(name, operands)
         item, shape = self._common(name, operands)
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])

@@ -50,8 +50,8 @@ class QueueCalls(MemoryCalls):
         IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
         """
         line = self._line()
-        direction = _direction(dir)
-        if (src is None) == (src_addr is None):
+        direction = dir if type(dir) is str else _direction(dir)
+        if (src is None) is (src_addr is None):
             raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
         if src_addr is not None:
             source = self._own(self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype)))
@@ -59,10 +59,12 @@ class QueueCalls(MemoryCalls):
             source = self.load(src.va, src.shape, src.dtype, strides=src.array.strides)
         else:
             source = self._own(src)
-        serial, after = self._ordered((source,))
-        command = SendCommand(serial=serial, line=line, after=after, direction=direction, src=source.array)
-        self._lifetimes.began(serial, (source.buffer,))
-        self._runner.request(Send(command))
+        serial, buffer = self._next_serial, source.buffer
+        self._next_serial = serial + 1
+        after = (buffer.producer,) if buffer.producer >= 0 else ()
+        command = SendCommand(serial, line, after, direction, source.array)
+        self._lifetimes.began(serial, (buffer,))
+        self._request(Send(command))
 
     def recv(
         self,
@@ -79,10 +81,11 @@ class QueueCalls(MemoryCalls):
         """
         line = self._line()
         extent, item = _message(shape, dtype)
-        direction = None if dir is None else _direction(dir)
-        slot = self._runner.request(Receive(direction, prod(extent) * item.itemsize, line))
+        direction = dir if dir is None or type(dir) is str else _direction(dir)
+        slot = self._request(Receive(direction, prod(extent) * item.itemsize, line))
         assert isinstance(slot, Slot)
-        handle = self._in_slot(slot, extent, item)
+        _, place, address, ring, _ = slot
+        handle = Handle(self, TcmArray(address, extent, item), self._lifetimes.hold(address, ring), place)
         if dst_addr is None and dst_space is None:
             return handle
         return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
@@ -94,7 +97,7 @@ class QueueCalls(MemoryCalls):
         serial, after = self._ordered(())
         nbytes = prod(extent) * item.itemsize
         command = RecvCommand(serial=serial, line=line, after=after, direction=_direction(dir), nbytes=nbytes)
-        slot = self._runner.request(PostReceive(command))
+        slot = self._request(PostReceive(command))
         assert isinstance(slot, Slot)
         handle = self._in_slot(slot, extent, item)
         if slot.pending:
@@ -107,7 +110,7 @@ class QueueCalls(MemoryCalls):
         line = self._line()
         self._check_owner(handle)
         if handle.buffer.producer >= 0:
-            self._runner.request(AwaitCommand(handle.buffer.producer, line))
+            self._request(AwaitCommand(handle.buffer.producer, line))
         return handle
 
     def _in_slot(self, slot: Slot, shape: Shape, item: DType) -> Handle:

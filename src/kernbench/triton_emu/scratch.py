@@ -80,13 +80,13 @@ class Lifetimes:
             buffer.uses -= 1
             if buffer.producer == serial:
                 buffer.producer = -1
-            if buffer.dropped and not buffer.uses and buffer in self._live:
+            if buffer.dropped and not buffer.uses:
                 self._releasing -= 1
                 self._release(buffer)
 
     def drop(self, buffer: Buffer) -> None:
         """The handle of ``buffer`` is gone."""
-        if buffer.dropped or buffer not in self._live:
+        if buffer.dropped:
             return
         buffer.dropped = True
         if buffer.uses:

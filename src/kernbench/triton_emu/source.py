@@ -46,7 +46,7 @@ def kernel_source(function: Callable[..., object]) -> Source:
 
 def call_line(file: str) -> int:
     """The line of ``file``, the kernel's, that led to this call; else of whatever called into this package."""
-    # Once for every command: from the caller's caller, and through this package's frames without looking at them.
+    # From the caller's caller, and through this package's frames without looking at them.
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and frame.f_code.co_filename != file:
         frame = frame.f_back

@@ -2,22 +2,24 @@
 
 Steps, on PE 0 of every cube: rows of cubes reduce from west to east, the last column from north to south; the last cube
 sends the sum to the root cube, if that is another one, along the last row and up a column; the root cubes of all SIPs
-all-reduce, by rings of links (ring, torus: rows, then columns) or along lines to the first SIP and back (mesh); and
+all-reduce, by reduce-scatter and all-gather along the rings or lines of their links (rows, then columns); and
 everything goes back the same ways.
 
 Rounding: sums are made once, and copied: all cubes of all SIPs end with the same bits.
 Time: 6 S/B + 2(w+h-2) alpha for w x h cubes (in the last column three times S passes a PE's link, each way), and
-2(n-1)/n S/B + 2(n-1) alpha for a ring of n SIPs, B that of the links between them.
+2(n-1)/n S/B for n SIPs, B that of the links between them, with 2(n-1) alpha for a ring of them and 2(w+h-2) alpha for w
+columns and h rows.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kernbench.ccl.steps.chunks import loaded, places, split
+from kernbench.ccl.steps.chunks import loaded, places
+from kernbench.ccl.steps.grids import Axis, all_reduce_over
 from kernbench.ccl.steps.messages import Messages, message_args
-from kernbench.ccl.steps.rings import Ring, all_reduce_parts, kept
-from kernbench.ccl.steps.trees import Branch, all_reduce_along, reduced, spread
+from kernbench.ccl.steps.rings import Ring, kept
+from kernbench.ccl.steps.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
 from kernbench.kernels.shares import blocks
 
@@ -80,12 +82,14 @@ class _Sips(NamedTuple):
     here: int
 
     @property
-    def lines(self) -> list[Ring]:
-        """The rings, or lines, that this SIP is on and that a reduction goes along, one after the other."""
+    def axes(self) -> list[Axis]:
+        """The rings, or lines, of links that this SIP is on."""
         if self.kind not in ("torus_2d", "mesh_2d_no_wrap"):
-            return [Ring("global_E", "global_W", self.here, self.n)]
+            return [Axis(Ring("global_E", "global_W", self.here, self.n), wraps=True)]
         y, x = divmod(self.here, self.w)
-        return [Ring("global_E", "global_W", x, self.w), Ring("global_S", "global_N", y, self.h)]
+        wraps = self.kind == "torus_2d"
+        row, column = Ring("global_E", "global_W", x, self.w), Ring("global_S", "global_N", y, self.h)
+        return [Axis(row, wraps), Axis(column, wraps)]
 
 
 def kernel(
@@ -158,11 +162,4 @@ def _side(cubes: _Cubes, neighbour: int) -> str:
 
 def _exchange(values: list[Any], sips: _Sips, messages: Messages, tl: Any) -> None:
     """Reduce the ``values`` of all SIPs, in place."""
-    for line in sips.lines:
-        if line.size == 1:
-            continue
-        if sips.kind == "mesh_2d_no_wrap":
-            all_reduce_along(line, values, messages, tl)
-        else:
-            parts = [list(range(first, first + count)) for first, count in split(len(values), line.size)]
-            all_reduce_parts(line, parts, values, messages, 1, tl)
+    all_reduce_over(sips.axes, values, messages, tl)

@@ -1,8 +1,8 @@
 """All-reduce by passing every rank's tile once round the ring.
 
-Steps: n-1 for each piece of the tile. A rank passes on what comes as it came, from the slot it lies in, and adds it. Of
-each rank half as many pieces are on their way at once as a queue has slots, since in a ring of full queues nothing could
-move: a piece that has been everywhere makes room for the next.
+Steps: n-1 for each piece of the tile. A rank passes on what comes as it came, from the slot it lies in, and adds it.
+Of each rank half as many pieces are on their way at once as a queue has slots, since in a ring of full queues nothing
+could move: a piece that has been everywhere makes room for the next.
 
 Rounding: every rank adds in its own order, so that for more than two ranks the ranks may differ in the last bits.
 Time: (n-1) (S/B + alpha); more when so few slots leave gaps on the links.

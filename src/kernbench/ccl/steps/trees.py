@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.rings import Ring, kept
 
 Keep = Callable[[int, Any], None]
 """Told the number and the handle of a piece of the result; the handle is a slot, so it must not be held."""
@@ -75,16 +74,6 @@ def all_reduce_in_place(ptr: int, n: int, branch: Branch, messages: Messages, co
     where = places(ptr, n, messages, tl)
     mine = loaded(where, messages, tl)
     all_reduce(branch, mine, messages, contributions, lambda i, x: tl.store(where[i][0], x), tl)
-
-
-def all_reduce_along(line: Ring, values: list[Any], messages: Messages, tl: Any) -> None:
-    """Reduce ``values`` along a line of two or more, to its first place and back, in place."""
-    branch = Branch(line.prev if line.place else None, (line.next,) * (line.place < line.size - 1))
-
-    def keep(i: int, x: Any) -> None:
-        values[i] = x if branch.parent is None else kept(x, tl)
-
-    all_reduce(branch, tuple(values), messages, 1, keep, tl)
 
 
 def _with_children(branch: Branch, x: Any, messages: Messages, tl: Any) -> Any:

@@ -60,7 +60,10 @@ class ScratchAllocator:
         owner = self._owners.pop(addr, None)
         if owner is None:
             raise AllocationError(f"scratch: nothing is allocated at {addr:#x} (freed twice, or not from here)")
-        self._spare.setdefault(owner[1], []).append(addr)
+        spare = self._spare.get(owner[1])
+        if spare is None:
+            spare = self._spare[owner[1]] = []
+        spare.append(addr)
 
     def live(self) -> tuple[tuple[str, int], ...]:
         """Owner and bytes of every live allocation, the largest first."""

@@ -1,0 +1,128 @@
+"""All-reduce over a grid of rings and lines: reduce-scatter along every axis, then all-gather back.
+
+Along the first axis each place is left with one part reduced, along the next with a part of that part, and so on; then
+the parts are gathered in reverse. So n places exchange 2(n-1)/n of the data, however many axes they have, in as many
+steps as the axes are long, less one each. A value is reduced on one place and copied: all end with the same bits.
+
+On a line, what is for places further on goes there directly, adding what is on the way; both directions at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeAlias
+
+from kernbench.ccl.steps.chunks import split
+from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.rings import Relay, Ring, Turns, gather_round, kept, reduce_round
+
+Action: TypeAlias = Callable[[], None]
+
+
+class Axis(NamedTuple):
+    """A place on an axis; it ``wraps`` when its last place is next to its first."""
+
+    ring: Ring
+    wraps: bool
+
+
+def all_reduce_over(axes: Iterable[Axis], values: list[Any], messages: Messages, tl: Any) -> None:
+    """Reduce ``values`` over all places of a grid, in place; axes of one place are left out."""
+    _reduce([axis for axis in axes if axis.ring.size > 1], range(len(values)), values, messages, tl)
+
+
+def _reduce(axes: Sequence[Axis], mine: Sequence[int], values: list[Any], messages: Messages, tl: Any) -> None:
+    if not axes:
+        return
+    ring, wraps = axes[0]
+    parts = [list(mine[first : first + count]) for first, count in split(len(mine), ring.size)]
+    if wraps:
+        relay = Relay(ring, tl)
+        turns = [parts[i] for i in ring.backwards(ring.place)]
+        reduce_round(relay, turns, values, messages, 1, tl)
+        relay.flush()
+        _reduce(axes[1:], turns[-1], values, messages, tl)
+        gather_round(relay, [turns[-1], *turns[:-1]], values, tl)
+        relay.flush()
+    else:
+        _Line(ring, parts, values, messages, tl).scatter()
+        _reduce(axes[1:], parts[ring.place], values, messages, tl)
+        _Line(ring, parts, values, messages, tl).gather()
+
+
+class _Line:
+    """One place of a line, and what it does with ``parts``, one for each place.
+
+    The two directions take turns, message by message, and the k-th message that a place sends is the k-th that the next
+    receives. So a kernel that waits at its k-th send waits for one that is further behind: no deadlock, however few the
+    slots.
+    """
+
+    __slots__ = ("_line", "_messages", "_parts", "_tl", "_values")
+
+    def __init__(self, line: Ring, parts: Turns, values: list[Any], messages: Messages, tl: Any) -> None:
+        self._line, self._parts = line, parts
+        self._values, self._messages, self._tl = values, messages, tl
+
+    def scatter(self) -> None:
+        """Every place gets its part of all others', reduced."""
+        last = self._line.size - 1
+        forth = self._towards(range(last, -1, -1), self._line.next, self._line.prev, last)
+        back = self._towards(range(last + 1), self._line.prev, self._line.next, 0)
+        _in_turn(forth, back)
+
+    def _towards(self, places: Iterable[int], to: str, of: str, end: int) -> Iterator[Action]:
+        """What goes ``to`` the ``end`` of the line, the farthest part first: own values added to what comes in."""
+        here = self._line.place
+        first = here == self._line.size - 1 - end
+        ahead = [place for place in places if abs(end - place) <= abs(end - here)]
+        for place in ahead:
+            for i in self._parts[place]:
+                if place != here or not first:
+                    yield partial(self._step, i, to if place != here else None, None if first else of)
+
+    def _step(self, i: int, to: str | None, of: str | None) -> None:
+        value = self._values[i]
+        if of is not None:
+            value = self._messages.combine(value, self._tl.recv_async(of, value.shape, value.dtype), self._tl)
+        if to is None:
+            self._values[i] = value
+        else:
+            self._tl.send(to, value)
+
+    def gather(self) -> None:
+        """Every place gets the parts of all others: own part first, then what comes in, all passed on."""
+        here, last = self._line.place, self._line.size - 1
+        forth = self._along(range(here, -1, -1), self._line.next if here < last else None, self._line.prev)
+        back = self._along(range(here, last + 1), self._line.prev if here else None, self._line.next)
+        _in_turn(forth, back)
+
+    def _along(self, places: Sequence[int], to: str | None, of: str) -> Iterator[Action]:
+        """Each action sends what waits longest and receives the next: the neighbour does as much at the same time."""
+        leaving = deque(self._parts[places[0]] if to is not None else ())
+        for place in places[1:]:
+            for i in self._parts[place]:
+                yield partial(self._pass, to, leaving, of, i)
+        while to is not None and leaving:
+            yield partial(self._send, to, leaving)
+
+    def _pass(self, to: str | None, leaving: deque[int], of: str, i: int) -> None:
+        if to is not None and leaving:
+            self._send(to, leaving)
+        old = self._values[i]
+        self._values[i] = kept(self._tl.recv_async(of, old.shape, old.dtype), self._tl)
+        if to is not None:
+            leaving.append(i)
+
+    def _send(self, to: str, leaving: deque[int]) -> None:
+        self._tl.send(to, self._values[leaving.popleft()])
+
+
+def _in_turn(*ways: Iterator[Action]) -> None:
+    for actions in zip_longest(*ways):
+        for act in actions:
+            if act is not None:
+                act()
