@@ -2,13 +2,13 @@
 
 Steps, on PE 0 of every cube: rows of cubes reduce from west to east, the last column from north to south; the last cube
 sends the sum to the root cube, if that is another one, along the last row and up a column; the root cubes of all SIPs
-all-reduce, by reduce-scatter and all-gather along the rings or lines of their links (rows, then columns); and
-everything goes back the same ways.
+all-reduce, by reduce-scatter and all-gather along the rings or lines of their links (rows, then columns; both ways
+round a torus); and everything goes back the same ways.
 
 Rounding: sums are made once, and copied: all cubes of all SIPs end with the same bits.
 Time: 6 S/B + 2(w+h-2) alpha for w x h cubes (in the last column three times S passes a PE's link, each way), and
 2(n-1)/n S/B for n SIPs, B that of the links between them, with 2(n-1) alpha for a ring of them and 2(w+h-2) alpha for w
-columns and h rows.
+columns and h rows; on a torus half the bytes go each way.
 """
 
 from __future__ import annotations
@@ -85,11 +85,10 @@ class _Sips(NamedTuple):
     def axes(self) -> list[Axis]:
         """The rings, or lines, of links that this SIP is on."""
         if self.kind not in ("torus_2d", "mesh_2d_no_wrap"):
-            return [Axis(Ring("global_E", "global_W", self.here, self.n), wraps=True)]
+            return [Axis(Ring("global_E", "global_W", self.here, self.n), "ring")]
         y, x = divmod(self.here, self.w)
-        wraps = self.kind == "torus_2d"
         row, column = Ring("global_E", "global_W", x, self.w), Ring("global_S", "global_N", y, self.h)
-        return [Axis(row, wraps), Axis(column, wraps)]
+        return [Axis(axis, "torus" if self.kind == "torus_2d" else "line") for axis in (row, column)]
 
 
 def kernel(

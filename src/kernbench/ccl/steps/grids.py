@@ -4,7 +4,8 @@ Along the first axis each place is left with one part reduced, along the next wi
 the parts are gathered in reverse. So n places exchange 2(n-1)/n of the data, however many axes they have, in as many
 steps as the axes are long, less one each. A value is reduced on one place and copied: all end with the same bits.
 
-On a line, what is for places further on goes there directly, adding what is on the way; both directions at once.
+On a line, what is for places further on goes there directly, adding what is on the way; both directions at once. On a
+torus, half of the data goes round one way and half the other.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kernbench.ccl.steps.chunks import split
 from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.rings import Relay, Ring, Turns, gather_round, kept, reduce_round
+from kernbench.ccl.steps.rings import Relay, Ring, Turns, kept
 
 Action: TypeAlias = Callable[[], None]
 
 
 class Axis(NamedTuple):
-    """A place on an axis; it ``wraps`` when its last place is next to its first."""
+    """A place on an axis. ``kind``: a ``line``; a ``ring``, which is used one way round; a ``torus``: both ways."""
 
     ring: Ring
-    wraps: bool
+    kind: Literal["line", "ring", "torus"]
 
 
 def all_reduce_over(axes: Iterable[Axis], values: list[Any], messages: Messages, tl: Any) -> None:
@@ -37,20 +38,66 @@ def all_reduce_over(axes: Iterable[Axis], values: list[Any], messages: Messages,
 def _reduce(axes: Sequence[Axis], mine: Sequence[int], values: list[Any], messages: Messages, tl: Any) -> None:
     if not axes:
         return
-    ring, wraps = axes[0]
-    parts = [list(mine[first : first + count]) for first, count in split(len(mine), ring.size)]
-    if wraps:
-        relay = Relay(ring, tl)
-        turns = [parts[i] for i in ring.backwards(ring.place)]
-        reduce_round(relay, turns, values, messages, 1, tl)
-        relay.flush()
-        _reduce(axes[1:], turns[-1], values, messages, tl)
-        gather_round(relay, [turns[-1], *turns[:-1]], values, tl)
-        relay.flush()
-    else:
-        _Line(ring, parts, values, messages, tl).scatter()
-        _reduce(axes[1:], parts[ring.place], values, messages, tl)
-        _Line(ring, parts, values, messages, tl).gather()
+    ring, kind = axes[0]
+    if kind == "line":
+        line = _Line(ring, _split(mine, ring.size), values, messages, tl)
+        line.scatter()
+        _reduce(axes[1:], line.own, values, messages, tl)
+        line.gather()
+        return
+    ways = [_Way(ring, _split(mine, ring.size), values, messages, tl)]
+    if kind == "torus":
+        back = Ring(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
+        ways = [
+            _Way(each, _split(half, ring.size), values, messages, tl)
+            for each, half in ((ring, mine[::2]), (back, mine[1::2]))
+        ]
+    _in_turn(*(way.scatter() for way in ways))
+    _reduce(axes[1:], sorted(i for way in ways for i in way.own), values, messages, tl)
+    _in_turn(*(way.gather() for way in ways))
+
+
+def _split(mine: Sequence[int], parts: int) -> list[list[int]]:
+    return [list(mine[first : first + count]) for first, count in split(len(mine), parts)]
+
+
+class _Way:
+    """One place of a ring, one way round; see ``rings``."""
+
+    __slots__ = ("_messages", "_relay", "_tl", "_turns", "_values", "own")
+
+    def __init__(self, ring: Ring, parts: Turns, values: list[Any], messages: Messages, tl: Any) -> None:
+        self._relay = Relay(ring, tl)
+        self._turns = [parts[i] for i in ring.backwards(ring.place)]
+        self.own = self._turns[-1]
+        self._values, self._messages, self._tl = values, messages, tl
+
+    def scatter(self) -> Iterator[Action]:
+        """Reduce this place's own part, and pass the others on."""
+        self._relay.put(self._values[i] for i in self._turns[0])
+        for turn in self._turns[1:]:
+            for i in turn:
+                yield partial(self._add, i, turn is not self.own)
+        yield self._relay.flush
+
+    def _add(self, i: int, goes_on: bool) -> None:
+        value = self._values[i]
+        self._values[i] = self._messages.combine(value, self._relay.take(value), self._tl)
+        if goes_on:
+            self._relay.put((self._values[i],))
+
+    def gather(self) -> Iterator[Action]:
+        """Get all other parts, and pass them on."""
+        self._relay.put(self._values[i] for i in self.own)
+        for turn in self._turns[:-1]:
+            for i in turn:
+                yield partial(self._keep, i, turn is not self._turns[-2])
+        yield self._relay.flush
+
+    def _keep(self, i: int, goes_on: bool) -> None:
+        self._values[i] = kept(self._relay.take(self._values[i]), self._tl)
+        if goes_on:
+            self._relay.put((self._values[i],))
 
 
 class _Line:
@@ -61,10 +108,10 @@ class _Line:
     slots.
     """
 
-    __slots__ = ("_line", "_messages", "_parts", "_tl", "_values")
+    __slots__ = ("_line", "_messages", "_parts", "_tl", "_values", "own")
 
     def __init__(self, line: Ring, parts: Turns, values: list[Any], messages: Messages, tl: Any) -> None:
-        self._line, self._parts = line, parts
+        self._line, self._parts, self.own = line, parts, parts[line.place]
         self._values, self._messages, self._tl = values, messages, tl
 
     def scatter(self) -> None:
