@@ -106,7 +106,7 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
         "kernel_x: found a mapping",
         "algorithms.other: missing key 'module'",
         "unknown mapper 'all_pe'; did you mean 'all_pes'?",
-        "poll_ns: found 0, must be greater than 0",
+        "poll_ns: found 0, must be at least 0.001",
         "unknown module 'ring_alreduce'",
     ):
         assert part in text

@@ -222,7 +222,7 @@ def test_the_settings_of_an_algorithm_do_for_the_machine() -> None:
 def test_the_way_edges_are_planned_does_not_depend_on_hashing() -> None:
     edges = unite(intercube_edges(machine().spec), fabric_edges(machine().spec))
     one, other = (prepare_queues(GraphEngine(machine()), edges, QueueSettings()) for _ in range(2))
-    assert one == other
+    assert (one.edges, one.messages, one.reservations) == (other.edges, other.messages, other.reservations)
     assert list(one.pes) == sorted(one.pes)
 
 

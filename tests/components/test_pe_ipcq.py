@@ -471,3 +471,69 @@ def test_a_message_alone_takes_what_its_parts_take(engine: GraphEngine) -> None:
     launch(engine, pour, data, 16, 1, 0, pes=(A, B))
     route = engine.machine.route("sip0.cube0.pe0.pe_dma", "sip0.cube0.pe1.pe_dma")
     assert times["arrive"] - times["send"] == 2000 + 2000 + route.latency_ps(64) + 2000
+
+
+def fails_on_one(ptr: int, what: str, tl: Any) -> None:
+    if tl.program_id(0) == 1:
+        if what == "direction":
+            tl.send("global_N", tl.load(ptr, (16,), "f32"))
+        raise ValueError("a bug of the user")
+    tl.recv("W", (16,), "f32")
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [("bug", ValueError, "a bug of the user"), ("direction", IpcqInvalidDirection, "no queue 'global_N'")],
+)
+def test_a_kernel_that_failed_is_the_cause_of_a_deadlock(
+    engine: GraphEngine, what: str, error: type[Exception], words: str
+) -> None:
+    install(engine, ring_of(A, B))
+    data = numbers(engine, A, B)
+    with pytest.raises(error, match=words) as caught:
+        launch(engine, fails_on_one, data, what, pes=(A, B))
+    deadlock = caught.value.__cause__
+    assert isinstance(deadlock, IpcqDeadlock)
+    assert f"the kernel on sip0.cube0.pe1 has failed: {caught.value}" in str(deadlock)
+
+
+@pytest.mark.parametrize("kind", ["tcm", "hbm"])
+def test_credits_are_back_when_a_launch_is_over(kind: Any) -> None:
+    engine = GraphEngine(resolve_topology("default", SMALL))
+    there = (1, 1, 7)
+    install(engine, [((A, "E"), (there, "W")), ((A, "W"), (there, "E"))], kind=kind)
+    data = numbers(engine, A, there)
+    launch(engine, exchange, data, 16, pes=(A, there))
+    assert all(pair.settled for pair in pairs(engine, (A, there)))
+
+
+def two_senders(ptr: int, tl: Any) -> None:
+    """PE 1 takes four messages from any queue, slowly: the order in which its sides are served goes to memory."""
+    if tl.program_id(0) != 1:
+        mine = tl.load(ptr, (16,), "f32")
+        for _ in range(2):
+            tl.send("E" if tl.program_id(0) == 0 else "W", mine)
+        return
+    order = tl.zeros((16,), "f32")
+    for _ in range(4):
+        order = order * 10.0 + tl.recv(None, (16,), "f32")
+        for _ in range(8):
+            order = tl.wait(order * 1.0)
+    tl.store(ptr, order)
+
+
+def test_a_queue_that_was_waited_for_goes_behind_the_others(engine: GraphEngine) -> None:
+    install(engine, line_of(A, B, C))
+    data = numbers(engine, A, B, C)
+    launch(engine, two_senders, data, pes=(A, B, C))
+    assert held(engine, data, B)[0] in (1313, 3131)
+
+
+def foreign_tcm(ptr: int, tl: Any) -> None:
+    tl.send("E", src_addr=1 << 40, nbytes=4, space="tcm")
+
+
+def test_an_address_in_another_tcm_is_refused(engine: GraphEngine) -> None:
+    install(engine, line_of(A, B))
+    with pytest.raises(KernelError, match="is not in the TCM of this PE"):
+        launch(engine, foreign_tcm, numbers(engine, A), pes=(A,))

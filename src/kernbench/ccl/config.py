@@ -40,7 +40,7 @@ class _Settings(ConfigModel):
     validator: str | None = None
     buffer_kind: BufferKind | None = None
     backpressure: Backpressure | None = None
-    poll_ns: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    poll_ns: Annotated[float, Field(ge=0.001, le=1e12)] | None = None
     n_slots: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     slot_size: Annotated[Size, Field(ge=64, multiple_of=16)] | None = None
     ipcq_credit_size_bytes: Annotated[Size, Field(le=1 << 20)] | None = None

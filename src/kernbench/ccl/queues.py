@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernbench.ccl.config import AlgorithmConfig
@@ -49,7 +49,7 @@ class Reservation:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InstalledQueues:
     """An installation: its edges, the memory it took, and a message for each PE that has queues, PEs in order."""
 
@@ -65,7 +65,10 @@ class InstalledQueues:
 
     def removals(self) -> tuple[IpcqRemoveMsg, ...]:
         """The messages that take the queues off again."""
-        return tuple(IpcqRemoveMsg(pe=pe, name="remove queues") for pe in self.pes)
+        return tuple(
+            IpcqRemoveMsg(pe=message.pe, name="remove queues", installation=message.installation)
+            for message in self.messages
+        )
 
 
 def settings_of(config: AlgorithmConfig) -> QueueSettings:
@@ -104,7 +107,8 @@ def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSe
         for taken in reservations
         for at, direction in enumerate(receiving[taken.pe])
     }
-    messages = tuple(_message(pe, own, rings, settings) for pe, own in ends.items())
+    installation = engine.machine.next_op()
+    messages = tuple(replace(_message(pe, own, rings, settings), installation=installation) for pe, own in ends.items())
     trace_if_asked(engine)
     return InstalledQueues(edges=tuple(edges), settings=settings, reservations=tuple(reservations), messages=messages)
 

@@ -32,6 +32,7 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
+from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.address_map import Segment
 from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Queued, Streamed
@@ -123,6 +124,7 @@ class KernelExecution:
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
+        tcm = PhysAddr.pe_tcm_addr(0, sip, cube, pe, 0, self.machine.addresses.format).encode()
         return KernelSite(
             sip=sip,
             cube=cube,
@@ -132,6 +134,7 @@ class KernelExecution:
             num_sips=grid[2],
             kernel=self.launch.kernel.name,
             file=kernel_source(self.launch.kernel.function).file,
+            tcm=range(tcm, tcm + self.machine.spec.pe.tcm.bytes),
             dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
         )
 

@@ -42,6 +42,12 @@ class Gatherer(SerialCpu):
             answer = Report(request_id=report.request_id, pes=tuple(gathering.pes), error=gathering.error)
             self.machine.send_header(self.node.id, gathering.reply_to, answer, "control")
 
+    def failures(self) -> tuple[tuple[int, PeReport], ...]:
+        """What has been gathered of requests whose other PEs have not answered."""
+        return tuple(
+            (request_id, pe) for request_id, g in self.gatherings.items() for pe in g.pes if pe.error is not None
+        )
+
     def blocked(self) -> tuple[str, ...]:
         """Orders whose answers are missing."""
         return tuple(

@@ -75,7 +75,7 @@ class Host(Component):
             case IpcqInitMsg():
                 self._order_pes(msg, QueueOrder(msg), msg.pe[0], (msg.pe,), done)
             case IpcqRemoveMsg():
-                self._order_pes(msg, QueueRemoval(), msg.pe[0], (msg.pe,), done)
+                self._order_pes(msg, QueueRemoval(msg.installation), msg.pe[0], (msg.pe,), done)
             case _:
                 super().accept(msg, done)
 

@@ -75,8 +75,8 @@ class PeCpu(SerialCpu):
         try:
             if isinstance(message.order, QueueOrder):
                 self._parts.ipcq.install(message.order.setup)
-            else:
-                self._parts.ipcq.remove()
+            elif isinstance(message.order, QueueRemoval):
+                self._parts.ipcq.remove(message.order.installation)
         except IpcqError as failure:
             error = failure
         self._report(message.request_id, PeReport(pe=self.coord, error=error))

@@ -42,6 +42,8 @@ class PeIpcq(QueuePart):
         self._carried: dict[str, Carried] = {}
         self._any: tuple[int, int, Got] | None = None
         self._turn = 0
+        self._installation = 0
+        self.credits_back_ps = 0  # when the last credit that was given will have come
         self._overhead_ps = self.overhead_ps
         self._dma: PeDma | None = None
 
@@ -93,6 +95,7 @@ class PeIpcq(QueuePart):
         lanes = self._lanes = {direction: Lane(self, pair) for direction, pair in pairs.items()}
         self._index(list(lanes.values()))
         self.buffer_kind = msg.buffer_kind
+        self._installation = msg.installation
         self.poll_ps = ns_to_ps(msg.poll_ns) if msg.backpressure == "poll" else 0
         self.credit_bytes = msg.credit_bytes
 
@@ -110,8 +113,11 @@ class PeIpcq(QueuePart):
             if start < low + nbytes:
                 raise IpcqError(f"{self.node.id}: the receive ranges of {one} and {other} overlap at {start:#x}")
 
-    def remove(self) -> None:
-        """Take all queues off. IpcqError while a message is under way."""
+    def remove(self, installation: int | None = None) -> None:
+        """Take all queues off. IpcqError while a message is under way, and when another ``installation`` made them."""
+        if installation is not None and (installation != self._installation or not self._lanes):
+            there = f"those that are there ({', '.join(self._lanes)}) are of another" if self._lanes else "it has none"
+            raise IpcqError(f"{self.node.id}: the queues of this installation have been removed already; {there}")
         pairs = self.queue_pairs.values()
         busy = [f"{p.direction} ({p.counters})" for p in pairs if not p.settled]
         if busy:
@@ -233,6 +239,7 @@ class PeIpcq(QueuePart):
         if self._any is not None and pair.ready:
             nbytes, _, got = self._any
             self._any = None
+            self._turn = [each for each in self._lanes.values() if each.pair.my_rx_base_pa is not None].index(lane) + 1
             got(self._slot(lane, pair.take(), nbytes))
 
     def _lane_at(self, message: QueueData) -> Lane:

@@ -289,9 +289,13 @@ class KernelProgram:
         run = self.run
         error = self._error or run.late_failure()
         run.finish()
-        self._over(
-            PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=self._clock.time, late=self._late, error=error)
-        )
+        now = self._clock.time
+        report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
+        back = 0 if self._ipcq is None else self._ipcq.credits_back_ps
+        if back > now:  # whoever is told of the end finds the queues with all their credits
+            self._clock.call_at(back, self._over, report)
+        else:
+            self._over(report)
 
     def waits_for(self) -> str:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""

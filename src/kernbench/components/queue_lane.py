@@ -158,6 +158,7 @@ class Lane:
             peer = self.peer or self.connect()
             assert pair.my_rx_base_pa is not None
             credited = clock.time + self.credit_ps
+            ipcq.credits_back_ps = max(ipcq.credits_back_ps, credited)
             peer.lane_into(pair.my_rx_base_pa).credit(credited, pair.my_tail)
         hook = ipcq.machine.slot_released
         if hook.listeners:

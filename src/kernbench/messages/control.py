@@ -51,7 +51,9 @@ class QueueOrder:
 
 @dataclass(frozen=True, slots=True)
 class QueueRemoval:
-    """A PE's queues are taken off."""
+    """A PE's queues are taken off: those of one installation, None: of any."""
+
+    installation: int | None = None
 
 
 Order: TypeAlias = MapOrder | UnmapOrder | LaunchOrder | FillOrder | QueueOrder | QueueRemoval

@@ -44,7 +44,7 @@ class QueueSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IpcqInitMsg(HostMsg):
-    """Install queue pairs on one PE; an error when it has any."""
+    """Install queue pairs on one PE; an error when it has any. ``installation`` is what its removal refers to."""
 
     pe: PeCoord
     queues: tuple[QueueSetup, ...]
@@ -52,10 +52,12 @@ class IpcqInitMsg(HostMsg):
     backpressure: Backpressure = "sleep"
     poll_ns: float = 50.0
     credit_bytes: int = 16
+    installation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IpcqRemoveMsg(HostMsg):
-    """Take all queue pairs off one PE, so that others can be installed."""
+    """Take all queue pairs off one PE, so that others can be installed; of one ``installation``, None: of any."""
 
     pe: PeCoord
+    installation: int | None = None

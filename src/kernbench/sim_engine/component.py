@@ -73,6 +73,10 @@ class Component(Part):
         """What is stuck here, a line each, for a deadlock report."""
         return ()
 
+    def failures(self) -> tuple[tuple[int, PeReport], ...]:
+        """Request and report of PEs that have failed while others have yet to report, as far as this part knows."""
+        return ()
+
     def abandon(self, request_ids: frozenset[int]) -> None:
         """Stop what runs here for requests that are given up."""
 

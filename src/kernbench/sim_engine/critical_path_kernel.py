@@ -47,9 +47,17 @@ class KernelWalk(PeWalk):
     def walk(self) -> None:
         """Go to the start of a kernel, of ``launch_id`` on ``pe`` then, or to the begin of the chain before that."""
         self.chain.launch_id = self.launch_id
+        self._credits_back()
         place: Place | None = self._end()
         while place is not None and self.chain.at_ps > self.chain.floor_ps:
             place = self._step(place)
+
+    def _credits_back(self) -> None:
+        """A PE reports when its credits have come: before that was the last thing of its kernel."""
+        here, at = self._here, self.chain.at_ps
+        acted = self._actions and here.times[self._actions - 1] == at
+        if (self.pe, at) in self.log.queues.given and not acted and not here.ended_at(at):
+            self.chain.back_to(max(here.last_end_before(at), here.last_action_before(at)), Part.CREDIT, self.pe)
 
     @property
     def _actions(self) -> int:

@@ -26,6 +26,8 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
         f"nothing can happen any more at {now:g} ns, and this has not completed: {', '.join(awaited)}:",
         *(f"  {line}" for line in stuck or ["no part says what it waits for"]),
     ]
+    failed = sorted((report.pe, str(report.error)) for part in machine.components for _, report in part.failures())
+    lines += [f"  the kernel on {pe_name(pe)} has failed: {error}" for pe, error in failed]
     parts = sorted((part for part in machine.components if isinstance(part, QueuePart)), key=_place)
     waits = {_place(part): part.waiting for part in parts if part.waiting is not None}
     if not waits:
@@ -97,13 +99,19 @@ def find_cycle(edges: Mapping[PeCoord, tuple[PeCoord, ...]]) -> tuple[PeCoord, .
 def _cause(wait: QueueWait, waits: Waits, queues: Queues) -> str:
     where = f"line {wait.line}"
     if wait.direction is None:
-        return f"receives from any queue ({where}): no peer has sent"
+        held = [pair.direction for pair in queues[wait.pe].values() if pair.held >= pair.n_slots]
+        full = f"; its kernel holds all slots of {', '.join(held)}: drop handles (del)" if held else ""
+        return f"receives from any queue ({where}): no message has come{full}"
     pair = queues[wait.pe][wait.direction]
     peer, there = pe_name(pair.peer.pe), queues.get(pair.peer.pe, {}).get(pair.peer.direction)
     other = f"queue {pair.peer.direction} of {peer}"
     pointers = f"here {pair.counters}; there {there.counters if there else 'nothing is installed'}"
     if wait.kind == "recv":
-        idle = "" if pair.peer.pe in waits else f"; {peer} waits for no queue: it has sent all it will, or never ran"
+        idle = (
+            ""
+            if pair.peer.pe in waits
+            else f"; {peer} waits for no queue: it has sent all it will, has failed, or never ran"
+        )
         return f"receives from queue {pair.direction} ({where}): {_no_message(pair, other)}{idle} [{pointers}]"
     return f"sends by queue {pair.direction} ({where}): {_no_slot(pair, other, there)} [{pointers}]"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernbench.common.collector import patient_collector
 from kernbench.common.dtypes import U8
-from kernbench.common.errors import InputError, KernbenchError, UnknownNameError
+from kernbench.common.errors import InputError, KernbenchError, SimulationDeadlock, UnknownNameError
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.messages.control import PeReport
@@ -184,8 +184,18 @@ class GraphEngine:
         return self.component(pe_part(*msg.pe, "pe_dma") if isinstance(msg, PeDmaMsg) else HOST)
 
     def wait(self, handle: RequestHandle) -> Completion:
-        """Advance until the request is over. Raises its error, or SimulationDeadlock when it can never end."""
-        self.wait_any([handle])
+        """Advance until the request is over. Raises its error, or SimulationDeadlock when it can never end.
+
+        When it cannot because the kernel of one of its PEs has failed, that failure is raised, from the deadlock.
+        """
+        try:
+            self.wait_any([handle])
+        except SimulationDeadlock as stuck:
+            for part in self.machine.components:
+                for request_id, report in part.failures():
+                    if request_id == handle.request_id and report.error is not None:
+                        raise report.error from stuck
+            raise
         completion = self._completion(handle)
         if completion.error is not None:
             raise completion.error

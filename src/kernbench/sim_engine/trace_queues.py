@@ -56,7 +56,7 @@ class QueueLog:
     """Subscribes to the hooks of the queues of ``machine``; the log that has it tells it of operations.
 
     ``messages`` go by operation, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
-    ``released`` by queue end and time.
+    ``released`` by queue end and time; ``given``: which PE has given a credit that came when.
     """
 
     machine: Machine
@@ -65,6 +65,7 @@ class QueueLog:
     waits: list[QueueWaited] = field(default_factory=list)
     credits: dict[QueueEnd, list[SlotReleased]] = field(default_factory=dict)
     released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
+    given: set[tuple[PeCoord, int]] = field(default_factory=set)
     _ended: Message | None = None
     _posted: set[MessageKey] = field(default_factory=set)
     _epochs: dict[QueueEnd, tuple[int, set[int]]] = field(default_factory=dict)
@@ -150,6 +151,7 @@ class QueueLog:
             message.released_ps = event.time_ps
             self.released[event.pe, event.direction, event.time_ps] = message
         if event.credited_ps is not None:
+            self.given.add((event.pe, event.credited_ps))
             self.credits.setdefault((event.peer, event.peer_direction), []).append(event)
 
 

@@ -120,6 +120,11 @@ class QueueCalls(MemoryCalls):
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
         """What lies at an address that the kernel names."""
         here = TcmArray(pointer(address), shape, item)
+        own = self._site.tcm
+        if space == "tcm" and own is not None and not own.start <= here.address <= own.stop - here.nbytes:
+            raise kernel_error(
+                f"{here.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
+            )
         return Handle(self, here, self._lifetimes.hold(here.address, _NOBODY), space, physical=space != "hbm")
 
     def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:

@@ -12,7 +12,7 @@ class KernelSite:
     """The PE that runs a kernel, how many PEs, cubes and SIPs take part, and which kernel it is.
 
     ``file`` is the kernel's source file (``kernel_source(function).file``); ``dot_dtypes`` are the operand types that
-    the machine's GEMM unit has a rate for.
+    the machine's GEMM unit has a rate for; ``tcm``: the physical addresses of its own TCM, None: any will do.
     """
 
     sip: int
@@ -24,6 +24,7 @@ class KernelSite:
     kernel: str
     file: str
     dot_dtypes: tuple[DType, ...]
+    tcm: range | None = None
 
     @property
     def ids(self) -> tuple[int, int, int]:
