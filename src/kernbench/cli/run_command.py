@@ -48,6 +48,7 @@ BENCH_PREFIX = "bench."
 @click.option("--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]")
 @click.option("--trace-ccl", is_flag=True, help="Print a line for every message sent and received between PEs.")
 @click.option("--out", metavar="FOLDER", help="Where an evaluation writes.  [default: results/NAME]")
+@click.option("--reference", metavar="FILE.csv", help="Size and latency of collectives to compare an evaluation with.")
 @click.option("--render-only", is_flag=True, help="Draw the figures of an evaluation again, from what it wrote.")
 @topology_option
 @json_option
@@ -69,6 +70,7 @@ def command(
     ccl: str | None,
     trace_ccl: bool,
     out: str | None,
+    reference: str | None,
     render_only: bool,
     topology: str | None,
     as_json: bool,
@@ -79,12 +81,13 @@ def command(
     machine = resolve_topology(topology, [text for text in overrides if text not in params])
     selector = DeviceSelector(device)
     resolve_device(selector, machine.spec)
-    params += [] if out is None else [f"{BENCH_PREFIX}out={json.dumps(out)}"]
+    given = {"out": out, "reference": reference, "ccl": ccl if bench.evaluation else None}
+    params += [f"{BENCH_PREFIX}{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     params += [f"{BENCH_PREFIX}render_only=true"] if render_only else []
     if bench.evaluation:
         files = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
         limits = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
-        refuse_options(bench, files | limits | {"--explain": explain, "--sanitize": sanitize})
+        refuse_options(bench, files | limits | {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl})
         return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
     if ccl is not None:
         load_ccl_config(ccl)

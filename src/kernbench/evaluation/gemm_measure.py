@@ -11,33 +11,19 @@ from kernbench.common.units import ps_to_ns
 from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, Usage, Verified, Window
 from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
+from kernbench.evaluation.recorded_engine import RecordedEngine
 from kernbench.kernels.composite import Matmul
 from kernbench.messages.control import PeReport
-from kernbench.messages.requests import HostMsg
 from kernbench.runtime_api.bench_registry import lookup_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
+from kernbench.sim_engine.engine import RequestHandle
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.statistics import ENGINE_OF, union_ps
 from kernbench.topology.builder import Topology
 
 BENCH = "matmul-composite"
-
-
-class RecordedEngine(GraphEngine):
-    """A GraphEngine with data that keeps the handles of all requests."""
-
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(topology, enable_data=True)
-        self.handles: list[RequestHandle] = []
-
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        """Start a request now and return at once."""
-        handle = super().submit(msg)
-        self.handles.append(handle)
-        return handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

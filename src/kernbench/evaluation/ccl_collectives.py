@@ -1,0 +1,187 @@
+"""Collectives run both ways on one machine, timed and verified: by ranks, and launched by one program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernbench.ccl.config import CclConfig
+from kernbench.ccl.fabric import fabric_edges
+from kernbench.ccl.install import configured, install_edges, settings_of, uninstall
+from kernbench.ccl.loading import Algorithm
+from kernbench.ccl.plan import edges_of
+from kernbench.ccl.steps.sip_rings import ring_values
+from kernbench.ccl.topologies import Edge
+from kernbench.common.collector import patient_collector
+from kernbench.common.config import Document
+from kernbench.common.units import ps_to_ns
+from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined
+from kernbench.evaluation.ccl_results import CollectivePoint, Timing
+from kernbench.evaluation.ccl_theory import ClosedForms
+from kernbench.evaluation.recorded_engine import RecordedEngine, context_on
+from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
+from kernbench.runtime_api.block_tables import shard_table
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.launch_report import launches_of
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.sim_engine.engine import RequestHandle
+from kernbench.topology.spec import TopologySpec
+
+Array: TypeAlias = np.ndarray[Any, Any]
+ByRank: TypeAlias = dict[int, Array]
+
+DISTRIBUTED, DIRECT = "all_reduce", "direct"
+"""The names of launches: that of torch.distributed, and the one here."""
+ROW_PER_CUBE = DPPolicy(cube="row_wise", num_pes=1)
+# A piece that ends up in another's place, or is added twice, shows; sums stay exact in f32.
+PATTERN = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRun:
+    """One simulation: an algorithm of ``ccl`` on ``machine`` with its SIPs joined in this way, for some sizes."""
+
+    machine: Document
+    ccl: CclConfig
+    algorithm: AlgorithmName
+    fabric: Fabric
+    sizes: tuple[int, ...]
+    root_cube: int
+
+    def run(self) -> list[CollectivePoint]:
+        """Simulate, numbers included. What goes wrong is raised."""
+        engine = RecordedEngine(joined(self.machine, self.fabric))
+        program = _Program(self, configured(self.algorithm, None, self.ccl), engine.spec)
+        with patient_collector(), context_on(engine, self.ccl) as torch:
+            by_ranks = program.by_ranks(torch, engine)
+            directly = program.directly(torch, engine)
+        timings = {name: _timings(engine.handles, name, self.fabric.sips) for name in (DISTRIBUTED, DIRECT)}
+        config = program.algorithm.config
+        forms = ClosedForms(engine.machine, settings_of(config)) if config.buffer_kind == "tcm" else None
+        return [
+            CollectivePoint(
+                algorithm=self.algorithm,
+                fabric=self.fabric,
+                buffer_kind=config.buffer_kind,
+                nbytes=nbytes,
+                distributed=timings[DISTRIBUTED][at],
+                direct=timings[DIRECT][at],
+                closed_ns=None if forms is None else forms.closed_ns(self.algorithm, nbytes, self.root_cube),
+                contributions=program.contributions,
+                right=min(program.count_right(result[nbytes]) for result in (by_ranks, directly)),
+                same=all(
+                    by_ranks[nbytes][rank].tobytes() == directly[nbytes][rank].tobytes() for rank in by_ranks[nbytes]
+                ),
+            )
+            for at, nbytes in enumerate(self.sizes)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The host program of a run; results are what every rank's tensor held at the end, by size."""
+
+    run: CollectiveRun
+    algorithm: Algorithm
+    spec: TopologySpec
+
+    @property
+    def rows(self) -> int:
+        """Contributions of a rank."""
+        return self.spec.cubes_per_sip if self.run.algorithm == INTERCUBE else 1
+
+    @property
+    def contributions(self) -> int:
+        """Those of all ranks."""
+        return self.rows * self.run.fabric.sips
+
+    def by_ranks(self, torch: RuntimeContext[Any], engine: RecordedEngine) -> dict[int, ByRank]:
+        """A rank for each SIP; all call at about the same time, after a barrier."""
+        results: dict[int, ByRank] = {nbytes: {} for nbytes in self.run.sizes}
+
+        def rank_program(rank: int) -> None:
+            dist = torch.distributed
+            torch.ahbm.set_device(rank)
+            dist.init_process_group("ahbm")
+            for nbytes in self.run.sizes:
+                tensor = self._tensor(torch, rank, nbytes)
+                dist.barrier()
+                dist.all_reduce(tensor)
+                results[nbytes][rank] = _held(engine, tensor)
+                tensor.free()
+            dist.destroy_process_group()
+
+        torch.multiprocessing.spawn(rank_program, nprocs=self.run.fabric.sips)
+        return results
+
+    def directly(self, torch: RuntimeContext[Any], engine: RecordedEngine) -> dict[int, ByRank]:
+        """One program: the queues by hand, then a launch on every SIP, all at once."""
+        queues = install_edges(engine, self._edges(), settings_of(self.algorithm.config))
+        results: dict[int, ByRank] = {}
+        for nbytes in self.run.sizes:
+            tensors = []
+            for sip in range(self.run.fabric.sips):
+                torch.ahbm.set_device(sip)
+                tensors.append(self._tensor(torch, sip, nbytes))
+            works = [
+                torch.launch(DIRECT, self.algorithm.kernel, tensor, *self._args(tensor), async_op=True)
+                for tensor in tensors
+            ]
+            for work in works:
+                work.wait()
+            results[nbytes] = {tensor.sip: _held(engine, tensor) for tensor in tensors}
+            for tensor in tensors:
+                tensor.free()
+        uninstall(engine, queues)
+        return results
+
+    def count_right(self, result: Mapping[int, Array]) -> int:
+        """How many contributions have become the sum of all."""
+        total = self.rows * sum(rank + 1 for rank in range(self.run.fabric.sips))
+        return sum(bool(np.all(row == total * _pattern(row.size))) for held in result.values() for row in held)
+
+    def _tensor(self, torch: RuntimeContext[Any], rank: int, nbytes: int) -> Tensor:
+        data = np.tile((rank + 1) * _pattern(nbytes // ITEM_BYTES), (self.rows, 1))
+        return torch.tensor(data, dtype=DTYPE, dp=ROW_PER_CUBE if self.run.algorithm == INTERCUBE else SINGLE_PE)
+
+    def _edges(self) -> Sequence[Edge]:
+        """The algorithm's own, or those of PE 0 of cube 0 between SIPs, which are there for every PE by ranks."""
+        own = edges_of(self.algorithm, self.spec)
+        return own or [edge for edge in fabric_edges(self.spec) if edge[0][1:] == (0, 0)]
+
+    def _args(self, tensor: Tensor) -> tuple[Any, ...]:
+        return self.algorithm.args_for(
+            self.spec,
+            n_elem=tensor.shape[-1],
+            sip_rank=tensor.sip,
+            dtype=DTYPE,
+            shards=shard_table(tensor.layout),
+            **ring_values(self.spec, tensor.sip),
+        )
+
+
+def _held(engine: RecordedEngine, tensor: Tensor) -> Array:
+    """What memory holds of a tensor, a row for each shard: to read it through the host takes longer than all else."""
+    shards = [engine.read_memory(shard.pa, shard.nbytes) for shard in tensor.layout.shards]
+    return np.stack(shards).view(np.float32)
+
+
+def _pattern(n: int) -> Array:
+    return (1 + np.arange(n) % PATTERN).astype(np.float32)
+
+
+def _timings(handles: Sequence[RequestHandle], name: str, sips: int) -> list[Timing]:
+    """The collectives called ``name``, in order: each is a launch on every SIP."""
+    launches = [each for each in launches_of(handles) if each.msg.name == name]
+    return [_timing(launches[at : at + sips]) for at in range(0, len(launches), sips)]
+
+
+def _timing(launches: Sequence[RequestHandle]) -> Timing:
+    kernels = [each.outcome.reports for each in launches if each.outcome is not None]
+    begin = max(min(report.start_ps for report in reports) for reports in kernels)
+    end = max(report.end_ps for reports in kernels for report in reports)
+    called, over = max(each.submitted_ps for each in launches), max(each.ended_ps for each in launches)
+    return Timing(latency_ns=ps_to_ns(over - called), kernel_ns=ps_to_ns(end - begin))

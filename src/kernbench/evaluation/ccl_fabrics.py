@@ -1,0 +1,95 @@
+"""What the evaluation of collectives compares: ways to join SIPs, algorithms, sizes; and the machines for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from kernbench.common.config import Document, apply_overrides
+from kernbench.topology.builder import Topology, compile_topology
+from kernbench.topology.spec import TWO_DIMENSIONAL, SipTopology, TopologySpec
+
+AlgorithmName: TypeAlias = Literal["intercube_allreduce", "sip_allreduce"]
+INTERCUBE: AlgorithmName = "intercube_allreduce"
+OVER_SIPS: AlgorithmName = "sip_allreduce"
+ALGORITHMS: tuple[AlgorithmName, ...] = (INTERCUBE, OVER_SIPS)
+
+DTYPE = "f32"
+ITEM_BYTES = 4
+KIB = 1 << 10
+SIZES = (256, 1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)
+"""What each contribution has, in bytes: a row of a cube, or the tensor of a rank."""
+FULL_SIZES = (*SIZES, 256 * KIB, 1024 * KIB)
+
+TITLES = {
+    "ring_1d": "ring",
+    "ring_1d_unidir": "one-way ring",
+    "torus_2d": "torus",
+    "mesh_2d_no_wrap": "mesh",
+    "fully_connected": "all to all",
+    "switch": "switch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """So many SIPs joined in this way; ``w`` columns and ``h`` rows of them."""
+
+    kind: SipTopology
+    sips: int
+    w: int
+    h: int
+
+    @property
+    def family(self) -> str:
+        """Such as ``torus``."""
+        return TITLES[self.kind]
+
+    @property
+    def title(self) -> str:
+        """Such as ``torus 3×2``, ``ring of 6``."""
+        return f"{self.family} {self.w}×{self.h}" if self.two_dimensional else f"{self.family} of {self.sips}"
+
+    @property
+    def two_dimensional(self) -> bool:
+        """Whether the SIPs form rows and columns."""
+        return self.kind in TWO_DIMENSIONAL
+
+
+def ring_of(sips: int) -> Fabric:
+    """A ring of so many SIPs."""
+    return Fabric("ring_1d", sips, sips, 1)
+
+
+def fabric_of(spec: TopologySpec) -> Fabric:
+    """How the SIPs of a machine are joined."""
+    sips = spec.system.sips
+    return Fabric(sips.topology, sips.count, sips.grid.w, sips.grid.h)
+
+
+def fabrics() -> tuple[Fabric, ...]:
+    """2, 4 and 6 SIPs as ring, torus and mesh; six are three columns in two rows."""
+    grids = ((2, 1), (2, 2), (3, 2))
+    rings = [ring_of(w * h) for w, h in grids]
+    tori = [Fabric("torus_2d", w * h, w, h) for w, h in grids]
+    return (*rings, *tori, *(Fabric("mesh_2d_no_wrap", each.sips, each.w, each.h) for each in tori))
+
+
+def document_of(topology: Topology) -> Document:
+    """A machine as it can be sent to another process."""
+    return Document("the machine of the evaluation", topology.spec.model_dump(mode="json"), {})
+
+
+def joined(machine: Document, fabric: Fabric, *changes: str) -> Topology:
+    """A machine with its SIPs joined as ``fabric`` says, and ``changes``, texts as ``--set`` takes them."""
+    sips = {"count": fabric.sips, "topology": fabric.kind, "w": "null", "h": "null"}
+    sips |= {"w": fabric.w, "h": fabric.h} if fabric.two_dimensional else {}
+    return compile_topology(
+        apply_overrides(machine, [*(f"system.sips.{key}={value}" for key, value in sips.items()), *changes])
+    )
+
+
+def in_order(sizes: Iterable[int]) -> tuple[int, ...]:
+    """Sizes once each, from small to large."""
+    return tuple(sorted(set(sizes)))

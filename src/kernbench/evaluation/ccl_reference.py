@@ -1,0 +1,116 @@
+"""A reference to compare with: an external simulator's or a measured table of latency against size."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from kernbench.common.errors import InputError
+from kernbench.evaluation.ccl_fabrics import INTERCUBE
+from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint
+from kernbench.evaluation.outputs import Scalar
+
+COLUMNS = ("size_bytes", "latency_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The table of a file: latencies in ns by size in bytes, from small to large."""
+
+    name: str
+    latencies: tuple[tuple[int, float], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes."""
+        return tuple(nbytes for nbytes, _ in self.latencies)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A size: what the reference says, and what was simulated."""
+
+    nbytes: int
+    reference_ns: float
+    latency_ns: float
+
+    @property
+    def error(self) -> float:
+        """How far the simulation is off, as a share of the reference."""
+        return self.latency_ns / self.reference_ns - 1
+
+    @property
+    def row(self) -> dict[str, Scalar]:
+        """As a row of a table."""
+        return {
+            "size_bytes": self.nbytes,
+            "reference_ns": self.reference_ns,
+            "latency_ns": self.latency_ns,
+            "error": self.error,
+        }
+
+
+def read_reference(path: str) -> Reference:
+    """A CSV file with the columns ``size_bytes`` and ``latency_ns``; others are left out of account.
+
+    InputError, which says the line, for what is missing, no number, not above 0 or given twice.
+    """
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                found = ", ".join(reader.fieldnames or ()) or "nothing"
+                raise InputError(f"{path}: no column {', '.join(missing)}; its first line has: {found}")
+            lines = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as a reference table: {error}") from error
+    table: dict[int, float] = {}
+    for line, row in lines:
+        nbytes, ns = _numbers(path, line, row["size_bytes"], row["latency_ns"])
+        if nbytes in table:
+            _refuse(path, line, f"size {nbytes} again")
+        table[nbytes] = ns
+    if not table:
+        raise InputError(f"{path}: no lines below the first; every line has a size_bytes and a latency_ns")
+    return Reference(Path(path).name, tuple(sorted(table.items())))
+
+
+def _numbers(path: str, line: int, size: str | None, latency: str | None) -> tuple[int, float]:
+    try:
+        nbytes, ns = int(size or ""), float(latency or "")
+    except ValueError:
+        _refuse(path, line, f"found {size!r}, {latency!r}: size_bytes is a whole number, latency_ns a number")
+    if nbytes < 1 or not 0 < ns < float("inf"):
+        _refuse(path, line, f"found {size}, {latency}: both have to be above 0")
+    return nbytes, ns
+
+
+def _refuse(path: str, line: int, problem: str) -> NoReturn:
+    raise InputError(f"{path}:{line}: {problem}")
+
+
+def compared(sweep: CclSweep, reference: Reference) -> tuple[Compared, ...]:
+    """Each size of a reference beside the packaged default collective on the machine as its SIPs are joined.
+
+    InputError for a size that was not simulated: results that are drawn again have those of their run.
+    """
+    found = {point.nbytes: point for point in reference_curve(sweep)}
+    missing = [nbytes for nbytes in reference.sizes if nbytes not in found]
+    if missing:
+        sizes = ", ".join(map(str, missing))
+        raise InputError(f"{reference.name}: {sizes} bytes are not among the results; run without --render-only")
+    return tuple(Compared(nbytes, ns, found[nbytes].direct.latency_ns) for nbytes, ns in reference.latencies)
+
+
+def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:
+    """What a reference is compared with."""
+    return sweep.curve(INTERCUBE, sweep.own)
+
+
+def largest_error(points: Iterable[Compared]) -> float:
+    """The largest, whichever way."""
+    return max(abs(point.error) for point in points)

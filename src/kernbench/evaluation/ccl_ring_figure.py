@@ -1,0 +1,130 @@
+"""The ring oracle: what a ring of equal nodes takes, beside the textbook's time and what its ends add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from kernbench.evaluation import figure_style as style
+from kernbench.evaluation.ccl_axes import size_axis, size_title, time_axis
+from kernbench.evaluation.ccl_results import CclSweep, RingPoint
+
+TERMS = (
+    ("oracle_ns", "2(N−1)(L + m/B)", style.BLUE),
+    ("ends_ns", "queues, DMA set-up, MATH", style.ORANGE),
+    ("stalls_ns", "credits", style.VERMILLION),
+    ("load_ns", "load", style.SKY),
+    ("store_ns", "store", style.GREEN),
+)
+
+
+def draw_rings(sweep: CclSweep, path: Path) -> None:
+    """Time against size for each number of ranks; then the terms of one ring, as shares of what was measured."""
+    slots = sorted({point.slot_size for point in sweep.rings})
+    with style.drawing(path, 10.4, 8.0, "Ring all-reduce over SIPs, beside its theory") as figure:
+        upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
+        left, right = upper.subplots(1, 2)
+        largest = [point for point in sweep.rings if point.slot_size == slots[-1]]
+        _time_panel(left, largest)
+        _ratio_panel(right, sweep.rings)
+        left.legend(handles=_time_handles(largest), loc="upper left", ncols=2, columnspacing=1.0)
+        ranks = max(point.ranks for point in sweep.rings)
+        panels = lower.subplots(1, len(slots), sharey=True, squeeze=False)[0]
+        for axes, slot in zip(panels, reversed(slots), strict=True):
+            _terms_panel(axes, [p for p in sweep.rings if (p.ranks, p.slot_size) == (ranks, slot)])
+            axes.set_title(f"terms for N = {ranks}, {size_title(slot)} slots")
+        panels[0].set_ylabel("share of the simulated time (%)")
+        lower.legend(handles=_term_handles(), loc="outside lower center", ncols=len(TERMS) + 1, columnspacing=1.2)
+
+
+def _time_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
+    time_axis(axes, "kernel (µs)")
+    for at, ranks in enumerate(sorted({point.ranks for point in points})):
+        found = [point for point in points if point.ranks == ranks]
+        sizes = [point.nbytes for point in found]
+        colour = style.PALETTE[at]
+        axes.plot(sizes, [p.kernel_ns for p in found], color=colour, marker=style.MARKERS[at])
+        axes.plot(sizes, [p.theory.oracle_ns for p in found], color=colour, linestyle=(0, (4, 2)), linewidth=1)
+    size_axis(axes, [point.nbytes for point in points], "S, bytes of each rank")
+    axes.set_title(f"time, {size_title(points[0].slot_size)} slots")
+
+
+def _time_handles(points: Sequence[RingPoint]) -> list[Artist]:
+    handles: list[Artist] = [
+        Line2D([], [], color=style.PALETTE[at], marker=style.MARKERS[at], label=f"N = {ranks}")
+        for at, ranks in enumerate(sorted({point.ranks for point in points}))
+    ]
+    return [*handles, Line2D([], [], color=style.MUTED, linestyle=(0, (4, 2)), linewidth=1, label="2(N−1)(L + m/B)")]
+
+
+def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
+    """With all its terms theory should be at 1."""
+    slots = sorted({point.slot_size for point in points})
+    for at, ranks in enumerate(sorted({point.ranks for point in points})):
+        for slot in slots:
+            found = [point for point in points if (point.ranks, point.slot_size) == (ranks, slot)]
+            axes.plot(
+                [point.nbytes for point in found],
+                [1 + point.beyond_theory for point in found],
+                color=style.PALETTE[at],
+                marker=style.MARKERS[at],
+                markerfacecolor=style.PALETTE[at] if slot == slots[-1] else "white",
+                linestyle="-" if slot == slots[-1] else ":",
+            )
+    axes.axhline(1, color=style.BLACK, linewidth=1)
+    axes.set_title("simulated / theory with all terms")
+    most = max(0.01, 1.1 * max(abs(point.beyond_theory) for point in points))
+    axes.set_ylim(1 - most, 1 + most)
+    size_axis(axes, [point.nbytes for point in points], "S, bytes of each rank")
+    style.value_grid(axes, "both")
+    handles: list[Artist] = [
+        Line2D([], [], color=style.MUTED, marker="o", label=f"{size_title(slots[-1])} slots"),
+    ]
+    if len(slots) > 1:
+        small = f"{size_title(slots[0])} slots"
+        handles.append(
+            Line2D([], [], color=style.MUTED, marker="o", markerfacecolor="white", linestyle=":", label=small)
+        )
+    axes.legend(handles=handles, loc="upper right")
+
+
+def _terms_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
+    """Terms stand on each other; what steps that overlap save is taken off the first."""
+    for at, point in enumerate(points):
+        bottom = 0.0
+        for name, _, colour in TERMS:
+            value: float = vars_of(point)[name]
+            if name == "oracle_ns":
+                value += point.theory.overlap_ns
+            axes.bar(at, 100 * value / point.kernel_ns, 0.72, bottom=bottom, color=colour)
+            bottom += 100 * value / point.kernel_ns
+        saved = -100 * point.theory.overlap_ns / point.kernel_ns
+        if saved > 0.5:
+            axes.annotate(f"−{saved:.0f}", (at, bottom), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+    style.category_axis(axes, range(len(points)), [size_title(p.nbytes).replace(" ", "\n") for p in points])
+    axes.axhline(100, color=style.BLACK, linewidth=1)
+    axes.set_ylim(0, 115)
+    style.value_grid(axes)
+
+
+def vars_of(point: RingPoint) -> dict[str, float]:
+    """The terms of a point by name."""
+    theory = point.theory
+    return {
+        "oracle_ns": theory.oracle_ns,
+        "ends_ns": theory.ends_ns,
+        "stalls_ns": theory.stalls_ns,
+        "load_ns": theory.load_ns,
+        "store_ns": theory.store_ns,
+    }
+
+
+def _term_handles() -> list[Artist]:
+    handles: list[Artist] = [Patch(color=colour, label=label) for _, label, colour in TERMS]
+    handles.append(Line2D([], [], linestyle="none", label="−n: saved by steps that overlap, off the first"))
+    return handles

@@ -1,0 +1,86 @@
+"""The ring oracle: reduce-scatter and all-gather round a ring of equal nodes, a PE of each SIP, beside its theory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kernbench.ccl.config import CclConfig
+from kernbench.ccl.install import IpcqPlan
+from kernbench.ccl.loading import load_algorithm
+from kernbench.common.collector import patient_collector
+from kernbench.common.config import Document
+from kernbench.common.units import ps_to_ns
+from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, ring_of
+from kernbench.evaluation.ccl_results import RingPoint
+from kernbench.evaluation.ccl_theory import ClosedForms
+from kernbench.evaluation.recorded_engine import RecordedEngine, context_on
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.launch_report import launches_of
+
+RING = "ring_allreduce_rs_ag"
+RANKS = (2, 4, 8, 16)
+MIB = 1 << 20
+LARGE_SLOT = 64 * KIB
+RING_SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB, 4 * MIB, 16 * MIB)
+SMALL_SLOT_SIZES = tuple(size for size in RING_SIZES if size <= 256 * KIB)
+"""With the slots that queues have by default: what credits cost shows long before."""
+BULK_BYTES = 4096
+"""Packets of these simulations: a quarter of the events, and the same times to a part in a thousand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingRun:
+    """One simulation, of times only: ``ranks`` SIPs in a ring, PE 0 of cube 0 of each, for some sizes."""
+
+    machine: Document
+    ccl: CclConfig
+    ranks: int
+    sizes: tuple[int, ...]
+
+    def run(self) -> list[RingPoint]:
+        """Simulate one size after the other."""
+        topology = joined(self.machine, ring_of(self.ranks), *_bulk_packets(self.machine))
+        engine = RecordedEngine(topology, enable_data=False)
+        with patient_collector(), context_on(engine, self.ccl) as torch:
+            plan = torch.install_ipcq(RING, self.ranks)
+            return [self._point(torch, engine, plan, nbytes) for nbytes in self.sizes]
+
+    def _point(self, torch: RuntimeContext[Any], engine: RecordedEngine, plan: IpcqPlan, nbytes: int) -> RingPoint:
+        tensors = []
+        for sip in range(self.ranks):
+            torch.ahbm.set_device(sip)
+            tensors.append(torch.empty(nbytes // ITEM_BYTES, dtype=DTYPE))
+        algorithm = load_algorithm(plan.config)
+        args = algorithm.args_for(engine.spec, n_elem=nbytes // ITEM_BYTES, dtype=DTYPE)
+        torch.launch(RING, algorithm.kernel, tensors, *args)
+        reports = [
+            report
+            for launch in launches_of(engine.handles)[-self.ranks :]
+            if launch.outcome is not None
+            for report in launch.outcome.reports
+        ]
+        for tensor in tensors:
+            tensor.free()
+        forms = ClosedForms(engine.machine, plan.queues.settings)
+        hop = forms.hop(plan.rank_to_pe[0], plan.rank_to_pe[1])
+        return RingPoint(
+            ranks=self.ranks,
+            nbytes=nbytes,
+            slot_size=plan.config.slot_size,
+            n_slots=plan.config.n_slots,
+            packet_bytes=engine.spec.transport.packet_bytes,
+            hop_ns=hop.latency_ns,
+            bw_gbs=hop.bw_gbs,
+            kernel_ns=ps_to_ns(max(each.end_ps for each in reports) - min(each.start_ps for each in reports)),
+            theory=forms.ring(self.ranks, nbytes, hop),
+        )
+
+
+def _bulk_packets(machine: Document) -> Iterator[str]:
+    """What makes the packets of a machine, and the FIFOs that hold them, large enough."""
+    for key in ("packet_bytes", "fifo_bytes"):
+        found = machine.get(("transport", key))
+        if found is not None:
+            yield f"transport.{key}={max(found, BULK_BYTES)}"

@@ -1,0 +1,166 @@
+"""All simulations of the evaluation of collectives: what there is to run, in processes of their own if wished."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from kernbench.ccl.config import CclConfig, load_ccl_config
+from kernbench.ccl.install import configured
+from kernbench.common.errors import InputError
+from kernbench.evaluation.ccl_buffers import KINDS, MESSAGE_SIZES, BufferRun, least_slot
+from kernbench.evaluation.ccl_collectives import CollectiveRun
+from kernbench.evaluation.ccl_fabrics import (
+    ALGORITHMS,
+    INTERCUBE,
+    ITEM_BYTES,
+    SIZES,
+    AlgorithmName,
+    Fabric,
+    document_of,
+    fabric_of,
+    fabrics,
+    in_order,
+)
+from kernbench.evaluation.ccl_results import BufferPoint, CclSweep, CollectivePoint, RingPoint
+from kernbench.evaluation.ccl_rings import LARGE_SLOT, RANKS, RING, RING_SIZES, SMALL_SLOT_SIZES, RingRun
+from kernbench.evaluation.sweep_processes import worker_context
+from kernbench.messages.queues import BufferKind
+from kernbench.topology.builder import Topology
+
+Run: TypeAlias = CollectiveRun | BufferRun | RingRun
+Point: TypeAlias = CollectivePoint | BufferPoint | RingPoint
+
+NO_CHANGES: Mapping[str, object] = MappingProxyType({})
+LARGE = MappingProxyType({f"algorithms.{RING}.slot_size": LARGE_SLOT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CclStudy:
+    """What is simulated. ``sizes``: of contributions, in bytes; ``own_sizes``: more of them on the machine as it is.
+
+    ``ring_sizes``: of the ring oracle over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the
+    packaged one. ``jobs``: how many processes; 1: none but this.
+    """
+
+    topology: Topology
+    fabrics: tuple[Fabric, ...] = fabrics()
+    sizes: tuple[int, ...] = SIZES
+    own_sizes: tuple[int, ...] = ()
+    kinds: tuple[BufferKind, ...] = KINDS
+    ranks: tuple[int, ...] = RANKS
+    ring_sizes: tuple[int, ...] = RING_SIZES
+    ccl: str | None = None
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        """InputError for sizes that are no whole elements."""
+        odd = [
+            nbytes for nbytes in (*self.sizes, *self.own_sizes, *self.ring_sizes) if nbytes % ITEM_BYTES or nbytes < 1
+        ]
+        if odd:
+            raise InputError(f"size {odd[0]}: contributions are of f32, so of a multiple of {ITEM_BYTES} bytes")
+
+    @property
+    def own(self) -> Fabric:
+        """How the SIPs of the machine itself are joined."""
+        return fabric_of(self.topology.spec)
+
+    @property
+    def root_cube(self) -> int:
+        """The cube where SIPs meet: the last."""
+        return self.topology.spec.cubes_per_sip - 1
+
+    def run(self) -> CclSweep:
+        """Simulate all of it. What goes wrong in a run is raised."""
+        points, order = list(_carried_out(tuple(self._runs()), self.jobs)), self._joined()
+        return CclSweep(
+            topology_hash=self.topology.digest,
+            own=self.own,
+            cubes=self.topology.spec.sip.cube_mesh.grid,
+            root_cube=self.root_cube,
+            collectives=tuple(
+                sorted(
+                    (point for point in points if isinstance(point, CollectivePoint)),
+                    key=lambda point: (ALGORITHMS.index(point.algorithm), order.index(point.fabric)),
+                )
+            ),
+            buffers=tuple(point for point in points if isinstance(point, BufferPoint)),
+            rings=tuple(
+                sorted(
+                    (point for point in points if isinstance(point, RingPoint)),
+                    key=lambda point: (-point.slot_size, point.ranks, point.nbytes),
+                )
+            ),
+        )
+
+    def _runs(self) -> Iterator[Run]:
+        """The longest first, so that all processes end at about the same time."""
+        machine = document_of(self.topology)
+        for ranks in sorted(self.ranks, reverse=True):
+            yield RingRun(machine=machine, ccl=self._ccl(LARGE), ranks=ranks, sizes=self.ring_sizes)
+            small = tuple(nbytes for nbytes in self.ring_sizes if nbytes in SMALL_SLOT_SIZES)
+            if small:
+                yield RingRun(machine=machine, ccl=self._ccl(), ranks=ranks, sizes=small)
+        yield from self.collective_runs()
+        ccl = self._ccl()
+        sizes = tuple(nbytes for nbytes in MESSAGE_SIZES if nbytes <= least_slot(ccl))
+        yield from (BufferRun(machine=machine, ccl=ccl, buffer_kind=kind, sizes=sizes) for kind in self.kinds)
+
+    def collective_runs(self) -> Iterator[CollectiveRun]:
+        """Every algorithm on every machine, and the default one with its queues in other memories."""
+        for fabric in sorted(self._joined(), key=lambda each: -each.sips):
+            yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
+        default = configured(INTERCUBE, None, self._ccl()).config.buffer_kind
+        among = self.own if self.own.sips > 1 else self.fabrics[0]
+        yield from (self._collective(INTERCUBE, among, kind) for kind in self.kinds if kind != default)
+
+    def _joined(self) -> tuple[Fabric, ...]:
+        """Those that are compared, and the machine's own."""
+        return tuple(dict.fromkeys((*self.fabrics, *((self.own,) if self.own.sips > 1 else ()))))
+
+    def _collective(self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None) -> CollectiveRun:
+        changes: dict[str, object] = {
+            "defaults.algorithm": algorithm,
+            f"algorithms.{INTERCUBE}.root_cube": self.root_cube,
+        }
+        if kind is not None:
+            changes[f"algorithms.{algorithm}.buffer_kind"] = kind
+        return CollectiveRun(
+            machine=document_of(self.topology),
+            ccl=self._ccl(changes),
+            algorithm=algorithm,
+            fabric=fabric,
+            sizes=in_order((*self.sizes, *(self.own_sizes if fabric == self.own else ()))),
+            root_cube=self.root_cube,
+        )
+
+    def _ccl(self, changes: Mapping[str, object] = NO_CHANGES) -> CclConfig:
+        return load_ccl_config(self.ccl, [f"{path}={value}" for path, value in changes.items()])
+
+
+def _carried_out(runs: Sequence[Run], jobs: int) -> Iterator[Point]:
+    """The points of all runs, in order."""
+    if jobs == 1:
+        for run in runs:
+            yield from run.run()
+        return
+    pool = ProcessPoolExecutor(jobs, worker_context(), _begin)
+    try:
+        for points in pool.map(_carry_out, runs):
+            yield from points
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _carry_out(run: Run) -> Sequence[Point]:
+    return run.run()
+
+
+def _begin() -> None:
+    """A worker leaves Ctrl-C to the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,270 @@
+"""Closed forms of collectives: latency and bandwidth of each hop, and what its ends add. All read from the topology.
+
+Of a message of c bytes over a hop
+
+    a(c) = L + c/B + ends + MATH(c)     L, B: latency of the way and its least bandwidth
+
+and the last of n messages behind each other is sent, with s slots, of which each is free when its credit is back,
+
+    behind(n) = (n-1) // s · max(a + credit, s c/B) + (n-1) mod s · c/B
+
+after the first. A ring of N over S bytes has parts of m = S/N, in k messages of c = min(m, slot). Each of 2(N-1) steps
+passes a part on, message by message, so that the steps overlap:
+
+    ring = max(2(N-1) a + behind(k), behind(2(N-1) k) + a)
+
+With k = 1 that is 2(N-1) (L + m/B) and what the ends add: the textbook's reduce-scatter and all-gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from statistics import fmean
+
+from kernbench.ccl.queues import QueueSettings
+from kernbench.ccl.sip_ring import sip_ring
+from kernbench.ccl.steps.messages import SEGMENT_BYTES
+from kernbench.common.units import ps_to_ns
+from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
+from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.machine import Machine
+from kernbench.topology.naming import hbm_id, pe_dma_id
+from kernbench.topology.sides import Side
+
+# What passes a PE's link in the last column of cubes: a row's sum, a column's sum, and the PE's own data.
+STREAMS_OF_A_CORNER = 3
+_GLOBAL = "global_"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back."""
+
+    latency_ns: float
+    bw_gbs: float
+    credit_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingTime:
+    """The time of a ring all-reduce and its parts, in ns.
+
+    ``oracle_ns``: 2(N-1) (L + m/B). ``ends_ns``: queues, DMA set-up and MATH of 2(N-1) messages. ``overlap_ns``, below
+    0: steps of several messages overlap. ``stalls_ns``: waiting for credits. ``start_ns``: launch and first command.
+    ``load_ns``, ``store_ns``: from and to the PE's HBM slice.
+    """
+
+    oracle_ns: float
+    ends_ns: float
+    overlap_ns: float
+    stalls_ns: float
+    start_ns: float
+    load_ns: float
+    store_ns: float
+
+    @property
+    def ring_ns(self) -> float:
+        """The ring, without loads and stores."""
+        return self.oracle_ns + self.ends_ns + self.overlap_ns + self.stalls_ns
+
+    @property
+    def ns(self) -> float:
+        """All of it."""
+        return self.start_ns + self.load_ns + self.ring_ns + self.store_ns
+
+
+class ClosedForms:
+    """The closed forms of a machine with queues in TCM."""
+
+    def __init__(self, machine: Machine, queues: QueueSettings) -> None:
+        self._machine, self._spec, self._queues = machine, machine.spec, queues
+        pe = self._spec.pe
+        self._setup_ns = pe.dma.setup_ns + pe.mmu.tlb_hit_ns
+        self.ends_ns = 2 * pe.components.pe_ipcq.attrs.overhead_ns + self._setup_ns
+        cpu = pe.components.pe_cpu.attrs
+        self.start_ns = cpu.launch_ns + cpu.issue_ns
+
+    def hop(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> Hop:
+        """The way of messages from PE to PE; ``side``: the scale-up link it leaves the SIP by."""
+        there = self._machine.route(pe_dma_id(*src), pe_dma_id(*dst), side)
+        credit = self._machine.sideband_ps(pe_dma_id(*dst), pe_dma_id(*src), self._queues.credit_bytes)
+        return Hop(ps_to_ns(there.total_overhead_ps), there.bottleneck_gbs, ps_to_ns(credit))
+
+    def sip_hop(self) -> Hop:
+        """A hop of the ring over all SIPs, of PE 0 of cube 0 of each; the mean of them."""
+        places = sip_ring(self._spec) or ()
+        hops = [
+            self.hop((at, 0, 0), (place.next_sip, 0, 0), _side_of(place.next_direction))
+            for at, place in enumerate(places)
+        ]
+        return _mean(hops)
+
+    def closed_ns(self, algorithm: AlgorithmName, nbytes: int, root: int) -> float:
+        """A collective of contributions of ``nbytes``; ``root``: the cube where SIPs meet."""
+        if algorithm == INTERCUBE:
+            return sum(self._intercube(part, root) for part in _segments(nbytes)) + self.start_ns
+        return self.ring(self._spec.num_sips, nbytes, self.sip_hop()).ns
+
+    def math_ns(self, nbytes: int) -> float:
+        """An elementwise command with a result of ``nbytes``."""
+        return self._spec.pe.math.startup_ns + nbytes / self._spec.pe.math.bytes_per_ns
+
+    def message_ns(self, hop: Hop, nbytes: int) -> float:
+        """A message, from the command that sends it to the end of the command that uses it."""
+        return hop.latency_ns + nbytes / hop.bw_gbs + self.ends_ns + self.math_ns(nbytes)
+
+    def load_ns(self, nbytes: int, pieces: int = 1) -> float:
+        """Reads of the PE's own HBM slice, ``pieces`` in a row of ``nbytes`` each."""
+        there, back = self._to_slice(back=False), self._to_slice(back=True)
+        request = self._setup_ns + there.latency_ns + self._machine.header_bytes / there.bw_gbs
+        return request + self._access_ns + back.latency_ns + pieces * self._piece_ns(nbytes, back.bw_gbs)
+
+    def store_ns(self, nbytes: int, pieces: int = 1) -> float:
+        """Writes there, with the last acknowledgement."""
+        there, back = self._to_slice(back=False), self._to_slice(back=True)
+        data = self._setup_ns + there.latency_ns + pieces * self._piece_ns(nbytes, there.bw_gbs)
+        return data + self._access_ns + back.latency_ns + self._machine.header_bytes / back.bw_gbs
+
+    def _piece_ns(self, nbytes: int, way_gbs: float) -> float:
+        """A piece on its way, or at the slice: a round over its channels for every burst of each of them."""
+        hbm = self._spec.cube.hbm
+        rounds = ceil(nbytes / (hbm.burst_bytes * hbm.num_pcs))
+        channel_gbs = self._spec.cube.slice_bw_gbs / hbm.num_pcs
+        return max(self._setup_ns, nbytes / way_gbs, rounds * min(nbytes, hbm.burst_bytes) / channel_gbs)
+
+    def ring(self, n: int, nbytes: int, hop: Hop) -> RingTime:
+        """Reduce-scatter and all-gather round a ring of ``n`` with these hops, a segment after the other."""
+        found = [self._ring(n, part, hop) for part in _segments(nbytes)]
+        return RingTime(
+            oracle_ns=sum(each.oracle_ns for each in found),
+            ends_ns=sum(each.ends_ns for each in found),
+            overlap_ns=sum(each.overlap_ns for each in found),
+            stalls_ns=sum(each.stalls_ns for each in found),
+            start_ns=self.start_ns,
+            load_ns=sum(each.load_ns for each in found),
+            store_ns=sum(each.store_ns for each in found),
+        )
+
+    def _ring(self, n: int, nbytes: int, hop: Hop) -> RingTime:
+        part = ceil(nbytes / n)
+        chunk, steps = min(part, self._queues.slot_size), 2 * (n - 1)
+        messages = ceil(part / chunk)
+        one, pieces = self.message_ns(hop, chunk), n * messages
+        oracle = steps * (hop.latency_ns + part / hop.bw_gbs)
+        ends = steps * (self.ends_ns + self.math_ns(chunk))
+        each = chunk / hop.bw_gbs
+        free = max(steps * one + (messages - 1) * each, (steps * messages - 1) * each + one)
+        taken = max(
+            steps * one + self._behind_ns(hop, chunk, messages), self._behind_ns(hop, chunk, steps * messages) + one
+        )
+        return RingTime(
+            oracle_ns=oracle,
+            ends_ns=ends,
+            overlap_ns=free - oracle - ends,
+            stalls_ns=taken - free,
+            start_ns=0.0,
+            load_ns=self.load_ns(chunk, pieces),
+            store_ns=self.store_ns(chunk, pieces),
+        )
+
+    def _behind_ns(self, hop: Hop, chunk: int, messages: int, streams: int = 1) -> float:
+        """How long after the first of so many messages the last is sent; ``streams`` share the way."""
+        rounds, rest = divmod(messages - 1, self._queues.n_slots)
+        each = streams * chunk / hop.bw_gbs
+        return rounds * max(self.message_ns(hop, chunk) + hop.credit_ns, self._queues.n_slots * each) + rest * each
+
+    def _intercube(self, nbytes: int, root: int) -> float:
+        """Rows to the east, the last column to the south, over SIPs, and back."""
+        chunk = min(nbytes, self._queues.slot_size)
+        count = ceil(nbytes / chunk)
+        up, down = (self._along(cubes) for cubes in (self._way_up(), self._way_up()[::-1]))
+        way = self._along(self._way_to(root))
+        one = sum(self.message_ns(hop, chunk) for hop in up)
+        # What is passed on, and not added to, takes no MATH.
+        one += sum(self.message_ns(hop, chunk) - self.math_ns(chunk) for hop in (*down, *way, *way))
+        # A cube of the last column sends to its row first, then on down the column.
+        one += sum(chunk / hop.bw_gbs for hop in down[: self._spec.sip.cube_mesh.h - 1])
+        more = sum(self._behind_ns(_slowest(hops), chunk, count, STREAMS_OF_A_CORNER) for hops in (up, down))
+        return self.load_ns(chunk) + one + more + self._exchange(root, chunk, count) + self.store_ns(chunk)
+
+    def _exchange(self, root: int, chunk: int, count: int) -> float:
+        """All SIPs' root cubes: reduce-scatter and all-gather along rows, within that along columns of what is left.
+
+        On a line as on a ring: n-1 hops each way, and no link carries more than n-1 of n parts.
+        """
+        sips = self._spec.system.sips
+        axes: list[tuple[int, Side, int]] = [(sips.count, "E", 1)]
+        if sips.two_dimensional:
+            axes = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
+        has_sides = sips.topology not in ("fully_connected", "switch")
+        total, left = 0.0, count
+        for n, side, peer in axes:
+            if n > 1:
+                hop = self.hop((0, root, 0), (peer, root, 0), side if has_sides else None)
+                # A torus is used both ways round, by half of the messages each.
+                total += self._shared_ns(hop, chunk, n, ceil(left / 2) if sips.topology == "torus_2d" else left)
+                left = ceil(left / n)
+        return total
+
+    def _shared_ns(self, hop: Hop, chunk: int, n: int, count: int) -> float:
+        """Reduce-scatter and all-gather of ``count`` messages over ``n`` places, in parts of whole messages."""
+        steps, carried, one = 2 * (n - 1), 2 * (count - count // n), self.message_ns(hop, chunk)
+        last = steps * one + self._behind_ns(hop, chunk, ceil(count / n))
+        return max(last, self._behind_ns(hop, chunk, carried) + one)
+
+    def _way_up(self) -> list[int]:
+        """The cubes from the first, along its row and down the last column: the longest way of a sum."""
+        grid = self._spec.sip.cube_mesh.grid
+        return [*range(grid.w), *(grid.index(grid.w - 1, y) for y in range(1, grid.h))]
+
+    def _way_to(self, root: int) -> list[int]:
+        """The cubes from the last, along its row and up a column, to the root."""
+        grid = self._spec.sip.cube_mesh.grid
+        x, y = grid.xy(root)
+        along = [grid.index(i, grid.h - 1) for i in range(grid.w - 1, x - 1, -1)]
+        return [*along, *(grid.index(x, j) for j in range(grid.h - 2, y - 1, -1))]
+
+    def _along(self, cubes: Sequence[int]) -> list[Hop]:
+        return [self.hop((0, a, 0), (0, b, 0)) for a, b in pairwise(cubes)]
+
+    @property
+    def _access_ns(self) -> float:
+        return self._spec.cube.components.hbm_ctrl.attrs.access_ns
+
+    @property
+    def _slice_gbs(self) -> float:
+        return self._spec.cube.slice_bw_gbs
+
+    def _to_slice(self, *, back: bool) -> Hop:
+        dma, memory = pe_dma_id(0, 0, 0), hbm_id(0, 0, self._spec.cube.local_slice(0))
+        route = self._machine.route(memory, dma) if back else self._machine.route(dma, memory)
+        return Hop(ps_to_ns(route.total_overhead_ps), route.bottleneck_gbs, 0.0)
+
+
+def _side_of(direction: str) -> Side | None:
+    """The side that ``global_E`` leaves by; none for a direct queue."""
+    sides: dict[str, Side] = {f"{_GLOBAL}{side}": side for side in ("E", "W", "N", "S")}
+    return sides.get(direction)
+
+
+def _mean(hops: Sequence[Hop]) -> Hop:
+    if not hops:
+        return Hop(0.0, float("inf"), 0.0)
+    return Hop(
+        fmean(hop.latency_ns for hop in hops),
+        min(hop.bw_gbs for hop in hops),
+        fmean(hop.credit_ns for hop in hops),
+    )
+
+
+def _slowest(hops: Sequence[Hop]) -> Hop:
+    return max(hops, key=lambda hop: hop.latency_ns, default=Hop(0.0, float("inf"), 0.0))
+
+
+def _segments(nbytes: int) -> Iterator[int]:
+    """What is held at a time, until all is done."""
+    for at in range(0, nbytes, SEGMENT_BYTES):
+        yield min(SEGMENT_BYTES, nbytes - at)

@@ -1,0 +1,101 @@
+"""The committed figures of the evaluation of collectives are of this version of the simulator."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kernbench.ccl.config import packaged_file
+from kernbench.evaluation.ccl_buffers import KINDS, MESSAGE_SIZES
+from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
+from kernbench.evaluation.ccl_results import read_sweep
+from kernbench.evaluation.ccl_rings import LARGE_SLOT, RANKS, RING_SIZES
+from kernbench.evaluation.ccl_study import CclStudy
+from kernbench.topology.builder import resolve_topology
+
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+COMMAND = "python scripts/evaluate_ccl.py"
+MESH = Fabric("mesh_2d_no_wrap", 4, 2, 2)
+SEVERAL_MESSAGES = SIZES[:4]
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return read_sweep(FIGURES, COMMAND)
+
+
+def test_committed_results_are_what_a_fresh_run_gives(committed):
+    # The smallest of each: what is larger takes longer than the rest of the tests here.
+    fresh = CclStudy(
+        topology=resolve_topology("default"),
+        fabrics=(ring_of(2),),
+        sizes=SIZES[:1],
+        ranks=(2,),
+        ring_sizes=RING_SIZES[:3],
+        ccl=packaged_file(),
+    ).run()
+    assert committed.topology_hash == fresh.topology_hash
+    for points in ("collectives", "buffers", "rings"):
+        assert getattr(fresh, points)
+        for point in getattr(fresh, points):
+            assert point in getattr(committed, points), f"run {COMMAND}"
+
+
+def test_a_committed_mesh_is_what_a_fresh_run_gives(committed):
+    study = CclStudy(topology=resolve_topology("default"), fabrics=(MESH,), sizes=SEVERAL_MESSAGES, ccl=packaged_file())
+    run = next(run for run in study.collective_runs() if (run.fabric, run.algorithm) == (MESH, INTERCUBE))
+    # The skew of ranks depends on what ran before, so these are the first sizes in their order.
+    assert set(run.run()) <= set(committed.collectives), f"run {COMMAND}"
+
+
+def test_all_points_are_there_and_right(committed):
+    assert committed.fabrics == fabrics()
+    assert committed.algorithms == ALGORITHMS
+    for algorithm in ALGORITHMS:
+        for fabric in fabrics():
+            assert tuple(point.nbytes for point in committed.curve(algorithm, fabric)) == SIZES
+    assert all(point.passed for point in committed.collectives)
+    assert [p.contributions for p in committed.curve(INTERCUBE, ring_of(2))] == [32] * len(SIZES)
+    large = [(p.ranks, p.nbytes) for p in committed.rings if p.slot_size == LARGE_SLOT]
+    assert large == [(ranks, nbytes) for ranks in RANKS for nbytes in RING_SIZES]
+
+
+def test_one_message_at_a_time_the_nearer_memory_is_faster(committed):
+    found = {(p.buffer_kind, p.nbytes): p.latency_ns for p in committed.buffers if p.senders == 1}
+    for nbytes in MESSAGE_SIZES:
+        tcm, sram, hbm = (found[kind, nbytes] for kind in KINDS)
+        assert tcm <= sram <= hbm
+    assert all(point.right == point.senders for point in committed.buffers)
+
+
+def test_all_pes_at_once_share_the_port_of_the_sram(committed):
+    largest = {p.buffer_kind: p for p in committed.buffers if p.senders > 1 and p.nbytes == MESSAGE_SIZES[-1]}
+    assert largest["sram"].latency_ns > largest["hbm"].latency_ns > largest["tcm"].latency_ns
+
+
+def test_latency_grows_with_size_and_with_the_number_of_sips(committed):
+    for algorithm in ALGORITHMS:
+        for fabric in fabrics():
+            latencies = [point.direct.latency_ns for point in committed.curve(algorithm, fabric)]
+            assert latencies == sorted(latencies)
+        rings = [committed.curve(algorithm, ring_of(n)) for n in (2, 4, 6)]
+        for few, more in pairwise(rings):
+            assert all(a.direct.latency_ns < b.direct.latency_ns for a, b in zip(few, more, strict=True))
+
+
+def test_more_links_are_not_slower(committed):
+    """To 2 %: a few messages do not divide evenly over the ways."""
+    by_title = {fabric.title: [p.direct.latency_ns for p in committed.curve(INTERCUBE, fabric)] for fabric in fabrics()}
+    for ring, grid in (("ring of 4", "2×2"), ("ring of 6", "3×2")):
+        for a, b in ((f"torus {grid}", f"mesh {grid}"), (f"mesh {grid}", ring)):
+            assert all(x <= y * 1.02 for x, y in zip(by_title[a], by_title[b], strict=True))
+
+
+def test_closed_forms(committed):
+    assert all(abs(point.beyond_theory) < 0.01 for point in committed.rings)
+    for point in committed.collectives:
+        if point.closed_ns is not None:
+            within = 0.15 if point.algorithm == INTERCUBE else 0.06
+            assert abs(point.direct.kernel_ns / point.closed_ns - 1) < within, point.title

@@ -1,0 +1,125 @@
+"""The evaluation of collectives: what it simulates, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+from ccl_study_support import SIZES, TORUS, machine, small_sweep, study
+
+from kernbench.common.errors import InputError, VerificationError
+from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, fabrics, ring_of
+from kernbench.evaluation.ccl_report import check_numbers, evaluate_ccl, redraw_ccl
+from kernbench.evaluation.ccl_results import collective_rows, read_sweep, ring_rows, write_sweep
+
+
+@pytest.fixture
+def sweep():
+    return small_sweep()
+
+
+def test_the_ways_of_joining_sips():
+    assert [fabric.title for fabric in fabrics()] == [
+        *("ring of 2", "ring of 4", "ring of 6"),
+        *("torus 2×1", "torus 2×2", "torus 3×2"),
+        *("mesh 2×1", "mesh 2×2", "mesh 3×2"),
+    ]
+
+
+def test_every_collective_both_ways_and_right(sweep):
+    default = [point for point in sweep.collectives if point.buffer_kind == "tcm"]
+    assert [(p.algorithm, p.fabric, p.nbytes) for p in default] == [
+        (algorithm, fabric, nbytes)
+        for algorithm in ALGORITHMS
+        for fabric in (ring_of(2), TORUS)
+        for nbytes in (64, 5000)
+    ]
+    assert all(point.passed and point.same for point in sweep.collectives)
+    assert {(p.algorithm, p.fabric.sips): p.contributions for p in default} == {
+        (INTERCUBE, 2): 4,
+        (INTERCUBE, 4): 8,
+        (OVER_SIPS, 2): 2,
+        (OVER_SIPS, 4): 4,
+    }
+
+
+def test_the_control_path_is_what_is_no_kernel(sweep):
+    for point in sweep.collectives:
+        for timing in (point.direct, point.distributed):
+            assert 0 < timing.kernel_ns < timing.latency_ns
+            assert timing.control_ns == pytest.approx(timing.latency_ns - timing.kernel_ns)
+
+
+def test_buffer_kinds(sweep):
+    assert {point.buffer_kind for point in sweep.curve(INTERCUBE, ring_of(2), "hbm")} == {"hbm"}
+    assert {(p.buffer_kind, p.senders) for p in sweep.buffers} == {
+        (kind, senders) for kind in ("tcm", "sram", "hbm") for senders in (1, 8)
+    }
+    assert all(point.closed_ns is None for point in sweep.collectives if point.buffer_kind != "tcm")
+
+
+def test_terms_of_a_ring_add_up(sweep):
+    for point in sweep.rings:
+        theory = point.theory
+        assert theory.oracle_ns == pytest.approx(
+            2 * (point.ranks - 1) * (point.hop_ns + point.nbytes / point.ranks / 128)
+        )
+        assert theory.ns == pytest.approx(theory.start_ns + theory.load_ns + theory.ring_ns + theory.store_ns)
+        assert abs(point.beyond_theory) < 0.01
+
+
+def test_results_come_back_from_their_file(sweep, tmp_path):
+    write_sweep(sweep, tmp_path)
+    assert read_sweep(tmp_path, "a command") == sweep
+    rows = collective_rows(sweep)
+    assert pq.read_table(tmp_path / "ccl_sweep.parquet").to_pylist() == rows
+    for name, table in (("summary.csv", rows), ("ccl_ring.csv", ring_rows(sweep))):
+        with (tmp_path / name).open(encoding="utf-8") as file:
+            found = list(csv.DictReader(file))
+        assert found == [{key: "" if value is None else str(value) for key, value in row.items()} for row in table]
+
+
+def test_wrong_numbers_are_named(sweep):
+    first, *others = sweep.collectives
+    wrong = replace(first, right=first.right - 1)
+    with pytest.raises(VerificationError, match="results are wrong: intercube_allreduce, ring of 2, tcm, 64 bytes"):
+        check_numbers(replace(sweep, collectives=(wrong, *others)))
+
+
+@pytest.mark.parametrize("sizes", [(6,), (0,), (-4,)])
+def test_sizes_are_whole_elements(sizes):
+    with pytest.raises(InputError, match=f"size {sizes[0]}: contributions are of f32"):
+        study(sizes=sizes)
+
+
+def test_the_machines_own_way_of_joining_sips_is_among_them():
+    three = study(topology=machine("system.sips.count=3"))
+    assert three.own == Fabric("ring_1d", 3, 3, 1)
+    assert three.own in {run.fabric for run in three.collective_runs()}
+    alone = study(topology=machine("system.sips.count=1"))
+    assert {run.fabric for run in alone.collective_runs()} == {ring_of(2), TORUS}
+
+
+def test_everything_is_written_and_drawn_again_the_same(tmp_path):
+    table = tmp_path / "reference.csv"
+    table.write_text("size_bytes,latency_ns\n64,500\n128,700\n")
+    folder = tmp_path / "results"
+    small = study(fabrics=(ring_of(2),), sizes=SIZES[:1], ranks=())
+    summary = evaluate_ccl(small, str(folder), "a command", {"jobs": 1}, str(table))
+    assert set(summary.files) == {path.name for path in folder.iterdir()}
+    assert json.loads((folder / "provenance.json").read_text())["topology_hash"] == machine().digest
+    with (folder / "ccl_reference.csv").open(encoding="utf-8") as file:
+        assert [row["size_bytes"] for row in csv.DictReader(file)] == ["64", "128"]
+    assert any("reference.csv, largest error" in note for note in summary.notes)
+    figures = {path: path.read_bytes() for path in folder.glob("*.png")}
+    assert len(figures) == 4
+    assert redraw_ccl(str(folder), "a command", str(table)).rows == summary.rows
+    assert {path: path.read_bytes() for path in folder.glob("*.png")} == figures
+
+
+def test_no_results_to_draw(tmp_path):
+    with pytest.raises(InputError, match="it is made by: a command"):
+        redraw_ccl(str(tmp_path), "a command")
