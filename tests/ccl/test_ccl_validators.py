@@ -44,6 +44,7 @@ LAYOUTS = {
     "two rows a cube": placed((32, 40), DPPolicy(cube="row_wise", num_pes=1)),
     "half the cubes": placed((16, 40), DPPolicy(cube="row_wise", num_pes=1, num_cubes=8)),
     "three axes": placed((16, 4, 10), DPPolicy(cube="row_wise", num_pes=1)),
+    "columns over cubes, as many as cubes": placed((16, 16), DPPolicy(cube="column_wise", num_pes=1)),
     "one cube": placed((4, 64), DPPolicy(pe="column_wise", num_cubes=1)),
 }
 ACCEPTED = {

@@ -94,6 +94,7 @@ class FakeEngine:
         self.store = MemoryStore()
         self._memories = Memories(topology.spec)
         self._pending: list[FakeHandle] = []
+        self.watched: dict[int, FakeHandle] = {}
         self._run_kernels = run_kernels
         self.abandoned: list[FakeHandle] = []
         self._home = getcurrent()
@@ -118,20 +119,27 @@ class FakeEngine:
         return handle
 
     def wait(self, handle: FakeHandle) -> FakeCompletion:
-        if not handle.done:
-            self.wait_any([handle])
+        assert handle.done, "the runtime lets time pass with next_ended"
         if handle.error is not None:
             raise handle.error
         return self.get_completion(handle)[0]
 
-    def wait_any(self, handles: Sequence[FakeHandle]) -> None:
+    def watch(self, handle: FakeHandle) -> None:
+        self.watched[handle.request_id] = handle
+
+    def unwatch(self, handle: FakeHandle) -> None:
+        self.watched.pop(handle.request_id, None)
+
+    def next_ended(self) -> Sequence[FakeHandle]:
         assert getcurrent() is self._home, "time passes in the program's own greenlet, never in a rank"
-        if any(handle.done for handle in handles):
-            return
-        first = min(handle.t_end for handle in handles)
+        first = min((handle.t_end for handle in self.watched.values()), default=float("inf"))
         if first == float("inf"):
             raise SimulationDeadlock(f"nothing can happen any more at {self.now:g} ns")
-        self.run_until(first)
+        self.run_until(max(first, self.now))
+        ended = [handle for handle in self.watched.values() if handle.done]
+        for handle in ended:
+            self.unwatch(handle)
+        return ended
 
     def abandon(self, handles: Sequence[FakeHandle]) -> None:
         assert getcurrent() is self._home

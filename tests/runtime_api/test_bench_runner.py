@@ -104,7 +104,7 @@ def test_what_a_program_raises_is_in_the_result(run, error, code):
 
     found = run(program)
     assert (found.status, found.error, found.exit_code) == ("FAILED", error, code)
-    assert [each.phase for each in found.traces] == ["map", "init"]
+    assert [each.phase for each in found.traces] == ["map", "init", "unmap"]
     assert found.sim_ns == 50
     assert [each.name for each in found.cleanup.freed] == ["x"]
 

@@ -67,7 +67,9 @@ def row_per_cube(tensor: TensorLike, world_size: int, topology: TopologySpec) ->
     row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
     wanted = [(cube, 0, cube * row, row) for cube in range(cubes)]
     found = [(shard.cube, shard.pe, shard.offset_bytes, shard.nbytes) for shard in tensor.shards]
-    if len(tensor.shape) != 2 or found != wanted:
+    # Columns over cubes have the same places when the matrix is as wide as there are cubes.
+    split = cubes == 1 or tensor.dp.cube == "row_wise"
+    if len(tensor.shape) != 2 or not split or found != wanted:
         accepted = f'shape ({cubes}, n), a row on PE 0 of each cube: DPPolicy(cube="row_wise", num_pes=1)'
         _reject(tensor, "row_per_cube", accepted)
 

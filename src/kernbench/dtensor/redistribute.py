@@ -163,7 +163,7 @@ class Line:
             made,
             incoming if given or not blocks.even else None,
             blocks.shape_of_all,
-            lambda output: self.distributed.all_to_all_single(output, taken, self.group),
+            lambda output: self.distributed.all_to_all_single(output, taken, group=self.group),
         )
         return self._done(taken, made)
 

@@ -20,12 +20,15 @@ class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """A tensor of a collective, as far as it is the same on every rank. ``places``: (cube, pe, offset, bytes)."""
+    """A tensor of a collective, as far as it is the same on every rank. ``places``: (cube, pe, offset, bytes).
+
+    ``policy``: how the program wrote that; several ways may mean the same places.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     places: Place
-    policy: str
+    policy: str = field(compare=False)
 
     @classmethod
     def of(cls, layout: TensorLayout) -> Operand:
@@ -77,22 +80,27 @@ class Meeting:
 class CallBook:
     """The collectives that some ranks have called and others have yet to call."""
 
-    __slots__ = ("_counts", "_open")
+    __slots__ = ("_broken", "_counts", "_open")
 
     def __init__(self) -> None:
         self._counts: dict[tuple[Channel, int], int] = {}
         self._open: dict[tuple[Channel, int], Meeting] = {}
+        self._broken: CollectiveMismatch | None = None
 
     def enter(self, channel: Channel, rank: int, call: Call, parties: Sequence[int]) -> Meeting:
         """A rank calls: its next of ``channel``, which ``parties`` take part in.
 
-        CollectiveMismatch when a rank that came before it called another.
+        CollectiveMismatch when a rank that came before it called another; from then on the same one for every call,
+        so that it is what a program ends with, whatever its ``finally`` blocks still call.
         """
+        if self._broken is not None:
+            raise self._broken
         number = self._counts.get((channel, rank), 0)
         self._counts[channel, rank] = number + 1
         meeting = self._open.setdefault((channel, number), Meeting(call, number, parties))
         if meeting.call != call:
-            raise _mismatch(meeting, rank, call)
+            self._broken = _mismatch(meeting, rank, call)
+            raise self._broken
         meeting.here.append(rank)
         if len(meeting.here) == len(parties):
             del self._open[channel, number]

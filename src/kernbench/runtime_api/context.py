@@ -74,7 +74,7 @@ class RuntimeContext(DTypeNames, Generic[P]):
         self._params = cast(P, NoParams()) if params is None else params
         workers = self._workers = Workers()
         self._entered: list[Entered] = []
-        scheduler = RankScheduler(engine, workers)
+        scheduler = self._scheduler = RankScheduler(engine, workers)
         self._requests = Requests(engine, scheduler, workers, correlation_id)
         self._memory = TensorMemory(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)
@@ -83,7 +83,7 @@ class RuntimeContext(DTypeNames, Generic[P]):
         self.accelerator = Accelerator(self._devices, self._requests, workers)
         self._installer = QueueInstaller(engine, self._requests)
         self._groups = ProcessGroups(ccl, self._devices, self._installer, self._requests, scheduler)
-        self.multiprocessing = Multiprocessing(scheduler, self._requests, workers, self._groups.ended)
+        self.multiprocessing = Multiprocessing(scheduler, self._requests, workers, self._groups)
         collectives = Collectives(self._spec, self._memory, self._requests)
         self.distributed = Distributed(self._groups, collectives, self._requests, workers)
         fmt = AddressFormat(self._spec.address.format)
@@ -225,23 +225,37 @@ class RuntimeContext(DTypeNames, Generic[P]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clean up; after an error without asking the machine anything more."""
+        """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers."""
         leave(self._entered.pop())
         self._workers.main.local.clear()
         if error is not None:
-            self._give_up()
+            if self.multiprocessing.untold:
+                error.add_note(f"ranks that nobody joined:\n{self.multiprocessing.untold}")
+            self._give_up(error)
             return
         try:
             self.cleanup_report = self.cleanup()
-        except BaseException:
-            self._give_up()
+        except BaseException as unclean:
+            self._give_up(unclean)
             raise
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: BaseException) -> None:
         self.multiprocessing.stop()
+        if isinstance(error, Exception) and self._scheduler.machine_answers and self._left_in_order():
+            return
         self._requests.forget()
         self._installer.forget()
         self.cleanup_report = self._memory.release_all(unmap=False)
+
+    def _left_in_order(self) -> bool:
+        """Whether the machine could be left without anything of this context."""
+        try:
+            self._requests.abandon()
+            self._groups.finish()
+            self.cleanup_report = self._memory.release_all()
+        except Exception:  # the error that led here is what has to be told
+            return False
+        return True
 
     def _create(
         self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy | None, name: str | None, fill: float | None

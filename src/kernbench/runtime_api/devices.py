@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from kernbench.common.errors import InputError
+from kernbench.runtime_api.numbers import whole_number
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.workers import Workers, wants_debugging
 
@@ -37,9 +38,10 @@ class Devices:
 
     def choose(self, sip: int) -> None:
         """Make ``sip`` the current one; InputError when it is not selected."""
-        if sip not in self._selected:
+        number = whole_number(sip)
+        if number not in self._selected:
             raise InputError(f"set_device({sip!r}): this run has the SIPs {', '.join(map(str, self._selected))}")
-        self._workers.current.device = sip
+        self._workers.current.device = number
 
 
 class Ahbm:

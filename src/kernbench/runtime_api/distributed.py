@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.runtime_api.collectives import Collectives, Member
 from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.numbers import whole_number
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_group import RankGroup, group_of
 from kernbench.runtime_api.requests import Requests
@@ -18,6 +19,12 @@ from kernbench.runtime_api.work import Work
 from kernbench.runtime_api.workers import Workers, wants_debugging
 
 BACKEND = "ahbm"
+
+
+class WholeGroup:
+    """``torch.distributed.group``: its ``WORLD`` stands for all ranks, as None does."""
+
+    WORLD: RankGroup | None = None
 
 
 class ReduceOp(StrEnum):
@@ -37,6 +44,7 @@ class Distributed:
     """
 
     ReduceOp = ReduceOp
+    group = WholeGroup
     __slots__ = ("_collectives", "_groups", "_requests", "_workers")
 
     def __init__(self, groups: ProcessGroups, collectives: Collectives, requests: Requests, workers: Workers) -> None:
@@ -50,18 +58,21 @@ class Distributed:
 
     def init_process_group(
         self,
-        backend: str = BACKEND,
+        backend: str | None = BACKEND,
         init_method: str | None = None,
         timeout: object = None,
         world_size: int = -1,
         rank: int = -1,
+        *,
+        device_id: object = None,
     ) -> None:
         """Join the process group; returns when all ranks have come and the queues between them are installed.
 
-        ``world_size`` and ``rank`` may be left out: they have to be those of the spawn. InputError for another backend,
-        and unless there is a rank for every SIP.
+        ``world_size`` and ``rank`` may be left out: they have to be those of the spawn. ``init_method``, ``timeout``
+        and ``device_id`` are PyTorch's and have no effect. InputError for another backend, and unless there is a rank
+        for every SIP.
         """
-        if backend != BACKEND:
+        if backend not in (None, BACKEND):
             raise InputError(f"backend {backend!r}: the one of this machine is {BACKEND!r}")
         worker = self._workers.current
         if rank not in (-1, worker.rank):
@@ -70,8 +81,14 @@ class Distributed:
             raise InputError(f"init_process_group: world_size={world_size}, there are {self._groups.world_size} SIPs")
         self._groups.join(worker)
 
-    def destroy_process_group(self) -> None:
-        """Wait for what this rank has under way, and leave; the last rank's call takes the queues off."""
+    def destroy_process_group(self, group: RankGroup | None = None) -> None:
+        """Wait for what this rank has under way, and leave; the last rank's call takes the queues off.
+
+        Of a ``group`` of some ranks there is nothing to destroy: it has no state.
+        """
+        if group is not None:
+            self._member("destroy_process_group", group)
+            return
         self._groups.leave(self._workers.current)
 
     def is_available(self) -> bool:
@@ -110,9 +127,9 @@ class Distributed:
         found = self._groups.of(self._workers.current)
         return self._workers.current.n_ranks if found is None else found.world_size
 
-    def get_backend(self) -> str:
-        """``"ahbm"``; InputError without a process group."""
-        self._member("get_backend", None)
+    def get_backend(self, group: RankGroup | None = None) -> str:
+        """``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
+        self._member("get_backend", group)
         return BACKEND
 
     def cooperative_yield(self) -> None:
@@ -206,14 +223,26 @@ class Distributed:
         self,
         output: Tensor,
         input: Tensor,  # noqa: A002 - PyTorch's name
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Block s of the output of rank r becomes block r of the input of rank s; all blocks are of one size."""
+        """Block s of the output of rank r becomes block r of the input of rank s; all blocks are of one size.
+
+        UnsupportedError for split sizes: every PE works with its like on the other SIPs, on shards of one size.
+        """
+        if output_split_sizes or input_split_sizes:
+            raise UnsupportedError("all_to_all_single: blocks of different sizes are not supported; leave both None")
         return self._blocks("all_to_all", input, output, None, group, async_op)
 
-    def barrier(self, group: RankGroup | None = None, async_op: bool = False) -> Work | None:
-        """Wait until all ranks have come."""
+    def barrier(
+        self,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+        device_ids: object = None,
+    ) -> Work | None:
+        """Wait until all ranks have come. ``device_ids`` is PyTorch's and has no effect: a rank has one SIP."""
         return _done(self._collectives.barrier(self._member("barrier", group)), async_op)
 
     def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:
@@ -301,10 +330,11 @@ def _op(op: str) -> str:
 
 
 def _rank(member: Member, what: str, rank: int) -> int:
-    if not isinstance(rank, int) or rank not in member.parties:
+    number = whole_number(rank)
+    if number is None or number not in member.parties:
         there = f"0..{member.size - 1}" if member.among is None else ", ".join(map(str, member.parties))
         raise InputError(f"{what}={rank!r}: there are ranks {there}")
-    return rank
+    return number
 
 
 def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:

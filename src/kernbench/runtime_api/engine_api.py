@@ -93,8 +93,17 @@ class Engine(Protocol):
     def wait(self, handle: Any) -> Completion:
         """Let time pass until the request is over; raises its error."""
 
-    def wait_any(self, handles: Sequence[Any]) -> None:
-        """Let time pass until one of the requests is over; SimulationDeadlock when none ever can be."""
+    def watch(self, handle: Any) -> None:
+        """Have ``next_ended`` stop when this request is over."""
+
+    def unwatch(self, handle: Any) -> None:
+        """Take ``watch`` back."""
+
+    def next_ended(self) -> Sequence[Any]:
+        """Let time pass until a watched request is over; those that are, in the order in which they ended.
+
+        They are watched no more. SimulationDeadlock when none ever can be over.
+        """
 
     def abandon(self, handles: Sequence[Any]) -> None:
         """Stop what the requests have under way, and leave the machine so that it can be used again."""

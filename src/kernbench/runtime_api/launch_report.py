@@ -51,7 +51,8 @@ class LaunchSplit:
 class RunReport:
     """Everything that is measured on the engine of a run.
 
-    ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that had not ended when the run did.
+    ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that
+    had not ended when the run did.
     """
 
     launches: tuple[LaunchSplit, ...]

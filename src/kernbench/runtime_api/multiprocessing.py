@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 from kernbench.common.errors import InputError, RunError, SimulationDeadlock, UnsupportedError
+from kernbench.runtime_api.numbers import whole_number
 from kernbench.runtime_api.program_line import program_line
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
 from kernbench.runtime_api.rank_task import RankTask
@@ -12,6 +14,16 @@ from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.workers import Worker, Workers
 
 START_METHODS = ("spawn", "fork", "forkserver")
+
+
+class Groups(Protocol):
+    """The process groups that ranks may leave behind."""
+
+    def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
+        """These ranks have ended; what they have not left."""
+
+    def settle(self) -> None:
+        """Others are about to begin."""
 
 
 class SpawnException(RunError):  # noqa: N818 - the name users know
@@ -22,14 +34,25 @@ class SpawnException(RunError):  # noqa: N818 - the name users know
         self.errors = errors
 
     def __str__(self) -> str:
-        return "\n".join(f"rank {rank} failed: {_told(error)}" for rank, error in sorted(self.errors.items()))
+        return _told_of_all(self.errors)
+
+
+def _told_of_all(errors: dict[int, BaseException]) -> str:
+    return "\n".join(f"rank {rank} failed: {_told(error)}" for rank, error in sorted(errors.items()))
 
 
 def _told(error: BaseException) -> str:
     """What an error is, and the line of the rank's program that it comes from."""
-    line = program_line(error)
-    what = f"{type(error).__name__}: {error}" + (f" (at {line})" if line and line not in str(error) else "")
+    line, text = program_line(error), _text(error)
+    what = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and line not in text else "")
     return "\n  ".join([what, *vars(error).get("__notes__", ())])
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(its text cannot be had: {type(broken).__name__})"
 
 
 class ProcessContext:
@@ -46,25 +69,38 @@ class ProcessContext:
         """Whether somebody has waited for them to the end."""
         return self._joined
 
-    def join(self) -> bool:
+    @property
+    def told(self) -> str:
+        """What ranks have raised up to now; empty when none has."""
+        return _told_of_all(self._spawned.errors)
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait until all have ended, then True. SpawnException when one raised; SimulationDeadlock when none can go on.
 
-        When a rank raises, the others end where they wait next, and what they have under way is dropped.
+        When a rank raises, the others end where they wait next, and what they have under way is dropped. RunError when
+        an interrupt ended them. The times are PyTorch's and have no effect: ranks always end.
         """
         self._joined = True
         self._run()
-        errors = self._spawned.errors
-        if errors:
-            raise SpawnException(errors) from _cause(errors)
+        self._raise_errors()
         if self._spawned.failure is not None:
             raise self._spawned.failure
         return True
 
     def stop(self) -> None:
-        """End those that have not ended, where they wait, and drop what they have under way."""
+        """End those that have not ended, where they wait, and drop what they have under way.
+
+        SpawnException when one had raised.
+        """
         self._joined = True
         self._scheduler.stop()
         self._spawned.finish()
+        self._raise_errors()
+
+    def _raise_errors(self) -> None:
+        errors = self._spawned.errors
+        if errors:
+            raise SpawnException(errors) from _cause(errors)
 
     def _run(self) -> None:
         try:
@@ -72,8 +108,8 @@ class ProcessContext:
         except SimulationDeadlock:
             # It is the failure of these ranks, which have ended with it.
             return
-        except BaseException:
-            self._scheduler.stop()
+        except BaseException as interrupt:
+            self._scheduler.give_up(interrupt)
             raise
 
 
@@ -86,17 +122,11 @@ def _cause(errors: dict[int, BaseException]) -> BaseException:
 class Multiprocessing:
     """``torch.multiprocessing``, of one context. ``left``: what ranks that ended well had under way then."""
 
-    __slots__ = ("_context", "_ended", "_requests", "_scheduler", "_workers", "left")
+    __slots__ = ("_context", "_groups", "_requests", "_scheduler", "_workers", "left")
 
-    def __init__(
-        self,
-        scheduler: RankScheduler,
-        requests: Requests,
-        workers: Workers,
-        ended: Callable[[list[Worker]], tuple[str, ...]],
-    ) -> None:
+    def __init__(self, scheduler: RankScheduler, requests: Requests, workers: Workers, groups: Groups) -> None:
         self._scheduler, self._requests, self._workers = scheduler, requests, workers
-        self._ended = ended
+        self._groups = groups
         self._context: ProcessContext | None = None
         self.left: tuple[str, ...] = ()
 
@@ -113,10 +143,12 @@ class Multiprocessing:
 
         With ``join=False`` return at once: ranks run when the program waits, last in ``join()``, which the end of the
         context does for those that are not a ``daemon``. Ranks share this process whatever ``start_method`` says.
-        SpawnException when a rank raises. InputError for what cannot be spawned; UnsupportedError from a rank, and
-        while other ranks run.
+        SpawnException when a rank raises, and when one had that nobody has joined. InputError for what cannot be
+        spawned; UnsupportedError from a rank, and while other ranks run.
         """
         self._check(fn, args, nprocs, start_method)
+        self.finish()
+        self._groups.settle()
         workers = [Worker(rank, nprocs, spawned=True) for rank in range(nprocs)]
         spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
         self._context = ProcessContext(spawned, self._scheduler, daemon)
@@ -135,6 +167,11 @@ class Multiprocessing:
         else:
             self._context.join()
 
+    @property
+    def untold(self) -> str:
+        """What ranks have raised that nobody has joined; empty when there is nothing."""
+        return "" if self._context is None or self._context.joined else self._context.told
+
     def stop(self) -> None:
         """End the ranks that have not ended, asking nothing of the machine."""
         self._scheduler.stop()
@@ -148,7 +185,7 @@ class Multiprocessing:
             raise InputError(f"spawn: fn is a {type(fn).__name__}, not a function of a rank")
         if not isinstance(args, tuple | list):
             raise InputError(f"spawn: args is a {type(args).__name__}; write a tuple, (x,) when there is one")
-        if not isinstance(nprocs, int) or nprocs < 1:
+        if (whole_number(nprocs) or 0) < 1:
             raise InputError(f"spawn: nprocs={nprocs!r}, must be a whole number of at least 1")
         if start_method not in START_METHODS:
             raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
@@ -157,12 +194,19 @@ class Multiprocessing:
         """All have ended: nothing of theirs goes on after a failure; else what they left is noted."""
         workers = [task.worker for task in spawned.tasks]
         left = [f"{each}: {what}" for each in workers for what in self._requests.unseen_of(each)]
-        left += self._ended(workers)
+        left += self._groups.ended(workers)
+        if spawned.ended_well:
+            # Of requests that no rank has waited for.
+            _blame(spawned, self._requests.failed_of(workers))
         if spawned.ended_well:
             self.left += tuple(left)
             return
-        failed = self._requests.abandon(workers)
+        failed = self._requests.abandon(workers, _told_of_all(spawned.errors))
         if not spawned.errors:
             # Nobody could go on since a kernel of theirs had failed.
-            for task in spawned.tasks:
-                task.error = failed.get(task.worker)
+            _blame(spawned, failed)
+
+
+def _blame(spawned: Spawned, failed: dict[Worker, Exception]) -> None:
+    for task in spawned.tasks:
+        task.error = failed.get(task.worker)

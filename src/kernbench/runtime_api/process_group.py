@@ -23,10 +23,10 @@ from kernbench.ccl.pairing import unite
 from kernbench.ccl.plan import edges_of, layout_of
 from kernbench.ccl.steps.sip_rings import ring_values
 from kernbench.ccl.topologies import world_size_of
-from kernbench.common.errors import InputError, UnsupportedError
+from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
 from kernbench.runtime_api.collective_calls import CallBook
 from kernbench.runtime_api.devices import Devices
-from kernbench.runtime_api.engine_api import Engine
+from kernbench.runtime_api.engine_api import Engine, RequestHandle
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.rank_task import Gate
 from kernbench.runtime_api.requests import Requests
@@ -38,11 +38,12 @@ from kernbench.topology.spec import TopologySpec
 class QueueInstaller:
     """Puts queues on the machine for one context, and takes them off."""
 
-    __slots__ = ("_engine", "_requests", "_there")
+    __slots__ = ("_engine", "_removals", "_requests", "_there")
 
     def __init__(self, engine: Engine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
         self._there: list[InstalledQueues] = []
+        self._removals: dict[int, list[RequestHandle]] = {}
 
     @property
     def engine(self) -> GraphEngine:
@@ -61,8 +62,14 @@ class QueueInstaller:
         return queues
 
     def remove(self, queues: InstalledQueues) -> None:
-        """Take queues off their PEs and give the memory back."""
-        self._requests.transfer(queues.removals())
+        """Take queues off their PEs and give the memory back.
+
+        A rank that is stopped meanwhile leaves the rest to the next who asks; nothing is taken off twice.
+        """
+        if id(queues) not in self._removals:
+            self._removals[id(queues)] = [self._requests.submit(message) for message in queues.removals()]
+        self._requests.wait(self._removals[id(queues)])
+        del self._removals[id(queues)]
         self._there.remove(queues)
         release(self.engine, queues)
 
@@ -77,6 +84,7 @@ class QueueInstaller:
         for queues in self._there:
             release(self.engine, queues)
         self._there.clear()
+        self._removals.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +108,10 @@ class ProcessGroup:
         missing = [rank for rank in range(self.world_size) if rank not in self.members]
         who = f", which rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} never called"
         return f"init_process_group{who if missing else ''}"
+
+    def has_any_of(self, workers: Collection[Worker]) -> bool:
+        """Whether one of these is a member, or was."""
+        return any(worker in workers for worker in self.members.values())
 
     def ring_of(self, rank: int, spec: TopologySpec) -> dict[str, Any]:
         """The place of a rank's SIP in the ring over all of them, as collectives are told of it."""
@@ -127,6 +139,7 @@ class ProcessGroups:
         "_installer",
         "_requests",
         "_scheduler",
+        "_standing",
     )
 
     def __init__(
@@ -141,7 +154,8 @@ class ProcessGroups:
         self._requests, self._scheduler = requests, scheduler
         self._forming: ProcessGroup | None = None
         self._groups: dict[Worker, ProcessGroup] = {}
-        self._abandoned: list[InstalledQueues] = []
+        self._standing: list[ProcessGroup] = []
+        self._abandoned: list[ProcessGroup] = []
 
     @property
     def world_size(self) -> int:
@@ -154,6 +168,7 @@ class ProcessGroups:
 
     def join(self, worker: Worker) -> None:
         """Come to the group that forms; returns when all ranks have come and every PE has its queues."""
+        self._scheduler.check()
         if worker in self._groups:
             raise InputError(f"{worker} has a process group already; destroy_process_group() ends it")
         group = self._forming or self._new()
@@ -166,11 +181,14 @@ class ProcessGroups:
             self._forming = None
             self._clear()
             group.queues = self._installer.install(group.algorithm, with_fabric=True)
+            self._standing.append(group)
+            # Of all at once: a rank may be stopped before it has passed the gate.
+            self._groups |= dict.fromkeys(group.members.values(), group)
             group.gate.open()
-        self._groups[worker] = group
 
     def leave(self, worker: Worker) -> None:
         """Wait for what the rank has under way, and leave; the last one takes the queues off."""
+        self._scheduler.check()
         group = self._groups.get(worker)
         if group is None:
             raise InputError(f"{worker} has no process group; init_process_group('ahbm') makes it")
@@ -179,14 +197,28 @@ class ProcessGroups:
         group.left.add(worker.rank)
         if len(group.left) == group.world_size and group.queues is not None:
             self._installer.remove(group.queues)
+            self._standing.remove(group)
 
     def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
         """These ranks have ended: groups that they did not leave are told, their queues go when somebody needs them."""
-        staying = {worker: self._groups[worker] for worker in workers if worker in self._groups}
-        self._abandoned += [group.queues for group in dict.fromkeys(staying.values()) if group.queues is not None]
+        staying = [worker for worker in workers if worker in self._groups]
+        self._abandoned += [group for group in self._standing if group.has_any_of(workers)]
+        self._standing = [group for group in self._standing if not group.has_any_of(workers)]
         self._groups = {worker: group for worker, group in self._groups.items() if worker not in staying}
         self._forming = None
         return (f"process group of {', '.join(map(str, staying))}, not destroyed",) if staying else ()
+
+    def settle(self) -> None:
+        """Let end what ranks have left under way in groups that they did not leave: others will use those PEs' queues.
+
+        What can never end is given up.
+        """
+        workers = [worker for group in self._abandoned for worker in group.members.values()]
+        try:
+            for worker in workers:
+                self._requests.drain(worker)
+        except SimulationDeadlock:
+            self._requests.abandon(workers)
 
     def finish(self) -> tuple[str, ...]:
         """The program is over: take every queue off; groups that are still there are told."""
@@ -207,8 +239,9 @@ class ProcessGroups:
 
     def _clear(self) -> None:
         """Take off what ranks have left behind."""
-        gone, self._abandoned = self._abandoned, []
-        self._installer.remove_all(gone)
+        self.settle()
+        self._installer.remove_all(group.queues for group in self._abandoned if group.queues is not None)
+        self._abandoned.clear()
 
     def _new(self) -> ProcessGroup:
         spec = self._installer.engine.spec

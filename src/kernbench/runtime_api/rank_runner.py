@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Generic, TypeVar
@@ -12,6 +11,9 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 W = TypeVar("W")
 
+# A stopped program that swallows its end that often gets no other: it is left where it is.
+ENDS_IN_VAIN = 100
+
 
 class RankRunner(Generic[W]):
     """One run of ``function(*args)``, which hands what it waits for (a ``W``) to whoever resumed it.
@@ -19,13 +21,14 @@ class RankRunner(Generic[W]):
     The scheduler alone resumes ranks and lets simulated time pass, so a kernel is never run from inside a rank.
     """
 
-    __slots__ = ("_greenlet", "_stopped")
+    __slots__ = ("_ends", "_greenlet", "_stopped")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
         self._greenlet = greenlet(partial(function, *args))
         # A greenlet begins without context variables; a rank has those of whoever spawned it.
         self._greenlet.gr_context = copy_context()
         self._stopped = False
+        self._ends = 0
 
     def resume(self) -> W | None:
         """Run the program until its next wait; None: it has returned. What it raises comes out of here."""
@@ -34,21 +37,32 @@ class RankRunner(Generic[W]):
         return None if self._greenlet.dead else waits_for
 
     def stop(self) -> None:
-        """End an unfinished program where it waits: its ``finally`` blocks run, and only interrupts come out."""
+        """End an unfinished program where it waits: its ``finally`` blocks run, only a KeyboardInterrupt comes out."""
         self._stopped = True
         if not self._greenlet.dead:
-            with suppress(Exception, SystemExit):
+            try:
                 self._greenlet.throw(GreenletExit)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                # What a program raises because it was stopped is the cause of nothing.
+                pass
 
     def pause(self, waits_for: W) -> None:
         """From inside the program: stop until resumed."""
         self.check()
-        parent = self._greenlet.parent
-        assert parent is not None, "a program that runs was resumed by somebody"
-        parent.switch(waits_for)
+        self._parent().switch(waits_for)
 
     def check(self) -> None:
         """From inside the program: leave it if it was stopped, whatever its ``finally`` blocks still want."""
         assert getcurrent() is self._greenlet, "a rank waits for itself only"
         if self._stopped:
+            self._ends += 1
+            if self._ends > ENDS_IN_VAIN:
+                self._parent().switch()
             raise GreenletExit
+
+    def _parent(self) -> greenlet:
+        parent = self._greenlet.parent
+        assert parent is not None, "a program that runs was resumed by somebody"
+        return parent

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from kernbench.common.errors import SimulationDeadlock
+from kernbench.common.errors import RunError, SimulationDeadlock
 from kernbench.runtime_api.engine_api import Engine, RequestHandle
-from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep
+from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep, What
+from kernbench.runtime_api.sleepers import Sleeper, Sleepers
 from kernbench.runtime_api.workers import Workers
 
 Describe: TypeAlias = Callable[[RequestHandle], str]
@@ -26,7 +27,7 @@ TURNS_IN_VAIN = 10_000
 class Spawned:
     """Ranks that were spawned together. ``finish`` is called once, when all have ended.
 
-    One that raises ends them all; so does a deadlock, which is kept as the ``failure``.
+    One that raises ends them all; so does a deadlock or an interrupt, which is kept as the ``failure``.
     """
 
     __slots__ = ("_finish", "_finished", "failure", "tasks")
@@ -56,21 +57,33 @@ class Spawned:
 class RankScheduler:
     """The ranks of one context, and all waiting in it."""
 
-    __slots__ = ("_asleep", "_current", "_dead_end", "_engine", "_ready", "_spawned", "_vain_turns", "_workers")
+    __slots__ = (
+        "_current",
+        "_dead_end",
+        "_engine",
+        "_ready",
+        "_sleepers",
+        "_spawned",
+        "_vain_turns",
+        "_workers",
+        "machine_answers",
+    )
 
     def __init__(self, engine: Engine, workers: Workers) -> None:
         self._engine, self._workers = engine, workers
         self._spawned: Spawned | None = None
         self._ready: list[RankTask] = []
-        self._asleep: dict[RankTask, Sleep] = {}
+        self._sleepers = Sleepers(engine)
         self._current: RankTask | None = None
         self._vain_turns = 0
-        self._dead_end: tuple[RequestHandle, ...] = ()
+        self._dead_end: frozenset[int] = frozenset()
+        # Not after an error of the engine itself, such as a limit of a run: no time passes any more.
+        self.machine_answers = True
 
     @property
     def busy(self) -> bool:
         """Whether ranks were spawned that have not all ended."""
-        return bool(self._ready or self._asleep)
+        return bool(self._ready or self._sleepers.any_rank)
 
     def start(self, spawned: Spawned) -> None:
         """Take ranks on; they run when the program waits."""
@@ -79,31 +92,46 @@ class RankScheduler:
 
     def join(self) -> None:
         """From the program: wait until every rank has ended."""
-        self._drive(Sleep(lambda: not self.busy, (), lambda: "its ranks"))
+        self._drive(Sleep(lambda: "its ranks"), lambda: not self.busy)
 
     def stop(self) -> None:
-        """End the ranks that have not ended, in rank order."""
-        if self._spawned is not None:
-            for task in self._spawned.tasks:
-                if not task.ended:
-                    self._as_current(task, task.stop)
-            self._ready.clear()
-            self._asleep.clear()
+        """End the ranks that have not ended, in rank order; a KeyboardInterrupt of one comes out when all have."""
+        if self._spawned is None:
+            return
+        self._ready.clear()
+        self._sleepers.remove_ranks()
+        interrupts = [self._stopped(task) for task in self._spawned.tasks if not task.ended]
+        for interrupt in filter(None, interrupts):
+            raise interrupt
+
+    def give_up(self, why: BaseException) -> None:
+        """The program does not wait for its ranks any more: they end, and what they have under way is dropped."""
+        spawned = self._spawned
+        if spawned is None:
+            return
+        spawned.failure = RunError(f"the ranks were ended by a {type(why).__name__} before they had come to their end")
+        try:
+            self.stop()
+        finally:
+            self._finish(spawned)
 
     def wait(self, handles: Sequence[RequestHandle], describe: Describe) -> None:
         """Let time pass until all requests are over; raises the error of the first that failed."""
         for handle in handles:
             if not handle.done:
-                self.sleep(_until_done(handle, describe))
+                self._until_done(handle, describe)
             self._engine.wait(handle)
 
     def pass_through(self, gate: Gate) -> None:
         """Wait until a gate is open."""
-        self.sleep(gate.sleep())
+        if self._current is not None:
+            self._current.pause(gate.sleep())
+        else:
+            self._drive(gate.sleep(), lambda: gate.is_open)
 
-    def give_way(self, under_way: Iterable[RequestHandle]) -> None:
+    def give_way(self, under_way: Iterable[RequestHandle], what: What) -> None:
         """Let the others run, and time pass to the next completion of anything ``under_way``, if there is any."""
-        turn = Sleep(lambda: True, tuple(under_way), lambda: "its next turn", gives_way=True)
+        turn = Sleep(what, tuple(under_way), gives_way=True)
         if self._current is not None:
             self._current.pause(turn)
         else:
@@ -115,31 +143,46 @@ class RankScheduler:
         if self._current is not None:
             self._current.check()
 
-    def sleep(self, sleep: Sleep) -> None:
-        """Wait: a rank hands over to the program, which goes round until its own wait is over."""
+    def _until_done(self, handle: RequestHandle, describe: Describe) -> None:
+        """A rank hands over to the program, which goes round until its own wait is over."""
+        sleep = Sleep(lambda: describe(handle), (handle,))
         if self._current is not None:
             self._current.pause(sleep)
         else:
-            self._drive(sleep)
+            self._drive(sleep, lambda: handle.done)
 
-    def _drive(self, own: Sleep) -> None:
+    def _drive(self, own: Sleep, over: Callable[[], bool]) -> None:
         self._run_ranks()
-        while not own.over():
+        while not over():
             self._advance(own)
             self._run_ranks()
 
     def _run_ranks(self) -> None:
         if self._spawned is None:
             return
+        try:
+            self._turn()
+            if not self.busy:
+                self._finish(self._spawned)
+        except BaseException as interrupt:
+            self.give_up(interrupt)
+            raise
+
+    def _turn(self) -> None:
         turn, self._ready = self._ready, []
         for task in turn:
             self._as_current(task, task.run)
             if task.sleep is not None:
-                self._asleep[task] = task.sleep
+                self._sleepers.add(task, task.sleep)
         if any(task.error is not None for task in turn):
             self.stop()
-        if not self.busy:
-            self._finish(self._spawned)
+
+    def _stopped(self, task: RankTask) -> KeyboardInterrupt | None:
+        try:
+            self._as_current(task, task.stop)
+        except KeyboardInterrupt as interrupt:
+            return interrupt
+        return None
 
     def _as_current(self, task: RankTask, act: Callable[[], None]) -> None:
         self._current = task
@@ -150,34 +193,45 @@ class RankScheduler:
             self._current = None
 
     def _advance(self, own: Sleep) -> None:
-        sleeps = [*self._asleep.values(), own]
-        # One rank may have ended the wait of another; then it is that one's turn, and no time passes.
-        if not any(sleep.over() for sleep in sleeps if not sleep.handles and not sleep.gives_way):
-            self._let_time_pass(sleeps)
-        woken = [task for task, sleep in self._asleep.items() if sleep.over()]
-        for task in woken:
-            del self._asleep[task]
-        self._ready = sorted(woken, key=lambda task: task.worker.rank)
-
-    def _let_time_pass(self, sleeps: Sequence[Sleep]) -> None:
-        """Advance to the first completion. When none comes any more, ranks that gave way may know what to do."""
-        handles = tuple(handle for sleep in sleeps for handle in sleep.handles)
-        patient = self._vain_turns < TURNS_IN_VAIN and any(sleep.gives_way for sleep in sleeps)
-        if patient and (not handles or handles == self._dead_end):
-            self._vain_turns += 1
-            return
+        self._sleepers.add(None, own)
         try:
-            self._next_completion(handles)
+            # One rank may have opened the gate of another; then it is that one's turn, and no time passes.
+            woken = self._sleepers.at_open_gates or self._let_time_pass(own)
+            woken += self._sleepers.giving_way
+        finally:
+            self._sleepers.remove(None)
+        tasks = dict.fromkeys(task for task in woken if task is not None)
+        for task in tasks:
+            self._sleepers.remove(task)
+        self._ready = sorted(tasks, key=lambda task: task.worker.rank)
+
+    def _let_time_pass(self, own: Sleep) -> list[Sleeper]:
+        """Advance to the first completion: who wakes. When none comes any more, ranks that gave way may know more."""
+        awaited = self._sleepers.requests
+        patient = self._vain_turns < TURNS_IN_VAIN and bool(self._sleepers.giving_way)
+        if patient and (not awaited or awaited == self._dead_end):
+            self._vain_turns += 1
+            return []
+        try:
+            return self._next_completion()
         except SimulationDeadlock as deadlock:
             if not patient:
-                raise self._explained(deadlock, sleeps[-1]) from None
-            self._dead_end = handles
+                raise self._explained(deadlock, own) from None
+            self._dead_end = frozenset(awaited)
+            return []
 
-    def _next_completion(self, handles: tuple[RequestHandle, ...]) -> None:
-        if not handles:
+    def _next_completion(self) -> list[Sleeper]:
+        if not self._sleepers.requests:
             raise SimulationDeadlock(f"nothing can happen any more at {self._engine.now:g} ns")
-        self._engine.wait_any(handles)
-        self._vain_turns, self._dead_end = 0, ()
+        try:
+            ended: Sequence[RequestHandle] = self._engine.next_ended()
+        except SimulationDeadlock:
+            raise
+        except Exception:
+            self.machine_answers = False
+            raise
+        self._vain_turns, self._dead_end = 0, frozenset()
+        return self._sleepers.waiting_for(ended)
 
     def _explained(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
         """The error with what every rank waits for; the ranks end with it. ``own``: what the program waits for."""
@@ -193,7 +247,3 @@ class RankScheduler:
     def _finish(self, spawned: Spawned) -> None:
         self._spawned = None
         spawned.finish()
-
-
-def _until_done(handle: RequestHandle, describe: Describe) -> Sleep:
-    return Sleep(lambda: handle.done, (handle,), lambda: describe(handle))

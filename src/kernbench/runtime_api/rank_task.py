@@ -16,14 +16,14 @@ What = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """What a rank waits for: until ``over``, which a completion of one of ``handles`` may make true.
+    """What a rank waits for: the end of one of ``handles``, or that its ``gate`` is opened.
 
     ``gives_way``: it could go on at once, and lets others go first.
     """
 
-    over: Callable[[], bool]
-    handles: tuple[RequestHandle, ...]
     what: What
+    handles: tuple[RequestHandle, ...] = ()
+    gate: Gate | None = None
     gives_way: bool = False
 
 
@@ -35,13 +35,18 @@ class Gate:
     def __init__(self, what: What) -> None:
         self._open, self._what = False, what
 
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may pass."""
+        return self._open
+
     def open(self) -> None:
         """Let everybody pass."""
         self._open = True
 
     def sleep(self) -> Sleep:
         """The wait of one that has come."""
-        return Sleep(lambda: self._open, (), self._what)
+        return Sleep(self._what, gate=self)
 
 
 class RankTask:
@@ -67,14 +72,17 @@ class RankTask:
         return f"{self.worker} {'has ended' if self.sleep is None else f'waits for {self.sleep.what()}'}"
 
     def run(self) -> None:
-        """Run it until its next wait; what it raises becomes its ``error``. An interrupt comes out."""
+        """Run it until its next wait; what it raises becomes its ``error``. A KeyboardInterrupt comes out."""
         try:
             self.sleep = self._runner.resume()
             self.ended = self.sleep is None
         except SystemExit as leaving:
             # As for a process: no code, or 0, is success.
             self._end(leaving if leaving.code else None)
-        except Exception as error:
+        except KeyboardInterrupt:
+            self.ended, self.stopped, self.sleep = True, True, None
+            raise
+        except BaseException as error:  # such as a test framework's own way to fail
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:

@@ -51,7 +51,17 @@ class _Submitted:
 class Requests:
     """Submits for one context, and keeps what came of every request."""
 
-    __slots__ = ("_completions", "_correlation_id", "_engine", "_fmt", "_records", "_scheduler", "_unseen", "_workers")
+    __slots__ = (
+        "_completions",
+        "_correlation_id",
+        "_engine",
+        "_fmt",
+        "_records",
+        "_scheduler",
+        "_unseen",
+        "_why_dropped",
+        "_workers",
+    )
 
     def __init__(self, engine: Engine, scheduler: RankScheduler, workers: Workers, correlation_id: str = "") -> None:
         self._engine, self._scheduler, self._workers = engine, scheduler, workers
@@ -60,6 +70,7 @@ class Requests:
         self._unseen: dict[int, _Submitted] = {}
         self._records: dict[int, RequestRecord] = {}
         self._completions: list[Completion] = []
+        self._why_dropped = ""
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
@@ -102,10 +113,13 @@ class Requests:
         """Let time pass until all are done; at once for what is done. Raises the error of the first that failed.
 
         After a SimulationDeadlock nothing that is under way is waited for unasked: it would be the same again. Where a
-        kernel failed on some PEs and left others waiting, its error comes instead.
+        kernel failed on some PEs and left others waiting, its error comes instead. AbandonedError says whose failure
+        ended it.
         """
         try:
             self._scheduler.wait(handles, self._described)
+        except AbandonedError as abandoned:
+            raise AbandonedError(": ".join(filter(None, [str(abandoned), self._why_dropped]))) from abandoned
         except SimulationDeadlock as deadlock:
             worker = self._workers.current
             failed = {} if worker.spawned else self.abandon([worker])
@@ -122,23 +136,35 @@ class Requests:
 
     def give_way(self) -> None:
         """Let other ranks run, and time pass to the next completion of anything under way, if there is any."""
-        self._scheduler.give_way(each.handle for each in self._unseen.values() if not each.handle.done)
+        me, under_way = self._workers.current, [each for each in self._unseen.values() if not each.handle.done]
+        mine = [each for each in under_way if each.worker is me]
+        self._scheduler.give_way((each.handle for each in under_way), lambda: _next_turn(mine))
 
     def drain(self, worker: Worker | None = None) -> None:
         """Wait for every request, or every one of ``worker``, that nobody has waited for."""
         self.wait([each.handle for each in self._unseen.values() if worker is None or each.worker is worker])
 
-    def abandon(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
-        """Drop what these workers have under way: the machine stops it. What is done is still recorded.
+    def failed_of(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
+        """The first error of each worker in what it has submitted, is over, and nobody has waited for."""
+        return self._failed(each for each in self._unseen.values() if each.worker in workers)
 
-        The result: what had failed in requests of a worker by itself, where other PEs of the request kept it going.
+    def abandon(self, workers: Collection[Worker] | None = None, why: str = "") -> dict[Worker, Exception]:
+        """Drop what these workers, or all, have under way: the machine stops it. What is done is still recorded.
+
+        ``why``: for who waits for it. The result: what had failed in requests of a worker by itself, where other PEs
+        of the request kept it going.
         """
-        dropped = [each for each in self._unseen.values() if each.worker in workers]
+        dropped = [each for each in self._unseen.values() if workers is None or each.worker in workers]
         handles = [each.handle for each in dropped]
-        self._engine.abandon([handle for handle in handles if not handle.done])
+        self._why_dropped = why
+        if self._scheduler.machine_answers:
+            self._engine.abandon([handle for handle in handles if not handle.done])
         self._drop(handles)
+        return self._failed(dropped)
+
+    def _failed(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}
-        for each in dropped:
+        for each in submitted:
             error = self._engine.get_completion(each.handle)[0].error if each.handle.done else None
             if error is not None and not isinstance(error, AbandonedError):
                 failed.setdefault(each.worker, error)
@@ -178,3 +204,7 @@ class Requests:
             total_ns=trace.total_ns,
             pe_exec_ns=trace.pe_exec_ns,
         )
+
+
+def _next_turn(under_way: Sequence[_Submitted]) -> str:
+    return "its next turn" + (f", with {', '.join(map(str, under_way))} under way" if under_way else "")

@@ -20,8 +20,11 @@ class Work:
     def __init__(self, handles: Sequence[RequestHandle], requests: Requests) -> None:
         self._handles, self._requests = tuple(handles), requests
 
-    def wait(self) -> bool:
-        """Block until done, then True; at once when it is done. Raises what went wrong."""
+    def wait(self, timeout: object = None) -> bool:
+        """Block until done, then True; at once when it is done. Raises what went wrong.
+
+        ``timeout`` is PyTorch's and has no effect: what can never be done is a SimulationDeadlock.
+        """
         self._requests.wait(self._handles)
         return True
 

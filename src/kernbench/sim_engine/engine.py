@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -113,7 +114,8 @@ class GraphEngine:
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
         self._handles: dict[int, RequestHandle] = {}
         self._n_requests = 0
-        self._awaited: frozenset[int] = frozenset()
+        self._watched: dict[int, RequestHandle] = {}
+        self._ended: list[RequestHandle] = []
         self._transfers: list[Sent] = []
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
@@ -174,7 +176,8 @@ class GraphEngine:
         def done(outcome: Outcome) -> None:
             handle.ended_ps = self.machine.clock.time
             handle.outcome = outcome
-            if numbered.request_id in self._awaited:
+            if self._watched.pop(numbered.request_id, None) is not None:
+                self._ended.append(handle)
                 self.machine.clock.halt()
 
         self._entry(numbered).accept(numbered, done)
@@ -189,7 +192,7 @@ class GraphEngine:
         When it cannot because the kernel of one of its PEs has failed, that failure is raised, from the deadlock.
         """
         try:
-            self.wait_any([handle])
+            self._advance_to(handle)
         except SimulationDeadlock as stuck:
             for part in self.machine.components:
                 for request_id, report in part.failures():
@@ -201,17 +204,48 @@ class GraphEngine:
             raise completion.error
         return completion
 
-    def wait_any(self, handles: Sequence[RequestHandle]) -> None:
-        """Advance until one of the requests is over, well or not; at once when one is.
+    def watch(self, handle: RequestHandle) -> None:
+        """Have ``next_ended`` stop when this request is over."""
+        if handle.done:
+            self._ended.append(handle)
+        else:
+            self._watched[handle.request_id] = handle
 
-        SimulationDeadlock when none of them can ever end.
+    def unwatch(self, handle: RequestHandle) -> None:
+        """Take ``watch`` back."""
+        self._watched.pop(handle.request_id, None)
+        if handle in self._ended:
+            self._ended.remove(handle)
+
+    def next_ended(self) -> Sequence[RequestHandle]:
+        """Advance until a watched request is over, well or not, at once when one is; those that are: watched no more.
+
+        SimulationDeadlock when none of them can ever end. What is watched and goes on costs nothing here.
         """
-        self._awaited = frozenset(handle.request_id for handle in handles)
         with patient_collector():
-            while not any(handle.done for handle in handles):
+            while not self._ended:
                 if self.machine.clock.next_time() == NEVER:
-                    raise deadlock(self.machine, [_described(handle) for handle in handles])
+                    raise deadlock(self.machine, [_described(handle) for handle in self._watched.values()])
                 self.advance()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _advance_to(self, handle: RequestHandle) -> None:
+        if not handle.done:
+            with self._watching_only(handle):
+                self.next_ended()
+
+    @contextmanager
+    def _watching_only(self, *handles: RequestHandle) -> Iterator[None]:
+        """Inside, the clock stops for none but these; what else is watched is so again afterwards."""
+        watched, self._watched = self._watched, {handle.request_id: handle for handle in handles}
+        ended, self._ended = self._ended, []
+        try:
+            yield
+        finally:
+            self._watched, self._ended = {}, ended
+            for handle in watched.values():
+                self.watch(handle)
 
     def advance(self) -> None:
         """Let simulated time pass while somebody waits. A subclass may let it pass in portions, and stop it."""
@@ -219,12 +253,12 @@ class GraphEngine:
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
-        with patient_collector():
+        with patient_collector(), self._watching_only():
             self.machine.clock.advance(ns_to_ps(ns))
 
     def drain(self) -> None:
         """Let everything under way end."""
-        with patient_collector():
+        with patient_collector(), self._watching_only():
             self.machine.clock.advance()
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
@@ -263,10 +297,11 @@ class GraphEngine:
         if not ids:
             return
         # Orders that are on their way when the PEs are told the first time have come by the second.
-        for _ in range(2):
-            for part in self.machine.components:
-                part.abandon(ids)
-            self.machine.clock.advance()
+        with self._watching_only():
+            for _ in range(2):
+                for part in self.machine.components:
+                    part.abandon(ids)
+                self.machine.clock.advance()
         for part in self.machine.components:
             part.reset()
 
