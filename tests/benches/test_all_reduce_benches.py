@@ -75,7 +75,7 @@ def test_another_algorithm_of_ccl_yaml(tmp_path: Path, algorithm: str, validator
         ("ring_allreduce_tcm", "8", 8),
         ("ring_allreduce_sram", "32", 32),
         ("ring_allreduce_hbm", "3", 3),
-        ("ring_allreduce_rs_ag", "64", 64),
+        ("ring_allreduce_rs_ag", "16", 16),
         ("mesh_allreduce_4", "null", 4),
         ("tree_allreduce_7", "null", 7),
         ("hierarchical_allreduce", "16", 16),

@@ -43,6 +43,7 @@ def test_committed_results_are_what_a_fresh_run_gives(committed):
             assert point in getattr(committed, points), f"run {COMMAND}"
 
 
+@pytest.mark.slow
 def test_a_committed_mesh_is_what_a_fresh_run_gives(committed):
     study = CclStudy(topology=resolve_topology("default"), fabrics=(MESH,), sizes=SEVERAL_MESSAGES, ccl=packaged_file())
     run = next(run for run in study.collective_runs() if (run.fabric, run.algorithm) == (MESH, INTERCUBE))
