@@ -10,28 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.steps.chunks import loaded, places, store_all
-from kernbench.ccl.steps.messages import Messages, message_args
-from kernbench.ccl.steps.ranks import own_blocks
+from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.rings import Relay, kept
-from kernbench.ccl.steps.sip_rings import SipRing, ring_args, sip_ring
-from kernbench.common.dtypes import dtype as element_type
-from kernbench.kernels.shares import blocks
+from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
+from kernbench.ccl.steps.tables import block_args, own_pieces
 
-
-def kernel_args(
-    *, n_elem: int, world_size: int, shards: tuple[int, ...] | None = None, **config: Any
-) -> tuple[Any, ...]:
-    """``shards``: (cube, pe, in_offset_bytes, n_elem, out_offset_bytes, stride_bytes) of each PE in a row.
-
-    The PE's elements for rank d are at ``in_ptr + in_offset + d * stride``, those from rank r come to
-    ``out_ptr + out_offset + r * stride``. Without ``shards``: all on PE 0 of cube 0, blocks without gaps.
-
-    The ring as for ``sip_allreduce``.
-    """
-    common = message_args(**config)
-    alone = (0, 0, 0, n_elem, 0, n_elem * element_type(common[0]).itemsize)
-    where = alone if shards is None else shards
-    return *ring_args(world_size, **config), where, *common
+kernel_args = block_args
 
 
 def kernel(
@@ -49,11 +33,8 @@ def kernel(
 ) -> None:
     """Exchange this PE's blocks with those of all ranks."""
     sips, messages = sip_ring(order, after, before, tl), Messages(dtype, op, chunk)
-    item = tl.itemsize(dtype)
-    for block in own_blocks(shards, tl):
-        for first, count in blocks(block.n_elem, messages.segment(len(order))):
-            at = block.in_offset + first * item, block.out_offset + first * item
-            _exchange(in_ptr + at[0], out_ptr + at[1], block.stride, count, sips, messages, tl)
+    for piece in own_pieces(in_ptr, out_ptr, shards, len(order), messages, tl):
+        _exchange(*piece, sips, messages, tl)
 
 
 def _exchange(source: int, target: int, stride: int, n: int, sips: SipRing, messages: Messages, tl: Any) -> None:

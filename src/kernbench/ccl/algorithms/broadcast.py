@@ -9,17 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.ranks import own_shards
-from kernbench.ccl.steps.sip_rings import SipRing, checked_rank, ring_args, sip_ring
+from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
+from kernbench.ccl.steps.tables import rooted_args
 
-
-def kernel_args(
-    *, n_elem: int, world_size: int, root: int = 0, shards: tuple[int, ...] | None = None, **config: Any
-) -> tuple[Any, ...]:
-    """``root``: the rank that has the data; ``shards`` and the ring as for ``sip_allreduce``."""
-    where = (0, 0, 0, n_elem) if shards is None else shards
-    return checked_rank("root", root, world_size), *ring_args(world_size, **config), where, *message_args(**config)
+kernel_args = rooted_args
 
 
 def kernel(
