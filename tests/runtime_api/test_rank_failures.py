@@ -400,3 +400,15 @@ def test_a_stopped_rank_that_swallows_its_end_is_left(torch):
     with pytest.raises(SpawnException, match="rank 1 failed: ValueError: mine"):
         run_ranks(torch, program)
     assert still_works(torch)
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ({0: InputError("a device that is not there")}, 2),
+        ({0: InputError("a device that is not there"), 1: ValueError("a bug")}, 1),
+        ({1: ValueError("a bug")}, 1),
+    ],
+)
+def test_bad_input_of_all_ranks_is_bad_input(errors, code):
+    assert SpawnException(errors).exit_code == code

@@ -32,6 +32,8 @@ class SpawnException(RunError):  # noqa: N818 - the name users know
     def __init__(self, errors: dict[int, BaseException]) -> None:
         super().__init__(errors)
         self.errors = errors
+        if all(isinstance(error, InputError) for error in errors.values()):
+            self.exit_code = InputError.exit_code  # what ranks were given was wrong, not what they did
 
     def __str__(self) -> str:
         return _told_of_all(self.errors)
