@@ -132,12 +132,18 @@ def test_a_deadlock_is_a_failed_run(run):
 
 def test_ranks_that_fail_are_a_failed_run(run):
     def program(torch):
-        torch.multiprocessing.spawn(lambda rank: torch.zeros(4 - 4 * rank), nprocs=2)
+        torch.multiprocessing.spawn(lambda rank: 1 // (1 - rank), nprocs=2)
 
     found = run(program)
     assert (found.status, found.exit_code) == ("FAILED", 1)
     assert isinstance(found.error, SpawnException)
-    assert isinstance(found.error.errors[1], InputError)
+    assert isinstance(found.error.errors[1], ZeroDivisionError)
+
+
+def test_ranks_that_were_given_bad_input_are_a_failed_run_too(run):
+    found = run(lambda torch: torch.multiprocessing.spawn(lambda rank: torch.zeros(0), nprocs=2))
+    assert (found.status, found.exit_code) == ("FAILED", 2)
+    assert isinstance(found.error.errors[0], InputError)
 
 
 def test_ranks_that_nobody_joined_are_part_of_the_run(run):
