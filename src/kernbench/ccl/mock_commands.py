@@ -20,8 +20,8 @@ from kernbench.messages.commands import (
     PeCommand,
     PrintCommand,
     StoreCommand,
-    TcmArray,
 )
+from kernbench.messages.operands import Operand
 
 
 class CommandUnit:
@@ -56,22 +56,22 @@ class CommandUnit:
             case PrintCommand():
                 print(f"{self._name}:", *(x if isinstance(x, str) else self._array(x) for x in command.parts))
 
-    def _array(self, x: TcmArray | MemoryRef | float) -> Any:
-        if isinstance(x, TcmArray):
+    def _array(self, x: Operand | MemoryRef | float) -> Any:
+        if isinstance(x, Operand):
             return self._tcm.view(x)
         return self._memory.view(x) if isinstance(x, MemoryRef) else x
 
     def _at(
         self,
         address: int,
-        like: TcmArray,
+        like: Operand,
         strides: tuple[int, ...] | None,
         valid: tuple[int, ...] | None,
         physical: bool,
     ) -> Array:
         """The array like ``like`` at an address: a virtual one, or a physical one in TCM."""
         if physical:
-            return self._tcm.view(TcmArray(address, like.shape, like.dtype))
+            return self._tcm.view(like._replace(address=address))
         return self._memory.view(MemoryRef(address, like.shape, like.dtype, strides), valid)
 
     def _load(self, command: LoadCommand) -> None:

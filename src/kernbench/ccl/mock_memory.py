@@ -9,7 +9,8 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AddressFaultError
-from kernbench.messages.commands import MemoryRef, TcmArray
+from kernbench.messages.commands import MemoryRef
+from kernbench.messages.operands import Operand
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -77,7 +78,7 @@ class MockTcm:
         """Where the rings begin."""
         return TCM_BASE + self.scratch_bytes
 
-    def view(self, array: TcmArray) -> Array:
+    def view(self, array: Operand) -> Array:
         """An array, to be read or written."""
         return self._view(array.address, array.shape, array.dtype)
 

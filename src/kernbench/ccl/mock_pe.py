@@ -9,14 +9,11 @@ from kernbench.common.errors import KernelError
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
-    Issue,
     KernelRequest,
     Meet,
     PeCommand,
-    PostReceive,
     Receive,
     RecvCommand,
-    Send,
     SendCommand,
 )
 from kernbench.messages.requests import PeCoord
@@ -99,12 +96,10 @@ class MockPe:
 
     def _answer(self, request: KernelRequest) -> object:
         match request:
-            case Issue(command):
-                self._under_way[command.serial] = command
-            case Send(command):
-                self._claim(command)
-            case PostReceive(command):
-                return self._post(command)
+            case SendCommand():
+                self._claim(request)
+            case RecvCommand():
+                return self._post(request)
             case Receive(None, nbytes):
                 return self._receive_any(nbytes)
             case Receive():
@@ -116,6 +111,8 @@ class MockPe:
             case Meet():
                 self._later_unless(self._released)
                 self._released = False
+            case _:
+                self._under_way[request.serial] = request
         return None
 
     def _later_unless(self, now: bool) -> None:
@@ -197,8 +194,8 @@ class MockPe:
     def waiting(self) -> QueueWait | None:
         """The queue that the kernel waits for: where it stands, else the first receive that it posted."""
         match self._request:
-            case Send(command):
-                return QueueWait(pe=self.pe, kind="send", direction=command.direction, line=command.line)
+            case SendCommand(direction=direction, line=line):
+                return QueueWait(pe=self.pe, kind="send", direction=direction, line=line)
             case Receive(direction, _, line):
                 return QueueWait(pe=self.pe, kind="recv", direction=direction, line=line)
         for serial, (pair, _) in self._posted.items():
@@ -209,8 +206,8 @@ class MockPe:
     def waits_for(self) -> str:
         """What the kernel waits for, in words."""
         match self._request:
-            case Send(command):
-                return f"a slot of queue {command.direction}, to send at line {command.line}"
+            case SendCommand(direction=direction, line=line):
+                return f"a slot of queue {direction}, to send at line {line}"
             case Receive(direction, _, line):
                 queue = "any queue" if direction is None else f"queue {direction}"
                 return f"a message of {queue}, at line {line}"

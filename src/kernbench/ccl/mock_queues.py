@@ -73,7 +73,7 @@ class MockQueues:
 
     def slot(self, pair: QueuePair, sequence: int, pending: bool = False) -> Slot:
         """What the kernel gets for the message number ``sequence``."""
-        return Slot(pair.direction, "tcm", pair.slot_pa(sequence), _Ring(pair, self._credit), pending)
+        return Slot(pair.direction, "tcm", (), pair.slot_pa(sequence), _Ring(pair, self._credit), pending)
 
     def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
         """KernelError when the message, which is there, has another size."""

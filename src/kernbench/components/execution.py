@@ -10,10 +10,9 @@ from kernbench.common.dtypes import dtype
 from kernbench.common.operators import PLAIN
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.initiator import Target
-from kernbench.components.pe_ipcq import PeIpcq
-from kernbench.components.pe_math import PeMath
+from kernbench.components.pe_math import MathOperation, PeMath
 from kernbench.components.pe_parts import PeParts
-from kernbench.components.queue_lane import Lane
+from kernbench.components.queue_lane import Lane, Posting
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.messages.commands import (
     Composite,
@@ -43,8 +42,8 @@ from kernbench.triton_emu.source import kernel_source
 
 Places: TypeAlias = tuple[tuple[Segment, ...], tuple[Target, ...]]
 """The physical ranges of a descriptor, and the accesses that they make"""
-Claim: TypeAlias = tuple[Lane, int, int, int]
-"""A queue, the number and address of the peer's slot that a message goes to, and its bytes"""
+Claim: TypeAlias = tuple[Lane, int, int]
+"""A queue, the number of a message in it, and the address of the peer's slot that it goes to"""
 What: TypeAlias = Moved | Streamed | Queued | PeCommand
 
 
@@ -58,14 +57,17 @@ class KernelExecution:
     __slots__ = (
         "_allocator",
         "_hooks",
-        "_ipcq",
         "_kernel",
         "_kernel_completed",
         "_math",
+        "_math_id",
+        "_name",
         "_plans",
         "_prepare",
+        "_recorder",
         "_region",
         "_region_bytes",
+        "_request_id",
         "_start",
         "board",
         "clock",
@@ -88,7 +90,10 @@ class KernelExecution:
         self.board = Scoreboard()
         self._plans: dict[int, Any] = {}
         self._math: PeMath | None = None
-        self._ipcq: PeIpcq | None = None
+        self._math_id = ""
+        self._recorder = machine.recorder
+        self._name = launch.kernel.name
+        self._request_id = launch.request_id
         self._hooks = machine.hooks
         self._prepare, self._start = self._tables()
         self.failure: Exception | None = None
@@ -237,20 +242,13 @@ class KernelExecution:
     def _start_empty(self, command: LoadCommand | StoreCommand) -> None:
         """A descriptor without a valid element moves nothing; a load sets ``other``."""
         if isinstance(command, StoreCommand):
-            self._completed(command, None)
+            self._done(command)
             return
-        op = self.machine.next_op()
-        fill = MathCommand(
-            serial=command.serial,
-            line=command.line,
-            after=(),
-            operator="full",
-            inputs=(command.other,),
-            dst=command.dst,
-            attributes=PLAIN,
-        )
-        self._begun(op, self.parts.math.node.id, fill, 0, 0, self.clock.time)
-        self._completed(command, op)
+        fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
+        self._math_id = self.parts.math.node.id
+        operation = MathOperation(self.machine.next_op(), fill, (), (), self._done, self._math_begun)
+        self._math_begun(operation, self.clock.time)
+        self._math_ended(operation)
 
     def _start_composite(self, command: Composite, segments: tuple[tuple[Segment, ...], ...]) -> None:
         op = self.machine.next_op()
@@ -264,53 +262,65 @@ class KernelExecution:
         self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
 
     def _start_math(self, command: MathCommand, _: None) -> None:
-        op = self.machine.next_op()
         math = self._math
         if math is None:
             math = self._math = self.parts.math
-        begun: Callable[[int], None] | None = None
+            self._math_id = math.node.id
+        math.submit(self.machine.next_op(), command, self._math_begun, self._math_ended)
+
+    def _math_begun(self, operation: MathOperation, start_ps: int) -> None:
+        command: MathCommand = operation.work
+        operation.record = self._recorder.math(self._math_id, command, start_ps, self._name, self._request_id)
         if self._hooks.op_started.listeners:
-            if math.unit.idle:
-                self._begun(op, math.node.id, command, 0, 0, self.clock.time)
-            else:
-                begun = partial(self._begun, op, math.node.id, command, 0, 0)
-        math.submit(command, begun, partial(self._completed, command, op))
+            self._tell_started(operation.op, self._math_id, command, 0, 0, start_ps)
+
+    def _math_ended(self, operation: MathOperation) -> None:
+        record = operation.record
+        assert record is not None
+        record.t_commit_ps = record.t_end_ps = self.clock.time
+        if self._hooks.op_ended.listeners:
+            self._hooks.op_ended.emit(OpEnded(operation.op, self.clock.time))
+        self._done(operation.work)
 
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
         op = self.machine.next_op()
-        lane, sequence, pa, nbytes = claim
-        ipcq = self._ipcq
-        if ipcq is None:
-            ipcq = self._ipcq = self.parts.ipcq
+        lane, sequence, pa = claim
+        place, sender = lane.place(pa, command.src), lane.sender
+        record = self._recorder.message(sender, command, place.slot, self.clock.time, self._name, self._request_id)
         if self._hooks.op_started.listeners:
             queued = Queued(command, pa, lane.pair.peer.pe, sequence)
-            self._begun(op, ipcq.node.id, queued, 0, 1, self.clock.time)
+            self._tell_started(op, sender, queued, 0, 1, self.clock.time)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
-        ipcq.send(lane, op, (sequence, pa, nbytes), command, self._completed)
+        lane.send(Posting(op, place, sequence, lane, record, command, self._done))
 
     def _start_print(self, command: PrintCommand, _: None) -> None:
         hook = self._hooks.printed
         if hook.listeners:
             hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
-        self._completed(command, None)
+        self._done(command)
 
     def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
         """An engine begins a command."""
-        hook = self._hooks.op_started
-        if hook.listeners:
-            launch = self.launch
-            name, request_id = launch.kernel.name, launch.request_id
-            hook.emit(OpStarted(op, component, what, start_ps, reads, writes, self.coord, name, request_id))
+        where = (self.coord, self._name, self._request_id)
+        self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, *where))
+
+    def _tell_started(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
+        """Tell who listens of a command that is in the op-log."""
+        where = (self.coord, self._name, self._request_id)
+        self._hooks.op_started.emit(OpStarted(op, component, what, start_ps, reads, writes, *where))
 
     def received(self, command: RecvCommand, error: Exception | None) -> None:
         """The message of a receive that was posted is there."""
         if error is not None:
             self.fail_next(error)
-        self._completed(command, None)
+        self._done(command)
 
-    def _completed(self, command: PeCommand, op: int | None = None, _: object = None) -> None:
-        if op is not None and self._hooks.op_ended.listeners:
-            self._hooks.op_ended.emit(OpEnded(op, self.clock.time))
+    def _completed(self, command: PeCommand, op: int) -> None:
+        self.machine.end_op(op)
+        self._done(command)
+
+    def _done(self, command: PeCommand) -> None:
+        """What waited for ``command`` can go on."""
         serial = command.serial
         ready = self.board.complete(serial)
         self._kernel_completed(serial)

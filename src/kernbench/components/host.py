@@ -33,7 +33,7 @@ from kernbench.messages.requests import (
     PeCoord,
 )
 from kernbench.sim_engine.component import Component, Done, Outcome
-from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted
+from kernbench.sim_engine.hooks import Moved, OpStarted
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.graph import Node
@@ -96,22 +96,17 @@ class Host(Component):
         op = self._begin(msg, reads=len(targets) if reading else 0, writes=0 if reading else len(targets))
 
         def over() -> None:
-            self._end(op)
+            self.machine.end_op(op)
             done(Outcome())
 
         (self._dma.read if reading else self._dma.write)(op, targets, over)
 
     def _begin(self, msg: MemoryWriteMsg | MemoryReadMsg, *, reads: int, writes: int) -> int:
         op = self.machine.next_op()
-        if self.machine.hooks.op_started.listeners:
-            moved = Moved(msg, ((msg.pa, msg.nbytes),))
-            started = OpStarted(op, self.node.id, moved, self.clock.time, reads, writes, None, "", -1)
-            self.machine.hooks.op_started.emit(started)
+        moved = Moved(msg, ((msg.pa, msg.nbytes),))
+        started = OpStarted(op, self.node.id, moved, self.clock.time, reads, writes, None, "", -1)
+        self.machine.begin_op(started)
         return op
-
-    def _end(self, op: int) -> None:
-        if self.machine.hooks.op_ended.listeners:
-            self.machine.hooks.op_ended.emit(OpEnded(op, self.clock.time))
 
     def _fill(self, msg: MemoryWriteMsg, done: Done) -> None:
         addr = self.machine.addresses.decode(msg.pa)
@@ -159,7 +154,7 @@ class Host(Component):
         if not ordered.left:
             del self._ordered[report.request_id]
             if ordered.op is not None:
-                self._end(ordered.op)
+                self.machine.end_op(ordered.op)
             ordered.done(Outcome(ordered.error, tuple(sorted(ordered.reports, key=lambda r: r.pe))))
 
 

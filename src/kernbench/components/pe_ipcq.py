@@ -10,12 +10,12 @@ from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirect
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
-from kernbench.components.queue_lane import Awaited, Got, Lane, Posting
+from kernbench.components.queue_lane import TAKE_IN, Awaited, Got, Lane, Posting
 from kernbench.di.registry import register
-from kernbench.messages.commands import PeCommand
-from kernbench.messages.fabric import Access, QueueData
+from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
+from kernbench.sim_engine.clock import RANK_PROGRAM
 from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import Carried, QueuePair, QueuePart, QueueWait
@@ -44,7 +44,7 @@ class PeIpcq(QueuePart):
         self._turn = 0
         self._installation = 0
         self.credits_back_ps = 0  # when the last credit that was given will have come
-        self._overhead_ps = self.overhead_ps
+        self.delay_ps = self.overhead_ps
         self._dma: PeDma | None = None
 
     @property
@@ -58,6 +58,10 @@ class PeIpcq(QueuePart):
     def queue_pairs(self) -> Mapping[str, QueuePair]:
         """The pairs by direction, in the order of installation."""
         return {direction: lane.pair for direction, lane in self._lanes.items()}
+
+    def carried_by(self, direction: str) -> Carried:
+        """What queue ``direction`` has sent, to be counted on."""
+        return self._carried.setdefault(direction, Carried())
 
     @property
     def carried(self) -> Mapping[str, Carried]:
@@ -184,51 +188,29 @@ class PeIpcq(QueuePart):
             f"slot_size is {pair.slot_size}; send it in pieces"
         )
 
-    def send(
-        self,
-        lane: Lane,
-        op: int,
-        place: tuple[int, int, int],
-        command: PeCommand,
-        done: Callable[[PeCommand], None],
-    ) -> None:
-        """Write a message to the peer: ``place`` is its number, the address of its slot and its size.
-
-        ``done(command)`` when its last byte is delivered.
-        """
-        sequence, pa, nbytes = place
-        dma, pair = self._dma or self.dma, lane.pair
-        access = lane.places.get(pa)
-        if access is None or access.row_bytes != nbytes:
-            access = lane.places[pa] = Access(pa, nbytes)
-        message = QueueData(op, 0, dma.node.id, access, sequence, pair.peer.pe, self.coord)
-        if self.machine.hooks.queue.listeners:
-            self._tell("send", pair, nbytes, sequence)
-        carried = lane.carried
-        if carried is None:
-            carried = lane.carried = self._carried.setdefault(pair.direction, Carried())
-        carried.messages += 1
-        carried.nbytes += nbytes
-        dma.queue.post(self._overhead_ps, Posting(lane, message, command, done))
-
-    def _tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int) -> None:
+    def tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int) -> None:
+        """Tell who listens to queues."""
         where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe)
         self.machine.hooks.queue.emit(QueueEvent(*where))
 
     def arrived(self, message: QueueData) -> None:
         """A message for this PE is in its slot: the pointers move when that is decoded."""
+        assert isinstance(message, Posting)
+        message.callbacks = TAKE_IN
         clock = self.clock
-        clock.call_at(clock.time + self._overhead_ps, self._take_in, message)
+        clock.at(clock.time + self.delay_ps, RANK_PROGRAM, message)
 
-    def _take_in(self, message: QueueData) -> None:
+    def take_in(self, message: Posting) -> None:
+        """A message is decoded: it may be received."""
         lane, access, sequence = self._lane_at(message), message.access, message.sequence
         pair = lane.pair
         pair.arrive(sequence, access.pa, access.row_bytes)
+        message.record.t_end_ps = self.clock.time
         hooks = self.machine.hooks
         if hooks.op_ended.listeners:
             hooks.op_ended.emit(OpEnded(message.op, self.clock.time))
         if hooks.queue.listeners:
-            self._tell("arrive", pair, access.row_bytes, sequence)
+            self.tell("arrive", pair, access.row_bytes, sequence)
         posted = lane.posted
         while posted and posted[0].sequence < pair.peer_head_cache:
             receive = posted.popleft()
@@ -270,7 +252,7 @@ class PeIpcq(QueuePart):
                 f"the kernel receives {nbytes}: both ends name the same shape and dtype"
             )
         if self.machine.hooks.queue.listeners and not told:
-            self._tell("recv", pair, nbytes, sequence)
+            self.tell("recv", pair, nbytes, sequence)
         return lane.slot(sequence)
 
     def taken(self, direction: str, sequence: int, nbytes: int) -> Slot:
@@ -323,7 +305,7 @@ class PeIpcq(QueuePart):
 
         lane.posted.append(Awaited(got, sequence, nbytes, line, posted=True))
         if self.machine.hooks.queue.listeners:
-            self._tell("recv", pair, 0, sequence)
+            self.tell("recv", pair, 0, sequence)
         return lane.slot(sequence, pending=True)
 
     def receive_any(self, nbytes: int, line: int, got: Got) -> Slot | None:

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kernbench.common.units import ns_to_ps
-from kernbench.components.stage import StageUnit, Token
+from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.di.registry import register
-from kernbench.messages.commands import MathCommand, TcmArray
+from kernbench.messages.commands import MathCommand
+from kernbench.messages.operands import Operand
 from kernbench.sim_engine.component import Component
 from kernbench.sim_engine.machine import Machine
+from kernbench.sim_engine.op_log import OpRecord
 from kernbench.topology.graph import Node
+
+
+class MathOperation(Token):
+    """A single command in the MATH engine: operation ``op``, with its record once it has begun."""
+
+    __slots__ = ("op", "record")
+
+    def __init__(
+        self,
+        op: int,
+        command: MathCommand,
+        route: Sequence[Stage],
+        times: Sequence[int],
+        done: Callable[[Any], None],
+        begun: Callable[[Any, int], None],
+    ) -> None:
+        super().__init__(command, route, times, done, begun)
+        self.op = op
+        self.record: OpRecord | None = None
 
 
 @register("builtin.pe_math", kind="pe_math")
@@ -33,12 +55,15 @@ class PeMath(Component):
             found = self._operation_ps[nbytes] = ns_to_ps(math.startup_ns + nbytes / math.bytes_per_ns)
         return found
 
-    def submit(self, command: MathCommand, begun: Callable[[int], None] | None, done: Callable[[Token], None]) -> None:
-        """Run ``command``: ``begun(now)`` when it reads its operands, ``done`` when its result is there."""
+    def submit(
+        self, op: int, command: MathCommand, begun: Callable[[Any, int], None], done: Callable[[Any], None]
+    ) -> None:
+        """Run ``command``: ``begun(operation, now)`` when it reads its operands, ``done(operation)`` when its result is
+        there, both with the same MathOperation."""
         dst = command.dst
         widest = dst.nbytes
         for x in command.inputs:
-            if isinstance(x, TcmArray) and (x.shape != dst.shape or x.dtype is not dst.dtype) and x.nbytes > widest:
+            if isinstance(x, Operand) and (x.shape != dst.shape or x.dtype is not dst.dtype) and x.nbytes > widest:
                 widest = x.nbytes
         times = self._times.get(widest) or self._times.setdefault(widest, (self.operation_ps(widest),))
-        self.unit.enter(Token(command, self._route, times, done, begun))
+        self.unit.enter(MathOperation(op, command, self._route, times, done, begun))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
@@ -67,8 +68,7 @@ class PeScheduler(Component):
         self._dma_in = OverlappingStage("dma_in", attrs.tiles_in_flight, dma.read)
         self._dma_out = OverlappingStage("dma_out", attrs.tiles_in_flight, dma.write)
         self._plans: deque[Plan] = deque()
-        if machine.hooks.stage_ended.listeners:
-            self._observe()
+        self._observe()
 
     def submit(self, op: int, command: TiledCommand, begun: Callable[[int], None], done: Callable[[], None]) -> None:
         """Run ``command``: ``begun(now)`` when its first tile is issued, ``done()`` when its last one has retired."""
@@ -96,7 +96,8 @@ class PeScheduler(Component):
             plan.inside += 1
             self._in_flight -= 1
             token = self._token(plan, tile)
-            token.begun, plan.begun = plan.begun, None
+            if plan.begun is not None:
+                token.begun, plan.begun = partial(_begin, plan.begun), None
             self._issue.put(token)
 
     def _token(self, plan: Plan, tile: Tile) -> Token:
@@ -142,6 +143,10 @@ class PeScheduler(Component):
             unit.ended = _StageReporter(self.machine, component.node.id, name)
 
 
+def _begin(begun: Callable[[int], None], _: Token, now: int) -> None:
+    begun(now)
+
+
 def _element(command: TiledCommand) -> DType:
     assert not isinstance(command, MathComposite)
     return command.a.dtype
@@ -151,6 +156,7 @@ class _StageReporter:
     """Emits what a stage has finished."""
 
     def __init__(self, machine: Machine, component: str, stage: StageName) -> None:
+        self._log = machine.recorder.stage
         self._hook = machine.hooks.stage_ended
         self._component = component
         self._stage: StageName = stage
@@ -158,4 +164,7 @@ class _StageReporter:
     def __call__(self, token: Token, start: int, end: int) -> None:
         work = token.work
         if isinstance(work, TileWork):  # a single MATH command has a record of its own
-            self._hook.emit(StageEnded(work.op, self._component, self._stage, work.tile.index, start, end))
+            event = StageEnded(work.op, self._component, self._stage, work.tile.index, start, end)
+            self._log(event)
+            if self._hook.listeners:
+                self._hook.emit(event)

@@ -14,12 +14,11 @@ from kernbench.components.queue_lane import Awaited, Lane
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
-    Issue,
+    Command,
     KernelRequest,
     Meet,
-    PostReceive,
     Receive,
-    Send,
+    RecvCommand,
     SendCommand,
 )
 from kernbench.messages.control import PeOrder, PeReport
@@ -76,10 +75,9 @@ class KernelProgram:
         self._ipcq: PeIpcq | None = None
         self._awaited = Awaited(self._message)
         self._serve_by: dict[type, Callable[[Any], None]] = {
-            Issue: self._issue,
-            Send: self._send,
+            SendCommand: self._send,
             Receive: self._receive,
-            PostReceive: self._post,
+            RecvCommand: self._post,
             AwaitCommand: self._await_command,
             AwaitSpace: self._await_space,
             Meet: self._come_to_barrier,
@@ -107,7 +105,7 @@ class KernelProgram:
             return
         self._request = request
         kind = type(request)
-        if kind not in _ISSUED:
+        if kind in _WAITS:
             self._serve_by[kind](request)
         elif kind is not Receive or not self._await_message(request):
             self.callbacks = EFFECT
@@ -117,12 +115,13 @@ class KernelProgram:
     def take_effect(self) -> None:
         """The request has been issued."""
         if not self._returned:
-            request = self._request
-            self._serve_by[type(request)](request)
-
-    def _issue(self, request: Issue) -> None:
-        self.run.issue(request.command)
-        self.go_on()
+            request: Any = self._request
+            serve = self._serve_by.get(type(request))
+            if serve is not None:
+                serve(request)
+            else:
+                self.run.issue(request)
+                self.go_on()
 
     @property
     def _queues(self) -> PeIpcq:
@@ -131,28 +130,26 @@ class KernelProgram:
             self._ipcq = self.run.parts.ipcq
         return self._ipcq
 
-    def _send(self, request: Send) -> None:
-        command = request.command
-        nbytes = command.src.nbytes
+    def _send(self, command: SendCommand) -> None:
         ipcq = self._ipcq or self._queues
         try:
-            lane = ipcq.lane_to_send(command.direction, nbytes)
+            lane = ipcq.lane_to_send(command.direction, command.src.nbytes)
         except KernelError as fault:
             self.fail(fault)
             return
         if lane.pair.full:
-            lane.when_free(command.line, partial(self._slot_free, command, lane, nbytes, self._clock.time))
+            lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
         else:
-            self._claim(command, lane, nbytes)
+            self._claim(command, lane)
 
-    def _slot_free(self, command: SendCommand, lane: Lane, nbytes: int, since: int) -> None:
+    def _slot_free(self, command: SendCommand, lane: Lane, since: int) -> None:
         self._waited("send", command.direction, lane.pair.my_head, command.line, since)
         if not self._returned:
-            self._claim(command, lane, nbytes)
+            self._claim(command, lane)
 
-    def _claim(self, command: SendCommand, lane: Lane, nbytes: int) -> None:
+    def _claim(self, command: SendCommand, lane: Lane) -> None:
         sequence, pa = lane.pair.claim()
-        self.run.issue_send(command, (lane, sequence, pa, nbytes))
+        self.run.issue_send(command, (lane, sequence, pa))
         self.go_on()
 
     def _await_message(self, request: Any) -> bool:
@@ -210,8 +207,7 @@ class KernelProgram:
         else:
             self.go_on(found)
 
-    def _post(self, request: PostReceive) -> None:
-        command = request.command
+    def _post(self, command: RecvCommand) -> None:
         try:
             slot = self._queues.post(
                 command.direction, command.nbytes, command.line, partial(self.run.received, command)
@@ -309,8 +305,8 @@ def _cause(request: KernelRequest | None) -> str:
     """What a kernel that made ``request`` waits for."""
     text = "its start"
     match request:
-        case Send(command):
-            text = f"a slot of queue {command.direction}, at line {command.line}"
+        case SendCommand(direction=direction, line=line):
+            text = f"a slot of queue {direction}, at line {line}"
         case Receive(direction, _, line):
             queue = "any queue" if direction is None else f"queue {direction}"
             text = f"a message of {queue}, at line {line}"
@@ -320,12 +316,12 @@ def _cause(request: KernelRequest | None) -> str:
             text = f"{nbytes} bytes of scratch at line {line}"
         case Meet(line):
             text = f"barrier at line {line}"
-        case Issue(command) | PostReceive(command):
-            text = f"its CPU, to issue line {command.line}"
+        case Command(line=line):
+            text = f"its CPU, to issue line {line}"
     return text
 
 
-_ISSUED = frozenset((Issue, Send, Receive, PostReceive))
-"""Requests that take the CPU's time to issue"""
+_WAITS = frozenset((AwaitCommand, AwaitSpace, Meet))
+"""Requests that take no time to issue"""
 EFFECT = (KernelProgram.take_effect,)
 TAKE = (KernelProgram.take_message,)

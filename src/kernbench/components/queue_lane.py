@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kernbench.common.ids import pe_part
 from kernbench.messages.commands import PeCommand
 from kernbench.messages.fabric import Access, QueueData
+from kernbench.messages.operands import Operand
 from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.queue_state import Carried, QueuePair, SlotReleased
 from kernbench.sim_engine.transport import Port, Route, Transfer
 from kernbench.triton_emu.slots import Slot
@@ -54,18 +56,53 @@ class _Blocked:
     free: Callable[[], None]
 
 
-class Posting:
-    """A message that the DMA puts on its way when this fires; ``done(command)`` when its last byte is delivered."""
+@dataclass(frozen=True, slots=True)
+class SlotPlace:
+    """A slot of the peer as a message of one size, shape and dtype fills it: for the memory, and for the op-log."""
 
-    __slots__ = ("callbacks", "command", "data", "done", "lane")
+    access: Access
+    slot: Operand
+
+
+class Posting(QueueData):
+    """A message on its way. The DMA sends it when it fires, and the receiver takes it in when it fires again.
+
+    ``done(command)`` is called when its last byte is delivered; ``record`` is that of the op-log.
+    """
+
+    __slots__ = ("callbacks", "command", "done", "lane", "record")
     _ok = True
 
-    def __init__(self, lane: Lane, data: QueueData, command: PeCommand, done: Callable[[PeCommand], None]) -> None:
+    def __init__(
+        self,
+        op: int,
+        place: SlotPlace,
+        sequence: int,
+        lane: Lane,
+        record: OpRecord,
+        command: PeCommand,
+        done: Callable[[PeCommand], None],
+    ) -> None:
+        super().__init__(op, 0, lane.requester, place.access, sequence, lane.peer_pe, lane.coord)
         self.callbacks: Any = PUT
         self.lane = lane
-        self.data = data
+        self.record = record
         self.command = command
         self.done = done
+
+    def committed(self, time_ps: int) -> None:
+        """It is in its slot."""
+        self.record.t_commit_ps = time_ps
+
+    def put(self) -> None:
+        """Its descriptor is set up: it goes to the peer's slot."""
+        self.lane.put(self)
+
+    def take_in(self) -> None:
+        """The receiver has decoded it."""
+        peer = self.lane.peer
+        assert peer is not None
+        peer.take_in(self)
 
 
 class Lane:
@@ -76,31 +113,41 @@ class Lane:
 
     __slots__ = (
         "_blocked",
+        "_carried",
         "_ipcq",
         "_memory",
+        "_places",
+        "_queue",
         "_slots",
         "_way",
         "_woken_in",
-        "carried",
+        "coord",
         "credit_ps",
         "installed",
         "pair",
         "peer",
-        "places",
+        "peer_pe",
         "posted",
+        "requester",
+        "sender",
         "target",
     )
 
     def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
         self.pair = pair
         self.posted: deque[Awaited] = deque()
-        self.carried: Carried | None = None
         self.installed = True
-        self.places: dict[int, Access] = {}
+        self.coord = ipcq.coord
+        self.peer_pe = pair.peer.pe
+        self.sender = ipcq.node.id
+        self.requester = ipcq.dma.node.id
         self.peer: PeIpcq | None = None
         self.credit_ps = 0
         self.target: Component | None = None  # what the peer's ring lies in, once something has been sent there
         self._ipcq = ipcq
+        self._queue = ipcq.dma.queue
+        self._carried: Carried | None = None
+        self._places: dict[int, SlotPlace] = {}
         self._slots: dict[int, Slot] = {}
         self._memory = ""
         self._way: tuple[Port, Route] | None = None
@@ -128,20 +175,43 @@ class Lane:
         found = None if pending else self._slots.get(sequence % pair.n_slots)
         if found is None:
             self.connect()
-            found = Slot(pair.direction, self._ipcq.buffer_kind, pair.slot_pa(sequence), self, pending)
+            pa = pair.slot_pa(sequence)
+            owner = self._ipcq.machine.addresses.place_of(pa).owner
+            found = Slot(pair.direction, self._ipcq.buffer_kind, owner, pa, self, pending)
             if not pending:
                 self._slots[sequence % pair.n_slots] = found
         return found
+
+    def place(self, pa: int, array: Operand) -> SlotPlace:
+        """The peer's slot at ``pa`` as ``array`` fills it."""
+        found = self._places.get(pa)
+        if found is None or found.slot.shape != array.shape or found.slot.dtype is not array.dtype:
+            where = self._ipcq.machine.addresses.place_of(pa)
+            slot = Operand(where.space, where.owner, pa, array.nbytes, array.shape, array.dtype)
+            found = self._places[pa] = SlotPlace(Access(pa, array.nbytes), slot)
+        return found
+
+    def send(self, posting: Posting) -> None:
+        """Write a message to the slot that it has."""
+        ipcq, nbytes = self._ipcq, posting.access.row_bytes
+        if ipcq.machine.hooks.queue.listeners:
+            ipcq.tell("send", self.pair, nbytes, posting.sequence)
+        carried = self._carried
+        if carried is None:
+            carried = self._carried = ipcq.carried_by(self.pair.direction)
+        carried.messages += 1
+        carried.nbytes += nbytes
+        self._queue.post(ipcq.delay_ps, posting)
 
     def put(self, posting: Posting) -> None:
         """The descriptor of a message is set up: it goes to the peer's slot."""
         way = self._way
         if way is None:
             self.connect()
-            machine, port = self._ipcq.machine, self._ipcq.dma.queue.port
+            machine, port = self._ipcq.machine, self._queue.port
             way = self._way = (port, machine.route(port.name, self._memory, self.pair.via_port))
             self.target = machine.component(self._memory)
-        self._ipcq.machine.post(*way, posting.data, _delivered, posting)
+        self._ipcq.machine.post(*way, posting, _delivered)
 
     def free(self, addr: int, /) -> None:
         """The kernel has done with the slot at ``addr``: when the tail moves on, a credit goes back on the fast path.
@@ -219,13 +289,8 @@ class _Waking:
         self.callbacks: Any = WAKE
         self.lane = lane
 
-
-def _put(posting: Posting) -> None:
-    posting.lane.put(posting)
-
-
-def _wake(waking: _Waking) -> None:
-    waking.lane.wake()
+    def wake(self) -> None:
+        self.lane.wake()
 
 
 def _delivered(transfer: Transfer) -> None:
@@ -233,9 +298,10 @@ def _delivered(transfer: Transfer) -> None:
     assert isinstance(posting, Posting)
     target = posting.lane.target
     assert target is not None
-    target.receive(posting.data, transfer)
+    target.receive(posting, transfer)
     posting.done(posting.command)
 
 
-PUT = (_put,)
-WAKE = (_wake,)
+PUT = (Posting.put,)
+TAKE_IN = (Posting.take_in,)
+WAKE = (_Waking.wake,)

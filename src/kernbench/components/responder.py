@@ -58,6 +58,7 @@ class Responder:
             self.write(message, transfer)
 
     def _read(self, request: ReadRequest) -> None:
+        self.machine.recorder.accessed(request.op, self.clock.time)
         if self.machine.hooks.accessed.listeners:
             self.machine.hooks.accessed.emit(MemoryAccessed(request.op, self.clock.time))
         access = request.access
@@ -103,8 +104,10 @@ class Responder:
         if self.machine.hooks.committed.listeners:
             self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
         if isinstance(message, QueueData):
+            message.committed(self.clock.time)
             self._arrived(message)
             return
+        self.machine.recorder.committed(message.op, self.clock.time)
         ack = WriteAck(op=message.op, part=message.part)
         self.machine.send_header(self.component.node.id, message.requester, ack, "ack")
 

@@ -18,7 +18,7 @@ class Token:
     """A tile (or a single command) on its way through ``route``, the first stage last: ``to_pass`` are left of them.
 
     ``times`` are ps in each timed stage, the first one last, ``to_spend`` of them left; tokens may share both.
-    ``begun(now)`` is called when its first timed stage starts, ``retired(token)`` when the last stage has ended.
+    ``begun(token, now)`` is called when its first timed stage starts, ``retired(token)`` when the last stage has ended.
     ``work`` is whatever the owner wants to find again.
     """
 
@@ -30,7 +30,7 @@ class Token:
         route: Sequence[Stage],
         times: Sequence[int],
         retired: Callable[[Token], None],
-        begun: Callable[[int], None] | None = None,
+        begun: Callable[[Token, int], None] | None = None,
     ) -> None:
         self.work = work
         self.route = route
@@ -129,7 +129,7 @@ class StageUnit(Stage):
         self._current = token
         self._start = self._clock.time
         if token.begun is not None:
-            token.begun(self._start)
+            token.begun(token, self._start)
             token.begun = None
         self.callbacks = FINISH
         token.to_spend -= 1
@@ -172,8 +172,4 @@ class OverlappingStage(Stage):
             self.pass_on(self._inside.popleft())
 
 
-def _finish(unit: StageUnit) -> None:
-    unit.finish()
-
-
-FINISH = (_finish,)
+FINISH = (StageUnit.finish,)

@@ -13,7 +13,7 @@ from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import Token
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.hooks import OpEnded, OpStarted, TileMoved
+from kernbench.sim_engine.hooks import OpStarted, TileMoved
 from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.tile_plans import Tile, Window
 
@@ -71,14 +71,10 @@ class TileDma:
         )
 
     def _begun(self, op: int, work: TileWork, window: Window, reading: bool, accesses: int, start_ps: int) -> None:
-        hook = self._machine.hooks.op_started
-        if hook.listeners:
-            what = TileMoved(work.op, window.name, work.tile.index, reading)
-            reads, writes = (accesses, 0) if reading else (0, accesses)
-            hook.emit(OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, self._coord, "", -1))
+        what = TileMoved(work.op, window.name, work.tile.index, reading)
+        reads, writes = (accesses, 0) if reading else (0, accesses)
+        self._machine.begin_op(OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, self._coord, "", -1))
 
     def _ended(self, op: int, done: Callable[[], None]) -> None:
-        hook = self._machine.hooks.op_ended
-        if hook.listeners:
-            hook.emit(OpEnded(op, self._machine.clock.time))
+        self._machine.end_op(op)
         done()

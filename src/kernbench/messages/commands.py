@@ -1,27 +1,14 @@
-"""What a running kernel hands to its PE: commands, and the requests that stop the kernel until the PE answers."""
+"""What a running kernel hands to its PE: commands, and what it asks and waits for."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import Attributes
 from kernbench.common.values import value
-
-
-class TcmArray(NamedTuple):
-    """An array in the PE's TCM, row-major at physical address ``address`` (encoded)."""
-
-    address: int
-    shape: tuple[int, ...]
-    dtype: DType
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it holds."""
-        return math.prod(self.shape) * self.dtype.itemsize
+from kernbench.messages.operands import Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +41,7 @@ class LoadCommand(Command):
     physical one, as of a slot of a queue.
     """
 
-    dst: TcmArray
+    dst: Operand
     va: int
     strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
@@ -69,7 +56,7 @@ class StoreCommand(Command):
     ``physical``: the address is a physical one.
     """
 
-    src: TcmArray
+    src: Operand
     va: int
     strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
@@ -81,7 +68,12 @@ class SendCommand(Command):
     """``src`` goes to a slot of the peer of queue ``direction``."""
 
     direction: str
-    src: TcmArray
+    src: Operand
+
+    @property
+    def name(self) -> str:
+        """What records call it."""
+        return f"send {self.direction}"
 
 
 @value
@@ -96,10 +88,10 @@ class RecvCommand(Command):
 class DotCommand(Command):
     """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes when asked."""
 
-    a: TcmArray
-    b: TcmArray
-    dst: TcmArray
-    acc: TcmArray | None = None
+    a: Operand
+    b: Operand
+    dst: Operand
+    acc: Operand | None = None
     trans_a: bool = False
     trans_b: bool = False
 
@@ -109,8 +101,8 @@ class MathCommand(Command):
     """``dst = operator(*inputs)`` on the MATH engine; numbers among the inputs take the arrays' dtype."""
 
     operator: str
-    inputs: tuple[TcmArray | float, ...]
-    dst: TcmArray
+    inputs: tuple[Operand | float, ...]
+    dst: Operand
     attributes: Attributes
 
 
@@ -118,10 +110,10 @@ class MathCommand(Command):
 class PrintCommand(Command):
     """A line of output with time and PE; arrays show their values once phase 2 knows them."""
 
-    parts: tuple[TcmArray | str, ...]
+    parts: tuple[Operand | str, ...]
 
 
-StreamOperand: TypeAlias = TcmArray | MemoryRef
+StreamOperand: TypeAlias = Operand | MemoryRef
 """What a composite works on: staged in TCM, or streamed from memory tile by tile."""
 
 
@@ -170,12 +162,6 @@ PeCommand: TypeAlias = (
 )
 
 
-class Issue(NamedTuple):
-    """The kernel issues a command and goes on."""
-
-    command: PeCommand
-
-
 @dataclass(frozen=True, slots=True)
 class AwaitSpace:
     """The kernel needs scratch that commands under way still use: it goes on when one of them is done."""
@@ -189,18 +175,6 @@ class Meet:
     """The kernel waits at a barrier for the other PEs of its launch in its cube."""
 
     line: int
-
-
-class Send(NamedTuple):
-    """The kernel sends; it goes on when a slot of the receiver is its."""
-
-    command: SendCommand
-
-
-class PostReceive(NamedTuple):
-    """The kernel takes the next message of a queue and goes on at once; answered with its slot."""
-
-    command: RecvCommand
 
 
 class Receive(NamedTuple):
@@ -222,4 +196,6 @@ class AwaitCommand:
     line: int
 
 
-KernelRequest: TypeAlias = Issue | AwaitSpace | Meet | Send | PostReceive | Receive | AwaitCommand
+KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitCommand
+"""A command is issued, and the kernel goes on: after a SendCommand once a slot of the receiver is its; a RecvCommand
+takes the next message of its queue, and is answered with its slot."""

@@ -62,6 +62,9 @@ class QueueData(WriteData):
     pe: PeCoord
     sender: PeCoord
 
+    def committed(self, time_ps: int) -> None:
+        """It is in its slot."""
+
 
 @value
 class WriteAck:

@@ -14,8 +14,9 @@ from kernbench.common.dtypes import DType
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
+from kernbench.messages.operands import Operand
 from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.op_log import NO_PARAMS, Operand, OpLog, OpRecord
+from kernbench.sim_engine.op_log import NO_PARAMS, OpLog, OpRecord
 from kernbench.sim_engine.replay_events import NEVER, PS_SHIFT, READ, SEQ_MASK, is_instant, is_tiled
 from kernbench.sim_engine.replay_operands import OperandMemory
 from kernbench.sim_engine.replay_ops import result

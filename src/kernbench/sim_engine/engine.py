@@ -26,10 +26,7 @@ from kernbench.sim_engine.deadlock import deadlock
 from kernbench.sim_engine.hooks import Sent
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.memory_store import MemoryStore
-from kernbench.sim_engine.op_log import OpLog
 from kernbench.sim_engine.printing import PrintedLine, Printer
-from kernbench.sim_engine.record_content import ContentMaker
-from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.sanitizer import Finding, Sanitizer
 from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.builder import Topology
@@ -104,11 +101,9 @@ class GraphEngine:
         self.topology = topology
         self.spec = topology.spec
         self.enable_data = enable_data
-        self.machine = Machine(topology.topology_obj)
-        self.op_log = OpLog()
-        contents = ContentMaker(self.machine.addresses, topology.spec.pe.gemm.tile_sizes)
-        self._recorder = Recorder(self.op_log, self.machine.hooks, contents, enable_data=enable_data)
-        self._sanitizer = Sanitizer(self.op_log, self.machine, contents, self._pe_of) if sanitize else None
+        self.machine = Machine(topology.topology_obj, keep_data=enable_data)
+        self.op_log = self.machine.recorder.log
+        self._sanitizer = Sanitizer(self.machine, self._pe_of) if sanitize else None
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(None if self._sanitizer is None else self._unwritten)
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)

@@ -15,8 +15,8 @@ from kernbench.messages.commands import (
     PeCommand,
     SendCommand,
     StoreCommand,
-    TcmArray,
 )
+from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg, PeCoord
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Printed(NamedTuple):
     pe: PeCoord
     time_ps: int
     line: int
-    parts: tuple[TcmArray | str, ...]
+    parts: tuple[Operand | str, ...]
 
 
 class ScratchWaited(NamedTuple):

@@ -8,14 +8,17 @@ from typing import TypeVar
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.di.registry import REGISTRY
-from kernbench.messages.fabric import WriteData
+from kernbench.messages.fabric import QueueData
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.sim_engine.address_map import AddressMap
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.hooks import Hook, Hooks, Sent
+from kernbench.sim_engine.hooks import Hook, Hooks, OpEnded, OpStarted, Sent
 from kernbench.sim_engine.memories import Memories
+from kernbench.sim_engine.op_log import OpLog
 from kernbench.sim_engine.queue_state import SlotReleased
+from kernbench.sim_engine.record_content import ContentMaker
+from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.transport import Network, Port, Route, Transfer
 from kernbench.topology.graph import Graph
 
@@ -23,9 +26,12 @@ C = TypeVar("C", bound=Component)
 
 
 class Machine:
-    """Everything components share: clock, network, addresses, allocators, hooks, and each other by node id."""
+    """Everything components share: clock, network, addresses, allocators, op-log, hooks, and each other by node id.
 
-    def __init__(self, graph: Graph) -> None:
+    Without ``keep_data`` the op-log has no operands to replay.
+    """
+
+    def __init__(self, graph: Graph, *, keep_data: bool = True) -> None:
         self.graph = graph
         self.spec = graph.spec
         self.clock = Clock()
@@ -35,6 +41,8 @@ class Machine:
         self.hooks = Hooks()
         self.slot_released: Hook[SlotReleased] = Hook()
         self.addresses = AddressMap(graph.spec)
+        contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
+        self.recorder = Recorder(OpLog(), contents, keep_data=keep_data)
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
@@ -69,6 +77,18 @@ class Machine:
         """A number for a new operation."""
         self._n_ops += 1
         return self._n_ops
+
+    def begin_op(self, event: OpStarted) -> None:
+        """Log an operation that begins, and tell who listens."""
+        self.recorder.started(event)
+        if self.hooks.op_started.listeners:
+            self.hooks.op_started.emit(event)
+
+    def end_op(self, op: int) -> None:
+        """Operation ``op`` is over."""
+        self.recorder.ended(op, self.clock.time)
+        if self.hooks.op_ended.listeners:
+            self.hooks.op_ended.emit(OpEnded(op, self.clock.time))
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
         """The way from one part to another (cached); its links are made on first use.
@@ -107,12 +127,10 @@ class Machine:
             self.hooks.sent.emit(Sent(transfer, message))
         return transfer
 
-    def post(
-        self, port: Port, route: Route, message: WriteData, delivered: Callable[[Transfer], None], arg: object
-    ) -> None:
-        """Send data from ``port`` along ``route`` now; ``delivered(transfer)``, whose ``arg`` is the given one, when
+    def post(self, port: Port, route: Route, message: QueueData, delivered: Callable[[Transfer], None]) -> None:
+        """Send a message from ``port`` along ``route`` now; ``delivered(transfer)``, whose ``arg`` is the message, when
         the last byte is there: it hands the message over."""
-        transfer = self.network.make(port, route, message.access.nbytes, delivered, arg)
+        transfer = self.network.make(port, route, message.access.row_bytes, delivered, message)
         if self.hooks.sent.listeners:
             self.hooks.sent.emit(Sent(transfer, message))
         self.network.inject(transfer)

@@ -8,38 +8,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
 from kernbench.common.errors import RunError
 from kernbench.common.operators import Attributes
 from kernbench.common.units import ps_to_ns
+from kernbench.messages.operands import Operand
 
 Kind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "memory_write", "memory_read"
 ]
 COPIES = frozenset(("dma_read", "dma_write", "ipcq_copy", "fetch", "store"))
 """Kinds that move one operand, unchanged, to the output."""
-
-
-class Operand(NamedTuple):
-    """Where an array lies in memory. Immutable; a tuple, because one is made for every operand of every command.
-
-    ``space``: hbm, sram, tcm; ``owner``: coordinates (sip, cube) or (sip, cube, pe); ``address``: physical, of the
-    first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the
-    (address, nbytes) ranges, in order, that the array's bytes lie in when they are not one range: a byte at offset x
-    from the first element is byte x of all segments put together. ``valid``: how many elements per axis are in memory;
-    outside them a read gives ``other`` and a write does nothing.
-    """
-
-    space: str
-    owner: tuple[int, ...]
-    address: int
-    nbytes: int
-    shape: tuple[int, ...]
-    dtype: DType
-    strides: tuple[int, ...] | None = None
-    segments: tuple[tuple[int, int], ...] = ()
-    valid: tuple[int, ...] | None = None
-    other: float = 0
 
 
 class Epilogue(NamedTuple):

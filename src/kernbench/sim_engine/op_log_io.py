@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from kernbench.common.dtypes import U8, dtype
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
-from kernbench.sim_engine.op_log import Epilogue, Operand, OpParams, OpRecord
+from kernbench.messages.operands import Operand
+from kernbench.sim_engine.op_log import Epilogue, OpParams, OpRecord
 
 Row: TypeAlias = dict[str, Any]
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
-from kernbench.messages.commands import TcmArray
+from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.hooks import Hooks, Printed
-from kernbench.sim_engine.op_log import Operand, OpLog, OpRecord
+from kernbench.sim_engine.op_log import OpLog, OpRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Printer:
     def _keep(self, event: Printed) -> None:
         self._kept.append((event, tuple(self._part(event, part) for part in event.parts)))
 
-    def _part(self, event: Printed, part: TcmArray | str) -> str | OpRecord:
+    def _part(self, event: Printed, part: Operand | str) -> str | OpRecord:
         if isinstance(part, str):
             return part
         if not self._enable_data:

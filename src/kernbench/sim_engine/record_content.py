@@ -16,25 +16,21 @@ from kernbench.messages.commands import (
     EpilogueStep,
     GemmComposite,
     LoadCommand,
-    MathCommand,
     MemoryRef,
     StoreCommand,
     StreamOperand,
-    TcmArray,
 )
-from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord
+from kernbench.messages.operands import Operand
+from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg
 from kernbench.sim_engine.address_map import AddressMap, Segment
-from kernbench.sim_engine.hooks import Moved, OpStarted, Queued, Streamed, TileMoved
-from kernbench.sim_engine.op_log import NO_PARAMS, Epilogue, Kind, Operand, OpParams
+from kernbench.sim_engine.hooks import Moved, OpStarted, Streamed, TileMoved
+from kernbench.sim_engine.op_log import NO_PARAMS, Epilogue, Kind, OpParams
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Content: TypeAlias = tuple[
     Kind, str, tuple[Operand | float, ...], Operand | None, OpParams, int, tuple[int, ...] | None, Array | None
 ]
 """What does not depend on time: kind, name, inputs, output, params, line, tile and data of a record."""
-_Key: TypeAlias = tuple[int, tuple[int, ...], str]
-# Commands come back to the same arrays: their operands are kept, up to this many.
-_KEPT_OPERANDS = 1 << 16
 
 
 class ContentMaker:
@@ -43,10 +39,7 @@ class ContentMaker:
     def __init__(self, addresses: AddressMap, tile_sizes: tuple[int, int, int]) -> None:
         self._addresses = addresses
         self._tile_sizes = tile_sizes
-        self._operands: dict[_Key, Operand] = {}
-        self._makers: dict[type, Callable[[Any, Any], Content]] = {
-            MathCommand: self.of_math,
-            Queued: self.of_message,
+        self._makers: dict[type, Callable[[Any], Content]] = {
             Moved: self._of_moved,
             TileMoved: self._of_tile,
             DotCommand: self.of_dot,
@@ -55,20 +48,20 @@ class ContentMaker:
 
     def of(self, started: OpStarted) -> Content:
         """What the record of an operation is to say."""
-        return self._makers[started.what.__class__](started.what, started.pe)
+        return self._makers[started.what.__class__](started.what)
 
     def without_data(self, started: OpStarted) -> Content:
         """The same for a run that keeps no operands."""
         kind, name, _, _, _, line, tile, _ = self.of(started)
         return kind, name, (), None, NO_PARAMS, line, tile, None
 
-    def _of_tile(self, moved: TileMoved, _: PeCoord) -> Content:
+    def _of_tile(self, moved: TileMoved) -> Content:
         kind: Kind = "dma_read" if moved.reading else "dma_write"
         return kind, moved.operand, (), None, NO_PARAMS, 0, moved.tile, None
 
-    def _of_moved(self, moved: Moved, pe: PeCoord) -> Content:
+    def _of_moved(self, moved: Moved) -> Content:
         what = moved.what
-        return self.of_dma(what, moved, pe) if isinstance(what, Command) else self.of_host(what, moved.segments)
+        return self.of_dma(what, moved) if isinstance(what, Command) else self.of_host(what, moved.segments)
 
     def of_host(self, msg: HostMsg, segments: tuple[Segment, ...]) -> Content:
         """A host transfer or a fill; a read, and a write without data, is timing only."""
@@ -86,66 +79,50 @@ class ContentMaker:
         place = self._addresses.place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
-    def of_dma(self, command: LoadCommand | StoreCommand, moved: Moved, pe: PeCoord) -> Content:
+    def of_dma(self, command: LoadCommand | StoreCommand, moved: Moved) -> Content:
         """A load or a store of a kernel."""
         if isinstance(command, LoadCommand):
             there = self._moved(command, command.dst, moved, command.other)
-            return "dma_read", "load", (there,), self._local(command.dst, pe), NO_PARAMS, command.line, None, None
+            return "dma_read", "load", (there,), command.dst, NO_PARAMS, command.line, None, None
         there = self._moved(command, command.src, moved, 0)
-        return "dma_write", "store", (self._local(command.src, pe),), there, NO_PARAMS, command.line, None, None
+        return "dma_write", "store", (command.src,), there, NO_PARAMS, command.line, None, None
 
-    def of_math(self, command: MathCommand, pe: PeCoord) -> Content:
-        """A MATH command."""
-        local = self._local
-        given = tuple([local(x, pe) if isinstance(x, TcmArray) else x for x in command.inputs])
-        out = local(command.dst, pe)
-        attributes = command.attributes
-        params = NO_PARAMS if attributes is PLAIN else _params(attributes)
-        return "math", command.operator, given, out, params, command.line, None, None
-
-    def of_dot(self, command: DotCommand, pe: PeCoord) -> Content:
+    def of_dot(self, command: DotCommand) -> Content:
         """A dot."""
         arrays = (command.a, command.b) if command.acc is None else (command.a, command.b, command.acc)
         params = OpParams(trans_a=command.trans_a, trans_b=command.trans_b)
-        inputs = tuple(self._local(x, pe) for x in arrays)
-        return "gemm", "dot", inputs, self._local(command.dst, pe), params, command.line, None, None
+        return "gemm", "dot", arrays, command.dst, params, command.line, None, None
 
-    def of_message(self, queued: Queued, pe: PeCoord) -> Content:
-        """A message of a queue: a copy from the sender's TCM to a slot of the receiver."""
-        command = queued.what
-        here, there = self._local(command.src, pe), self._slot(queued.pa, command.src)
-        return "ipcq_copy", f"send {command.direction}", (here,), there, NO_PARAMS, command.line, None, None
-
-    def of_composite(self, streamed: Streamed, pe: PeCoord) -> Content:
+    def of_composite(self, streamed: Streamed) -> Content:
         """A whole composite as one record."""
         command = streamed.what
         segments = iter(streamed.segments)
         gemm = isinstance(command, GemmComposite)
         given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
-        inputs = tuple(x if isinstance(x, float | int) else self._operand(x, segments, pe) for x in given)
-        epilogue = tuple(self._step(step, segments, pe) for step in command.epilogue)
-        out = self._operand(command.out, segments, pe)
+        inputs = tuple(x if isinstance(x, float | int) else self._operand(x, segments) for x in given)
+        epilogue = tuple(self._step(step, segments) for step in command.epilogue)
+        out = self._operand(command.out, segments)
         params = OpParams(epilogue=epilogue, tile_sizes=self._tile_sizes)
         kind: Kind = "gemm" if gemm else "math"
         name = "composite" if isinstance(command, GemmComposite) else command.operator
         return kind, name, inputs, out, params, command.line, None, None
 
-    def _step(self, step: EpilogueStep, segments: Iterator[tuple[Segment, ...]], pe: PeCoord) -> Epilogue:
+    def _step(self, step: EpilogueStep, segments: Iterator[tuple[Segment, ...]]) -> Epilogue:
         operand = step.operand
-        if isinstance(operand, TcmArray | MemoryRef):
-            return Epilogue(step.name, self._operand(operand, segments, pe))
+        if isinstance(operand, Operand | MemoryRef):
+            return Epilogue(step.name, self._operand(operand, segments))
         return Epilogue(step.name, operand)
 
-    def _operand(self, x: StreamOperand, segments: Iterator[tuple[Segment, ...]], pe: PeCoord) -> Operand:
-        if isinstance(x, TcmArray):
-            return self._local(x, pe)
+    def _operand(self, x: StreamOperand, segments: Iterator[tuple[Segment, ...]]) -> Operand:
+        if isinstance(x, Operand):
+            return x
         ranges = next(segments)
         place = self._addresses.place_of(ranges[0][0])
         nbytes = prod(x.shape) * x.dtype.itemsize
         several = ranges if len(ranges) > 1 else ()
         return Operand(place.space, place.owner, ranges[0][0], nbytes, x.shape, x.dtype, x.strides, several)
 
-    def _moved(self, command: LoadCommand | StoreCommand, array: TcmArray, moved: Moved, other: float) -> Operand:
+    def _moved(self, command: LoadCommand | StoreCommand, array: Operand, moved: Moved, other: float) -> Operand:
         """The memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
         address = moved.segments[0][0]
         place = self._addresses.place_of(address)
@@ -153,26 +130,10 @@ class ContentMaker:
         layout = (command.strides, several, command.valid, other)
         return Operand(place.space, place.owner, address, array.nbytes, array.shape, array.dtype, *layout)
 
-    def _local(self, array: TcmArray, pe: PeCoord) -> Operand:
-        found = self._operands.get((array.address, array.shape, array.dtype.name))
-        return self._made("tcm", pe, array.address, array) if found is None else found
 
-    def _slot(self, pa: int, like: TcmArray) -> Operand:
-        """An array, ``like`` another, in the slot at ``pa``."""
-        found = self._operands.get((pa, like.shape, like.dtype.name))
-        if found is None:
-            place = self._addresses.place_of(pa)
-            found = self._made(place.space, place.owner, pa, like)
-        return found
-
-    def _made(self, space: str, owner: tuple[int, ...], address: int, like: TcmArray) -> Operand:
-        if len(self._operands) == _KEPT_OPERANDS:
-            self._operands.clear()
-        made = Operand(space, owner, address, like.nbytes, like.shape, like.dtype)
-        self._operands[address, like.shape, like.dtype.name] = made
-        return made
-
-
-def _params(attributes: Attributes) -> OpParams:
+def params_of(attributes: Attributes) -> OpParams:
+    """The attributes of an operator as a record has them."""
+    if attributes is PLAIN:
+        return NO_PARAMS
     axis, perm = attributes.axis, attributes.perm
     return OpParams(axis=axis, perm=perm, trans_a=attributes.trans_a, trans_b=attributes.trans_b)

@@ -1,13 +1,17 @@
-"""Writes the op-log from the hooks: what components do becomes records that phase 2 can replay."""
+"""Writes the op-log: what components do becomes records that phase 2 can replay."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from kernbench.common.errors import KernbenchError
-from kernbench.sim_engine.hooks import Hooks, MemoryAccessed, OpEnded, OpStarted, StageEnded, TileMoved
-from kernbench.sim_engine.op_log import OpLog, OpRecord
-from kernbench.sim_engine.record_content import ContentMaker
+from kernbench.messages.commands import MathCommand, SendCommand
+from kernbench.messages.operands import Operand
+from kernbench.sim_engine.hooks import OpStarted, StageEnded, TileMoved
+from kernbench.sim_engine.op_log import NO_PARAMS, OpLog, OpParams, OpRecord
+from kernbench.sim_engine.record_content import ContentMaker, params_of
+
+_NO_DATA: tuple[tuple[Operand | float, ...], Operand | None, OpParams] = ((), None, NO_PARAMS)
 
 
 @dataclass(slots=True)
@@ -19,21 +23,40 @@ class _Unread:
 
 
 class Recorder:
-    """Subscribes ``op_log`` to the hooks of a machine; without ``enable_data`` records carry times only."""
+    """Writes ``log``; without ``keep_data`` records carry times only.
 
-    def __init__(self, op_log: OpLog, hooks: Hooks, contents: ContentMaker, *, enable_data: bool) -> None:
-        self._log = op_log
-        self._content_of = contents.of if enable_data else contents.without_data
+    What reads memory reads its operands when the last of its accesses happens, so an operation is told of step by step.
+    MATH commands and messages, of which there are most, read theirs when they begin: whoever carries one out has its
+    record, and enters there when it commits and when it is over.
+    """
+
+    def __init__(self, log: OpLog, contents: ContentMaker, *, keep_data: bool) -> None:
+        self.log = log
+        self.contents = contents
+        self._keep_data = keep_data
+        self._content_of = contents.of if keep_data else contents.without_data
         self._unread: dict[int, _Unread] = {}
         self._open: dict[int, OpRecord] = {}
         self._writes_left: dict[int, int] = {}
-        hooks.op_started.subscribe(self._started)
-        hooks.accessed.subscribe(self._accessed)
-        hooks.committed.subscribe(self._committed)
-        hooks.op_ended.subscribe(self._ended)
-        hooks.stage_ended.subscribe(self._stage)
 
-    def _started(self, event: OpStarted) -> None:
+    def math(self, component: str, command: MathCommand, start_ps: int, kernel: str, launch_id: int) -> OpRecord:
+        """The record of a command that ``component`` begins."""
+        what = (command.inputs, command.dst, params_of(command.attributes)) if self._keep_data else _NO_DATA
+        where = (kernel, launch_id, command.line)
+        record = OpRecord(-1, component, "math", start_ps, start_ps, -1, -1, command.operator, *what, *where)
+        return self.log.add(record)
+
+    def message(
+        self, component: str, command: SendCommand, slot: Operand, start_ps: int, kernel: str, launch_id: int
+    ) -> OpRecord:
+        """The record of a message that ``component`` begins to send: a copy to the receiver's ``slot``."""
+        what = ((command.src,), slot, NO_PARAMS) if self._keep_data else _NO_DATA
+        where = (kernel, launch_id, command.line)
+        record = OpRecord(-1, component, "ipcq_copy", start_ps, start_ps, -1, -1, command.name, *what, *where)
+        return self.log.add(record)
+
+    def started(self, event: OpStarted) -> None:
+        """An operation occupies its component; it reads its operands now, or has accesses to make first."""
         if event.writes:
             self._writes_left[event.op] = event.writes
         if event.reads:
@@ -41,34 +64,36 @@ class Recorder:
         else:
             self._begin(event, event.start_ps)
 
-    def _accessed(self, event: MemoryAccessed) -> None:
-        unread = self._unread.get(event.op)
+    def accessed(self, op: int, time_ps: int) -> None:
+        """A memory has read one access of ``op``."""
+        unread = self._unread.get(op)
         if unread is None:  # raw traffic: nothing to replay
             return
         unread.reads_left -= 1
         if not unread.reads_left:
-            del self._unread[event.op]
-            self._begin(unread.started, event.time_ps)
+            del self._unread[op]
+            self._begin(unread.started, time_ps)
 
-    def _committed(self, event: MemoryAccessed) -> None:
-        op = event.op
+    def committed(self, op: int, time_ps: int) -> None:
+        """A memory holds what one access of ``op`` writes."""
         left = self._writes_left.get(op)
         if left is None:
             return
         self._writes_left[op] = left - 1
         if left == 1 and op in self._open:
-            self._log.commit(self._open[op], event.time_ps)
+            self.log.commit(self._open[op], time_ps)
 
-    def _ended(self, event: OpEnded) -> None:
-        op = event.op
+    def ended(self, op: int, time_ps: int) -> None:
+        """Operation ``op`` is over."""
         self._writes_left.pop(op, None)
         record = self._open.pop(op, None)
         if record is None:
             component = self._unread.pop(op).started.component
             raise KernbenchError(f"operation {op} on {component} ended before it read its operands")
-        self._log.finish(record, event.time_ps)
+        self.log.finish(record, time_ps)
 
-    def _stage(self, event: StageEnded) -> None:
+    def stage(self, event: StageEnded) -> None:
+        """A tile has passed a stage."""
         whole = self._open.get(event.op)
         kernel, launch_id, line, parent = ("", -1, 0, -1) if whole is None else _inherited(whole)
         record = OpRecord(
@@ -84,7 +109,7 @@ class Recorder:
             tile=event.tile,
             parent=parent,
         )
-        self._log.finish(self._log.add(record), event.end_ps)
+        self.log.finish(self.log.add(record), event.end_ps)
 
     def _begin(self, started: OpStarted, read_ps: int) -> None:
         kernel, launch_id, parent = started.kernel, started.launch_id, -1
@@ -112,7 +137,7 @@ class Recorder:
             parent,
             data,
         )
-        self._open[started.op] = self._log.add(record)
+        self._open[started.op] = self.log.add(record)
 
 
 def _inherited(whole: OpRecord) -> tuple[str, int, int, int]:

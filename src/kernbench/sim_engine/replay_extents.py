@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from kernbench.messages.operands import Operand
 from kernbench.sim_engine.memory_store import row_major
-from kernbench.sim_engine.op_log import Operand
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Range: TypeAlias = tuple[int, int]

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kernbench.common.errors import RunError
+from kernbench.messages.operands import Operand
 from kernbench.sim_engine.memory_store import MemoryStore, as_bytes, row_major, split
-from kernbench.sim_engine.op_log import Operand
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # How many places are remembered before all are looked up afresh.

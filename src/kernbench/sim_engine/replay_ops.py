@@ -11,8 +11,9 @@ import numpy as np
 from kernbench.common.dtypes import F32, DType
 from kernbench.common.errors import RunError
 from kernbench.common.operators import EPILOGUE, EpilogueStep, Operator, compute, gemm, narrow, operator
+from kernbench.messages.operands import Operand
 from kernbench.sim_engine.memory_store import as_bytes
-from kernbench.sim_engine.op_log import COPIES, Epilogue, Operand, OpRecord
+from kernbench.sim_engine.op_log import COPIES, Epilogue, OpRecord
 from kernbench.sim_engine.replay_operands import OperandMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]

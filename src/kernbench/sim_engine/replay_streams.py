@@ -12,8 +12,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kernbench.common.dtypes import DType
+from kernbench.messages.operands import Operand
 from kernbench.sim_engine.memory_store import SPACES
-from kernbench.sim_engine.op_log import Operand, OpLog, OpRecord
+from kernbench.sim_engine.op_log import OpLog, OpRecord
 from kernbench.sim_engine.replay_extents import ByteRuns, ExtentIndex, bounds
 from kernbench.sim_engine.replay_tiles import Part, TiledReplay, parts_of
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import EpilogueStep
-from kernbench.sim_engine.op_log import Operand, OpRecord
+from kernbench.messages.operands import Operand
+from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.replay_events import commit_event, read_event
 from kernbench.sim_engine.replay_operands import OperandMemory, window
 from kernbench.sim_engine.replay_ops import combine

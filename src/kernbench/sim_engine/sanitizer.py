@@ -11,8 +11,7 @@ from kernbench.common.units import format_ns, format_size, ps_to_ns
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
 from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Queued, ScratchWaited
 from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.op_log import OpLog, OpRecord
-from kernbench.sim_engine.record_content import ContentMaker
+from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.sanitizer_queues import Misuse, QueueWatch
 from kernbench.sim_engine.sanitizer_races import Access, Race, find_races
 from kernbench.sim_engine.sanitizer_tensors import TensorNames
@@ -100,11 +99,9 @@ class Sanitizer:
     ``pe_of`` tells which PE a component belongs to. Whoever replays has to report reads of unwritten bytes.
     """
 
-    def __init__(
-        self, op_log: OpLog, machine: Machine, contents: ContentMaker, pe_of: Callable[[str], PeCoord | None]
-    ) -> None:
-        self._log = op_log
-        self._contents = contents
+    def __init__(self, machine: Machine, pe_of: Callable[[str], PeCoord | None]) -> None:
+        self._log = machine.recorder.log
+        self._contents = machine.recorder.contents
         self._pe_of = pe_of
         self._tensors = TensorNames()
         self._noted: dict[Key, Finding] = {}

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
 
+from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.op_log import Operand, OpRecord
+from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.replay_extents import ByteRuns, ExtentIndex, bounds
 from kernbench.sim_engine.replay_tiles import Part, parts_of
 

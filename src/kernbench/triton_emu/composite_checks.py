@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.operators import EPILOGUE, OPERATORS
-from kernbench.messages.commands import MemoryRef, StreamOperand, TcmArray
+from kernbench.messages.commands import MemoryRef, StreamOperand
+from kernbench.messages.operands import Operand
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -46,7 +47,7 @@ class Form:
     @property
     def arrays(self) -> tuple[StreamOperand, ...]:
         """The operands that are no numbers."""
-        return tuple([x for x in self.inputs if isinstance(x, TcmArray | MemoryRef)])
+        return tuple([x for x in self.inputs if isinstance(x, Operand | MemoryRef)])
 
 
 def given(operand: Input | None) -> tuple[Input, ...]:
@@ -75,7 +76,7 @@ def split_output(
 def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
     """A matrix product: two matrices of one type."""
     a, b = inputs
-    if not isinstance(a, TcmArray | MemoryRef) or not isinstance(b, TcmArray | MemoryRef):
+    if not isinstance(a, Operand | MemoryRef) or not isinstance(b, Operand | MemoryRef):
         raise kernel_error("a gemm multiplies handles and refs, not numbers")
     item = factor_type(GEMM, a.dtype, b.dtype, dot_dtypes)
     shape = product_shape(GEMM, a.shape, b.shape)
@@ -84,7 +85,7 @@ def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
 
 def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
     """An operator on arrays of one shape and type, and numbers."""
-    arrays = [x for x in inputs if isinstance(x, TcmArray | MemoryRef)]
+    arrays = [x for x in inputs if isinstance(x, Operand | MemoryRef)]
     if not arrays:
         raise kernel_error(f"composite {op!r} of numbers alone: one operand at least is a handle or a ref")
     item, shape = arrays[0].dtype, arrays[0].shape
@@ -95,7 +96,7 @@ def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
             raise kernel_error(f"{op} of shapes {shape} and {x.shape}: arrays in a composite have one shape")
     if len(shape) not in (1, 2):
         raise kernel_error(f"arrays in a composite have one or two axes, not the shape {shape}")
-    streams = [as_matrix(x) if isinstance(x, TcmArray | MemoryRef) else number_as(x, item) for x in inputs]
+    streams = [as_matrix(x) if isinstance(x, Operand | MemoryRef) else number_as(x, item) for x in inputs]
     return Form(tuple(streams), item, shape, ELEMENTWISE[op].result_dtype(*(item,) * len(inputs)))
 
 
@@ -104,8 +105,8 @@ def as_matrix(array: StreamOperand) -> StreamOperand:
     if len(array.shape) == 2:
         return array
     shape = (1, *array.shape)
-    if isinstance(array, TcmArray):
-        return TcmArray(array.address, shape, array.dtype)
+    if isinstance(array, Operand):
+        return array._replace(shape=shape)
     return MemoryRef(array.va, shape, array.dtype, _one_row(array.strides, array.shape))
 
 
@@ -147,7 +148,7 @@ def check_step(name: str, given: Sequence[Input]) -> None:
 
 def step_array(name: str, array: Stream, form: Form) -> StreamOperand:
     """The operand of ``bias``, as a vector along the last axis, or of ``add``, as a matrix like the result."""
-    assert isinstance(array, TcmArray | MemoryRef)
+    assert isinstance(array, Operand | MemoryRef)
     known = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
     if array.dtype not in known:
         names = ", ".join(dict.fromkeys(item.name for item in known))
@@ -165,7 +166,7 @@ def as_vector(array: StreamOperand) -> StreamOperand:
     if len(array.shape) == 1:
         return array
     shape = array.shape[1:]
-    if isinstance(array, TcmArray):
-        return TcmArray(array.address, shape, array.dtype)
+    if isinstance(array, Operand):
+        return array._replace(shape=shape)
     strides = array.strides
     return MemoryRef(array.va, shape, array.dtype, None if strides is None else strides[1:])

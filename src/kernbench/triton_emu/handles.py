@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
-from kernbench.messages.commands import TcmArray
+from kernbench.messages.operands import Operand
 from kernbench.triton_emu.scratch import Buffer
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_error
@@ -41,21 +41,22 @@ class Handle:
 
     # NumPy scalars and arrays leave an operation with a handle to the handle.
     __array_ufunc__ = None
-    __slots__ = ("array", "buffer", "owner", "physical", "space")
+    __slots__ = ("array", "buffer", "owner", "physical")
 
-    def __init__(
-        self, owner: Language, array: TcmArray, buffer: Buffer, space: str = "tcm", physical: bool = True
-    ) -> None:
+    def __init__(self, owner: Language, array: Operand, buffer: Buffer, physical: bool = True) -> None:
         self.owner = owner
+        # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
         self.array = array
         self.buffer = buffer
-        # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
-        self.space = space
         self.physical = physical
 
     def __del__(self) -> None:
-        buffer = self.buffer
-        buffer.lifetimes.drop(buffer)
+        self.buffer.drop()
+
+    @property
+    def space(self) -> str:
+        """The memory that it lies in: tcm, hbm or sram."""
+        return self.array.space
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import NamedTuple
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
-from kernbench.messages.commands import AwaitSpace, Issue, LoadCommand, MathCommand, PeCommand, TcmArray
+from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand
+from kernbench.messages.operands import Operand
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
@@ -21,30 +21,60 @@ from kernbench.triton_emu.scratch import Buffer, Lifetimes, Scratch
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import call_line, call_place, kernel_error
 
+_KEPT_ARRAYS = 64
 
-class _Room(NamedTuple):
-    """What a call last needed: so many bytes for an array."""
 
-    shape: Shape
-    dtype: DType
-    nbytes: int
-    label: str
+class _Room:
+    """What a call of the kernel last needed: so many bytes of ``owner`` for an array, which it has had at addresses."""
+
+    __slots__ = ("_arrays", "_owner", "dtype", "label", "nbytes", "shape")
+
+    def __init__(self, owner: tuple[int, int, int], shape: Shape, dtype: DType, label: str) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = math.prod(shape) * dtype.itemsize
+        self.label = label
+        self._owner = owner
+        self._arrays: dict[int, Operand] = {}
+
+    def at(self, address: int) -> Operand:
+        """The array when it lies at ``address``."""
+        found = self._arrays.get(address)
+        if found is None:
+            if len(self._arrays) == _KEPT_ARRAYS:
+                self._arrays.clear()
+            found = Operand("tcm", self._owner, address, self.nbytes, self.shape, self.dtype)
+            self._arrays[address] = found
+        return found
 
 
 class Issuer(Language):
     """What every group of ``tl`` calls is built on; its surface is for the PE that runs the kernel."""
 
-    __slots__ = ("_check", "_file", "_lifetimes", "_next_serial", "_request", "_rooms", "_runner", "_scratch", "_site")
+    __slots__ = (
+        "_coord",
+        "_file",
+        "_lifetimes",
+        "_messages",
+        "_next_serial",
+        "_request",
+        "_rooms",
+        "_runner",
+        "_scratch",
+        "_site",
+    )
 
     def __init__(self, site: KernelSite, scratch: Scratch, runner: KernelRunner) -> None:
         self._site = site
         self._scratch = scratch
         self._runner = runner
-        self._check = runner.check
+        self._coord = (site.sip, site.cube, site.pe)
         self._request = runner.request
         self._lifetimes = Lifetimes()
         self._next_serial = 0
         self._file = site.file
+        # The array last received at each address.
+        self._messages: dict[int, Operand] = {}
         # What scratch calls the result of a call in a line, and its size: the same for every turn of a loop.
         self._rooms: dict[tuple[int, str], _Room] = {}
 
@@ -67,16 +97,17 @@ class Issuer(Language):
 
         ``above``: how many frames further up the kernel is, if it makes the call itself.
         """
-        self._check()
+        if not self._runner.inside:
+            self._runner.check()
         frame = sys._getframe(above)  # noqa: SLF001 - as in ``call_line``, for whom most calls need not look further
         return frame.f_lineno if frame.f_code.co_filename == self._file else call_line(self._file)
 
     def _own(self, x: object) -> Handle:
         """``x`` as a handle in TCM that this kernel may use."""
-        if isinstance(x, Handle) and x.owner is self and x.space == "tcm":
+        if isinstance(x, Handle) and x.owner is self and x.array.space == "tcm":
             return x
         handle = self._check_owner(x)
-        if handle.space != "tcm":
+        if handle.array.space != "tcm":
             self._bring_in(handle)
         return handle
 
@@ -94,37 +125,39 @@ class Issuer(Language):
     def _bring_in(self, x: Handle) -> None:
         """Read a message that lies in HBM or SRAM into scratch: from then on the handle is that, and its slot free."""
         line = self._line()
-        buffer = self._room("message", x.shape, x.dtype, line)
+        room = self._room("message", x.shape, x.dtype, line)
+        buffer = Buffer(self._alloc(room, line), self._scratch, self._lifetimes)
         serial, after = self._ordered((x,))
         there, source = x.array, x.buffer
-        here = TcmArray(buffer.address, x.shape, x.dtype)
-        x.array, x.buffer, x.space = here, buffer, "tcm"
+        here = room.at(buffer.address)
+        x.array, x.buffer = here, buffer
         buffer.producer = serial
         self._lifetimes.began(serial, (source, buffer))
         self._request(
-            Issue(LoadCommand(serial=serial, line=line, after=after, dst=here, va=there.address, physical=x.physical))
+            LoadCommand(serial=serial, line=line, after=after, dst=here, va=there.address, physical=x.physical)
         )
         source.drop()
 
     def _fresh(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
         """A handle for the result of the call ``what``; waits for memory that commands under way will give back."""
-        buffer = self._room(what, shape, dtype, line)
-        return Handle(self, TcmArray(buffer.address, shape, dtype), buffer)
-
-    def _room(self, what: str, shape: Shape, dtype: DType, line: int) -> Buffer:
-        """Scratch for the result of the call ``what``."""
         room = self._rooms.get((line, what))
         if room is None or room.shape != shape or room.dtype is not dtype:
-            label = f"{what} {shape} {dtype.name} at line {line}"
-            room = self._rooms[line, what] = _Room(shape, dtype, math.prod(shape) * dtype.itemsize, label)
-        scratch = self._scratch
+            room = self._room(what, shape, dtype, line)
+        address = self._alloc(room, line)
+        return Handle(self, room.at(address), Buffer(address, self._scratch, self._lifetimes))
+
+    def _room(self, what: str, shape: Shape, dtype: DType, line: int) -> _Room:
+        """What the result of the call ``what`` needs."""
+        room = self._rooms[line, what] = _Room(self._coord, shape, dtype, f"{what} {shape} {dtype.name} at line {line}")
+        return room
+
+    def _alloc(self, room: _Room, line: int) -> int:
+        """The address of scratch for ``room``."""
         try:
-            address = scratch.alloc(room.nbytes, room.label)
+            address = self._scratch.alloc(room.nbytes, room.label)
         except AllocationError:
             address = -1
-        if address < 0:
-            address = self._alloc_later(room.nbytes, room.label, line)
-        return self._lifetimes.hold(address, scratch)
+        return address if address >= 0 else self._alloc_later(room.nbytes, room.label, line)
 
     def _alloc_later(self, nbytes: int, label: str, line: int) -> int:
         """Wait until enough has come back; AllocationError when nothing is about to."""
@@ -171,7 +204,7 @@ class Issuer(Language):
         command = MathCommand(serial, line, after, name, (left, right), result.array, PLAIN)
         made.producer = serial
         self._lifetimes.began(serial, (one, other, made))
-        self._request(Issue(command))
+        self._request(command)
         return result
 
     def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
@@ -180,7 +213,7 @@ class Issuer(Language):
             result.buffer.producer = command.serial
             buffers.append(result.buffer)
         self._lifetimes.began(command.serial, tuple(buffers))
-        self._request(Issue(command))
+        self._request(command)
 
     def _compute(
         self,

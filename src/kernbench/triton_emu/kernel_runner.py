@@ -15,15 +15,17 @@ from kernbench.triton_emu.source import kernel_error, traceback_of_kernel
 class KernelRunner:
     """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
 
-    Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other.
+    Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other. ``inside``: it
+    runs now.
     """
 
-    __slots__ = ("_begun", "_closing", "_greenlet")
+    __slots__ = ("_begun", "_closing", "_greenlet", "inside")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         self._greenlet = greenlet(partial(function, *args, **kwargs))
         self._closing = False
         self._begun = False
+        self.inside = False
 
     def resume(self, answer: object = None) -> KernelRequest | None:
         """Run the kernel until its next request; None: it has returned. ``answer`` is that to its last request.
@@ -35,6 +37,7 @@ class KernelRunner:
         current = getcurrent()
         if kernel.parent is not current:
             kernel.parent = current
+        self.inside = True
         try:
             if self._begun:
                 request: KernelRequest = kernel.switch(answer)
@@ -44,6 +47,8 @@ class KernelRunner:
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
             raise
+        finally:
+            self.inside = False
         # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
         return None if kernel.dead else request
 
@@ -52,41 +57,43 @@ class KernelRunner:
         kernel = self._greenlet
         if kernel.dead:
             return None
-        self._begun = True
+        self._begun = self.inside = True
         kernel.parent = getcurrent()
         try:
             request: KernelRequest = kernel.throw(error)
         except Exception as failure:
             failure.__traceback__ = traceback_of_kernel(failure.__traceback__)
             raise
+        finally:
+            self.inside = False
         return None if kernel.dead else request
 
     def close(self) -> None:
         """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
         if self._greenlet.dead:
             return
-        self._closing = True
+        self._closing = self.inside = True
         self._greenlet.parent = getcurrent()
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
+        self.inside = False
 
     def request(self, request: KernelRequest) -> object:
         """From inside the kernel: hand ``request`` over, stop until resumed, return the answer.
 
         KernelError from anywhere else.
         """
-        kernel = self._greenlet
-        if getcurrent() is not kernel:
+        if not self.inside:
             self.check()
         if self._closing:
             raise GreenletExit
-        parent = kernel.parent
+        parent = self._greenlet.parent
         assert parent is not None
         return parent.switch(request)
 
     def check(self) -> None:
         """KernelError unless the caller runs inside the kernel."""
-        if getcurrent() is self._greenlet:
+        if self.inside:
             return
         if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")

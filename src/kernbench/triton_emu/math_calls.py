@@ -39,7 +39,7 @@ class ElementwiseCalls(Issuer):
         line = self._line(3)
         if isinstance(a, Handle) and isinstance(b, Handle) and a.owner is self and b.owner is self:
             x, y = a.array, b.array
-            if a.space == b.space == "tcm" and x.shape == y.shape and x.dtype is y.dtype:
+            if x.space == y.space == "tcm" and x.shape == y.shape and x.dtype is y.dtype:
                 return self._combine(line, name, a, b, I8 if ELEMENTWISE[name].kind == "compare" else x.dtype)
         return self._elementwise(line, name, (a, b))
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import (
     AwaitCommand,
     MathCommand,
-    PostReceive,
     Receive,
     RecvCommand,
-    Send,
     SendCommand,
     StoreCommand,
-    TcmArray,
 )
+from kernbench.messages.operands import Operand
 from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.memory_calls import MemoryCalls
 from kernbench.triton_emu.refs import Ref
+from kernbench.triton_emu.scratch import Buffer
 from kernbench.triton_emu.slots import Slot
 from kernbench.triton_emu.source import kernel_error
 
@@ -64,7 +64,7 @@ class QueueCalls(MemoryCalls):
         after = (buffer.producer,) if buffer.producer >= 0 else ()
         command = SendCommand(serial, line, after, direction, source.array)
         self._lifetimes.began(serial, (buffer,))
-        self._request(Send(command))
+        self._request(command)
 
     def recv(
         self,
@@ -82,10 +82,9 @@ class QueueCalls(MemoryCalls):
         line = self._line()
         extent, item = _message(shape, dtype)
         direction = dir if dir is None or type(dir) is str else _direction(dir)
-        slot = self._request(Receive(direction, prod(extent) * item.itemsize, line))
-        assert isinstance(slot, Slot)
-        _, place, address, ring, _ = slot
-        handle = Handle(self, TcmArray(address, extent, item), self._lifetimes.hold(address, ring), place)
+        nbytes = prod(extent) * item.itemsize
+        slot: Any = self._request(Receive(direction, nbytes, line))
+        handle = self._in_slot(slot, nbytes, extent, item)
         if dst_addr is None and dst_space is None:
             return handle
         return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
@@ -97,9 +96,8 @@ class QueueCalls(MemoryCalls):
         serial, after = self._ordered(())
         nbytes = prod(extent) * item.itemsize
         command = RecvCommand(serial=serial, line=line, after=after, direction=_direction(dir), nbytes=nbytes)
-        slot = self._request(PostReceive(command))
-        assert isinstance(slot, Slot)
-        handle = self._in_slot(slot, extent, item)
+        slot: Any = self._request(command)
+        handle = self._in_slot(slot, nbytes, extent, item)
         if slot.pending:
             handle.buffer.producer = serial
             self._lifetimes.began(serial, (handle.buffer,))
@@ -113,19 +111,23 @@ class QueueCalls(MemoryCalls):
             self._request(AwaitCommand(handle.buffer.producer, line))
         return handle
 
-    def _in_slot(self, slot: Slot, shape: Shape, item: DType) -> Handle:
-        buffer = self._lifetimes.hold(slot.address, slot.ring)
-        return Handle(self, TcmArray(slot.address, shape, item), buffer, slot.space)
+    def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
+        _, space, owner, address, ring, _ = slot
+        array = self._messages.get(address)
+        if array is None or array.shape != shape or array.dtype is not item:
+            array = self._messages[address] = Operand(space, owner, address, nbytes, shape, item)
+        return Handle(self, array, Buffer(address, ring, self._lifetimes))
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
         """What lies at an address that the kernel names."""
-        here = TcmArray(pointer(address), shape, item)
+        here = Operand(space, self._coord, pointer(address), prod(shape) * item.itemsize, shape, item)
         own = self._site.tcm
         if space == "tcm" and own is not None and not own.start <= here.address <= own.stop - here.nbytes:
             raise kernel_error(
                 f"{here.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
             )
-        return Handle(self, here, self._lifetimes.hold(here.address, _NOBODY), space, physical=space != "hbm")
+        buffer = Buffer(here.address, _NOBODY, self._lifetimes)
+        return Handle(self, here, buffer, physical=space != "hbm")
 
     def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
         """A copy of ``message``, whose slot is given back once it is made."""

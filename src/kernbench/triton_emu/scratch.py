@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -28,45 +27,49 @@ class Scratch(Home, Protocol):
         """Label and bytes of everything that is allocated."""
 
 
-@dataclass(slots=True, eq=False)
 class Buffer:
-    """The bytes of one handle: how many commands under way use them, and which of those writes them (-1: none)."""
+    """The bytes of one handle: how many commands under way use them, and which of those writes them (-1: none).
 
-    address: int
-    home: Home
-    lifetimes: Lifetimes
-    uses: int = 0
-    producer: int = -1
-    dropped: bool = False
+    ``dropped``: its handle is gone, so nobody can give it to another command.
+    """
+
+    __slots__ = ("address", "dropped", "home", "lifetimes", "producer", "uses")
+
+    def __init__(self, address: int, home: Home, lifetimes: Lifetimes) -> None:
+        self.address = address
+        self.home = home
+        self.lifetimes = lifetimes
+        self.uses = 0
+        self.producer = -1
+        self.dropped = False
+        lifetimes.live[self] = None
 
     def drop(self) -> None:
-        """Its handle is gone: nobody can give it to another command."""
-        self.lifetimes.drop(self)
+        """Its handle is gone."""
+        if self.dropped:
+            return
+        self.dropped = True
+        lifetimes = self.lifetimes
+        if self.uses:
+            lifetimes.releasing += 1
+        else:
+            del lifetimes.live[self]
+            self.home.free(self.address)
 
 
 class Lifetimes:
     """Gives a buffer back once its handle is dropped and every command that reads or writes it is done.
 
-    So whoever gets the bytes next meets neither a read that is late nor a write that is.
+    So whoever gets the bytes next meets neither a read that is late nor a write that is. ``live``: buffers that have
+    not gone back; ``releasing``: how many of them do as soon as commands under way are done.
     """
 
-    __slots__ = ("_live", "_releasing", "_under_way")
+    __slots__ = ("_under_way", "live", "releasing")
 
     def __init__(self) -> None:
-        self._live: dict[Buffer, None] = {}
+        self.live: dict[Buffer, None] = {}
+        self.releasing = 0
         self._under_way: dict[int, tuple[Buffer, ...]] = {}
-        self._releasing = 0
-
-    @property
-    def releasing(self) -> int:
-        """Buffers that go back as soon as commands under way are done."""
-        return self._releasing
-
-    def hold(self, address: int, home: Home) -> Buffer:
-        """The buffer of a new handle at ``address``, which goes back to ``home``."""
-        buffer = Buffer(address, home, self)
-        self._live[buffer] = None
-        return buffer
 
     def began(self, serial: int, buffers: tuple[Buffer, ...]) -> None:
         """The command ``serial`` is under way and uses ``buffers``, one of them maybe several times."""
@@ -81,24 +84,11 @@ class Lifetimes:
             if buffer.producer == serial:
                 buffer.producer = -1
             if buffer.dropped and not buffer.uses:
-                self._releasing -= 1
-                self._release(buffer)
-
-    def drop(self, buffer: Buffer) -> None:
-        """The handle of ``buffer`` is gone."""
-        if buffer.dropped:
-            return
-        buffer.dropped = True
-        if buffer.uses:
-            self._releasing += 1
-        else:
-            self._release(buffer)
+                self.releasing -= 1
+                del self.live[buffer]
+                buffer.home.free(buffer.address)
 
     def finish(self) -> None:
         """The kernel is over and has no handles: everything goes back, what commands still use when they are done."""
-        for buffer in tuple(self._live):
-            self.drop(buffer)
-
-    def _release(self, buffer: Buffer) -> None:
-        del self._live[buffer]
-        buffer.home.free(buffer.address)
+        for buffer in tuple(self.live):
+            buffer.drop()

@@ -8,7 +8,7 @@ from kernbench.triton_emu.scratch import Home
 
 
 class Slot(NamedTuple):
-    """What a kernel gets for a receive: the message of queue ``direction`` at physical address ``address``.
+    """What a kernel gets for a receive: the message of queue ``direction``, at physical ``address`` of ``owner``.
 
     ``ring`` takes the slot back (``free(address)``) when the kernel has done with it; ``pending``: the message is yet
     to come.
@@ -16,6 +16,7 @@ class Slot(NamedTuple):
 
     direction: str
     space: Literal["tcm", "hbm", "sram"]
+    owner: tuple[int, ...]
     address: int
     ring: Home
     pending: bool = False

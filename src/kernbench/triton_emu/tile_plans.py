@@ -13,8 +13,8 @@ from kernbench.messages.commands import (
     MathComposite,
     MemoryRef,
     StreamOperand,
-    TcmArray,
 )
+from kernbench.messages.operands import Operand
 
 TileSizes: TypeAlias = tuple[int, int, int]
 """(m, k, n)"""
@@ -113,7 +113,7 @@ def math_tiles(command: MathComposite, sizes: TileSizes) -> Iterator[Tile]:
     """The tiles of an elementwise composite, row by row."""
     tm, _, tn = sizes
     m, n = command.out.shape
-    arrays = [x for x in command.inputs if isinstance(x, TcmArray | MemoryRef)]
+    arrays = [x for x in command.inputs if isinstance(x, Operand | MemoryRef)]
     for i in range(-(-m // tm)):
         for j in range(-(-n // tn)):
             place = (i * tm, j * tn), (min(tm, m - i * tm), min(tn, n - j * tn))
@@ -157,7 +157,7 @@ def _epilogue_operands(
     fetched = 0
     for number, step in enumerate(steps):
         operand = step.operand
-        if not isinstance(operand, TcmArray | MemoryRef):
+        if not isinstance(operand, Operand | MemoryRef):
             continue
         vector = len(operand.shape) == 1
         row_vector = not vector and operand.shape[0] == 1 and step.name == "bias"
@@ -176,7 +176,7 @@ def _epilogue_math(steps: tuple[EpilogueStep, ...], out: MemoryRef, elements: in
         elements
         * max(
             out.dtype.itemsize,
-            step.operand.dtype.itemsize if isinstance(step.operand, TcmArray | MemoryRef) else 0,
+            step.operand.dtype.itemsize if isinstance(step.operand, Operand | MemoryRef) else 0,
         )
         for step in steps
     )

@@ -1,0 +1,35 @@
+"""Where the array that a command works on lies."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from kernbench.common.dtypes import DType
+
+
+class Operand(NamedTuple):
+    """Where an array lies in memory. Immutable; a tuple, because one is made for every operand of every command.
+
+    ``space``: hbm, sram, tcm; ``owner``: coordinates (sip, cube) or (sip, cube, pe); ``address``: physical, of the
+    first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the
+    (address, nbytes) ranges, in order, that the array's bytes lie in when they are not one range: a byte at offset x
+    from the first element is byte x of all segments put together. ``valid``: how many elements per axis are in memory;
+    outside them a read gives ``other`` and a write does nothing.
+    """
+
+    space: str
+    owner: tuple[int, ...]
+    address: int
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: DType
+    strides: tuple[int, ...] | None = None
+    segments: tuple[tuple[int, int], ...] = ()
+    valid: tuple[int, ...] | None = None
+    other: float = 0
+
+
+def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: DType) -> Operand:
+    """A row-major array in the TCM of the PE ``owner``."""
+    return Operand("tcm", owner, address, prod(shape) * dtype.itemsize, shape, dtype)
