@@ -74,7 +74,7 @@ def test_a_run_can_be_taken_in_portions() -> None:
 def test_a_reserved_place_is_kept_in_the_order_of_its_instant() -> None:
     clock, log = Clock(), []
     clock.call_at(5, log.append, "before")
-    place = clock.reserve()
+    place = clock.reserve(5)
     clock.call_at(5, log.append, "behind")
     clock.call_at(3, lambda _: clock.at_place(5, place, Call(log.append, "in between")))
     clock.advance()
@@ -88,7 +88,7 @@ def test_what_is_no_event_has_come_once_its_place_is_passed() -> None:
         seen.append((name, clock.has_come(5, place)))
 
     clock.call_at(5, look, "before")
-    place = clock.reserve()
+    place = clock.reserve(5)
     for when, name in ((4, "earlier"), (5, "behind"), (6, "later")):
         clock.call_at(when, look, name)
     clock.advance()
@@ -97,7 +97,7 @@ def test_what_is_no_event_has_come_once_its_place_is_passed() -> None:
 
 def test_time_goes_on_until_what_is_no_event() -> None:
     clock = Clock()
-    clock.lapse(7)
+    clock.reserve(7)
     assert clock.next_time() == 7
     clock.advance(3)
     assert (clock.time, clock.next_time()) == (3, 7)

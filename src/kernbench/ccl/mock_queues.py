@@ -22,7 +22,9 @@ class _Ring:
 
     def free(self, addr: int, /) -> None:
         """Give the slot at ``addr`` back, and its sender a credit."""
-        if self.pair.release(self.pair.held_at(addr)):
+        before = self.pair.my_tail
+        self.pair.release(addr)
+        if self.pair.my_tail > before:
             self.credit(self.pair)
 
 

@@ -42,8 +42,8 @@ from kernbench.triton_emu.source import kernel_source
 
 Places: TypeAlias = tuple[tuple[Segment, ...], tuple[Target, ...]]
 """The physical ranges of a descriptor, and the accesses that they make"""
-Claim: TypeAlias = tuple[Lane, int, int]
-"""A queue, the number of a message in it, and the address of the peer's slot that it goes to"""
+Claim: TypeAlias = tuple[Lane, tuple[int, int]]
+"""A queue, and the peer's slot that a message goes to: its number and its address"""
 What: TypeAlias = Moved | Streamed | Queued | PeCommand
 
 
@@ -166,14 +166,14 @@ class KernelExecution:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
-    def issue_send(self, command: SendCommand, claim: Claim) -> None:
-        """Enter a message that has a slot."""
+    def issue_send(self, command: SendCommand, lane: Lane, slot: tuple[int, int]) -> None:
+        """Enter a message that goes to ``slot`` of the peer."""
         if self._hooks.issued.listeners:
             self._tell_issued(command)
         if self.board.issue(command):
-            self._start_send(command, claim)
+            self._start_send(command, (lane, slot))
         else:
-            self._plans[command.serial] = claim
+            self._plans[command.serial] = (lane, slot)
 
     def _tell_issued(self, command: PeCommand) -> None:
         self._hooks.issued.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
@@ -266,7 +266,9 @@ class KernelExecution:
         if math is None:
             math = self._math = self.parts.math
             self._math_id = math.node.id
-        math.submit(self.machine.next_op(), command, self._math_begun, self._math_ended)
+        machine = self.machine
+        machine.n_ops += 1
+        math.submit(machine.n_ops, command, self._math_begun, self._math_ended)
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> None:
         command: MathCommand = operation.work
@@ -283,13 +285,15 @@ class KernelExecution:
         self._done(operation.work)
 
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
-        op = self.machine.next_op()
-        lane, sequence, pa = claim
+        machine, now = self.machine, self.clock.time
+        op = machine.n_ops = machine.n_ops + 1
+        lane, (sequence, pa) = claim
         place, sender = lane.place(pa, command.src), lane.sender
-        record = self._recorder.message(sender, command, place.slot, self.clock.time, self._name, self._request_id)
+        launch = (self._name, self._request_id)
+        record = self._recorder.message(sender, lane.name, command, place.slot, now, *launch)
         if self._hooks.op_started.listeners:
             queued = Queued(command, pa, lane.pair.peer.pe, sequence)
-            self._tell_started(op, sender, queued, 0, 1, self.clock.time)
+            self._tell_started(op, sender, queued, 0, 1, now)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
         lane.send(Posting(op, place, sequence, lane, record, command, self._done))
 

@@ -90,7 +90,6 @@ class PeDma(Component):
         )
         self._channel_of: dict[int, DmaChannel] = {}
         self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
-        self._queues: QueuePart | None = None
 
     def start(
         self,
@@ -113,9 +112,9 @@ class PeDma(Component):
         channel.start(op, reading, targets, begun, over)
 
     def _arrived(self, message: QueueData) -> None:
-        if self._queues is None:
-            self._queues = self.machine.part(self._ipcq_id, QueuePart)
-        self._queues.arrived(message)
+        # Found when the first message comes; the others go to it straight away.
+        arrived = self._responder.arrived = self.machine.part(self._ipcq_id, QueuePart).arrived
+        arrived(message)
 
     def check_reach(self, nodes: Iterable[str]) -> None:
         """UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""

@@ -38,6 +38,7 @@ class PeIpcq(QueuePart):
         self._lanes: dict[str, Lane] = {}
         self._by_ring: list[tuple[int, Lane]] = []  # those that receive, by where their rings begin
         self._starts: list[int] = []
+        self._lane_of_slot: dict[int, Lane] = {}  # as far as messages have come
         self._by_peer_ring: dict[int, Lane] = {}
         self._carried: dict[str, Carried] = {}
         self._any: tuple[int, int, Got] | None = None
@@ -107,6 +108,7 @@ class PeIpcq(QueuePart):
         receiving = [(lane.pair.my_rx_base_pa, lane) for lane in lanes if lane.pair.my_rx_base_pa is not None]
         self._by_ring = sorted(receiving, key=lambda ring: ring[0])
         self._starts = [start for start, _ in self._by_ring]
+        self._lane_of_slot = {}
         self._by_peer_ring = {
             lane.pair.peer.rx_base_pa: lane for lane in reversed(lanes) if lane.pair.peer.rx_base_pa is not None
         }
@@ -202,19 +204,21 @@ class PeIpcq(QueuePart):
 
     def take_in(self, message: Posting) -> None:
         """A message is decoded: it may be received."""
-        lane, access, sequence = self._lane_at(message), message.access, message.sequence
+        access, sequence, clock = message.access, message.sequence, self.clock
+        now = clock.time
+        lane = self._lane_of_slot.get(access.pa) or self._lane_at(message)
         pair = lane.pair
         pair.arrive(sequence, access.pa, access.row_bytes)
-        message.record.t_end_ps = self.clock.time
+        message.record.t_end_ps = now
         hooks = self.machine.hooks
         if hooks.op_ended.listeners:
-            hooks.op_ended.emit(OpEnded(message.op, self.clock.time))
+            hooks.op_ended.emit(OpEnded(message.op, now))
         if hooks.queue.listeners:
             self.tell("arrive", pair, access.row_bytes, sequence)
         posted = lane.posted
         while posted and posted[0].sequence < pair.peer_head_cache:
             receive = posted.popleft()
-            if receive.effective(self.clock):
+            if receive.due_ps < now or clock.has_come(receive.due_ps, receive.place):
                 receive.got(self._slot(lane, receive.sequence, receive.nbytes, told=receive.posted))
             else:
                 receive.got(None)
@@ -230,6 +234,7 @@ class PeIpcq(QueuePart):
         if found >= 0:
             base, lane = self._by_ring[found]
             if pa < base + lane.pair.nbytes:
+                self._lane_of_slot[pa] = lane
                 return lane
         raise IpcqError(
             f"{self.node.id}: a message of {pe_part(*message.sender, 'pe_ipcq')} arrived at {pa:#x}, "
@@ -271,8 +276,7 @@ class PeIpcq(QueuePart):
         if lane is None or lane.pair.ready or lane.pair.my_rx_base_pa is None or receive.nbytes > lane.pair.slot_size:
             return False
         receive.sequence = lane.pair.take()
-        receive.due_ps, receive.place = due_ps, self.clock.reserve()
-        self.clock.lapse(due_ps)
+        receive.due_ps, receive.place = due_ps, self.clock.reserve(due_ps)
         lane.posted.append(receive)
         return True
 

@@ -30,7 +30,14 @@ class MathOperation(Token):
         done: Callable[[Any], None],
         begun: Callable[[Any, int], None],
     ) -> None:
-        super().__init__(command, route, times, done, begun)
+        self.work = command
+        self.route = route
+        self.times = times
+        self.retired = done
+        self.begun = begun
+        self.ready = False
+        self.to_pass = len(route)
+        self.to_spend = len(times)
         self.op = op
         self.record: OpRecord | None = None
 
@@ -63,7 +70,7 @@ class PeMath(Component):
         dst = command.dst
         widest = dst.nbytes
         for x in command.inputs:
-            if isinstance(x, Operand) and (x.shape != dst.shape or x.dtype is not dst.dtype) and x.nbytes > widest:
+            if x.__class__ is Operand and x.nbytes > widest:
                 widest = x.nbytes
         times = self._times.get(widest) or self._times.setdefault(widest, (self.operation_ps(widest),))
         self.unit.enter(MathOperation(op, command, self._route, times, done, begun))

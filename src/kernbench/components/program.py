@@ -137,20 +137,18 @@ class KernelProgram:
         except KernelError as fault:
             self.fail(fault)
             return
-        if lane.pair.full:
+        pair = lane.pair
+        if pair.full:
             lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
-        else:
-            self._claim(command, lane)
+            return
+        self.run.issue_send(command, lane, pair.claim())
+        self.go_on()
 
     def _slot_free(self, command: SendCommand, lane: Lane, since: int) -> None:
         self._waited("send", command.direction, lane.pair.my_head, command.line, since)
         if not self._returned:
-            self._claim(command, lane)
-
-    def _claim(self, command: SendCommand, lane: Lane) -> None:
-        sequence, pa = lane.pair.claim()
-        self.run.issue_send(command, (lane, sequence, pa))
-        self.go_on()
+            self.run.issue_send(command, lane, lane.pair.claim())
+            self.go_on()
 
     def _await_message(self, request: Any) -> bool:
         """Wait for a message that is not there when the kernel asks: no event but its arrival. False: it is there."""

@@ -115,6 +115,7 @@ class Lane:
         "_blocked",
         "_carried",
         "_ipcq",
+        "_mate",
         "_memory",
         "_places",
         "_queue",
@@ -124,6 +125,7 @@ class Lane:
         "coord",
         "credit_ps",
         "installed",
+        "name",
         "pair",
         "peer",
         "peer_pe",
@@ -140,12 +142,14 @@ class Lane:
         self.coord = ipcq.coord
         self.peer_pe = pair.peer.pe
         self.sender = ipcq.node.id
+        self.name = f"send {pair.direction}"
         self.requester = ipcq.dma.node.id
         self.peer: PeIpcq | None = None
         self.credit_ps = 0
         self.target: Component | None = None  # what the peer's ring lies in, once something has been sent there
         self._ipcq = ipcq
         self._queue = ipcq.dma.queue
+        self._mate: Lane | None = None
         self._carried: Carried | None = None
         self._places: dict[int, SlotPlace] = {}
         self._slots: dict[int, Slot] = {}
@@ -222,14 +226,16 @@ class Lane:
             return
         ipcq, pair = self._ipcq, self.pair
         clock = ipcq.clock
-        sequence = pair.held_at(addr)
+        before = pair.my_tail
+        sequence = pair.release(addr)
         credited: int | None = None
-        if pair.release(sequence):
-            peer = self.peer or self.connect()
-            assert pair.my_rx_base_pa is not None
+        if pair.my_tail > before:
+            mate = self._mate
+            if mate is None or not mate.installed:
+                mate = self._find_mate()
             credited = clock.time + self.credit_ps
             ipcq.credits_back_ps = max(ipcq.credits_back_ps, credited)
-            peer.lane_into(pair.my_rx_base_pa).credit(credited, pair.my_tail)
+            mate.credit(credited, pair.my_tail)
         hook = ipcq.machine.slot_released
         if hook.listeners:
             there = pair.peer
@@ -237,11 +243,16 @@ class Lane:
                 SlotReleased(ipcq.coord, pair.direction, sequence, clock.time, there.pe, there.direction, credited)
             )
 
+    def _find_mate(self) -> Lane:
+        """The queue of the peer whose messages come here: a credit goes by the address of the ring."""
+        peer = self.peer or self.connect()
+        assert self.pair.my_rx_base_pa is not None
+        mate = self._mate = peer.lane_into(self.pair.my_rx_base_pa)
+        return mate
+
     def credit(self, when: int, tail: int) -> None:
         """At ``when`` it will be known here that the peer has released all messages before ``tail``."""
-        clock = self._ipcq.clock
-        self.pair.credits.append((when, clock.reserve(), tail))
-        clock.lapse(when)
+        self.pair.credits.append((when, self._ipcq.clock.reserve(when), tail))
         if self._blocked is not None:
             self._wake_with_next()
 

@@ -45,7 +45,7 @@ class Responder:
         self.access_ps = access_ps
         self.read_ps = read_ps
         self.write_ps = write_ps
-        self._arrived = arrived or self._announce
+        self.arrived = arrived or self._announce
         self._free_ports: list[Port] = []
         self._n_ports = 0
 
@@ -105,7 +105,7 @@ class Responder:
             self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
         if isinstance(message, QueueData):
             message.committed(self.clock.time)
-            self._arrived(message)
+            self.arrived(message)
             return
         self.machine.recorder.committed(message.op, self.clock.time)
         ack = WriteAck(op=message.op, part=message.part)

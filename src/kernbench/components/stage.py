@@ -87,6 +87,10 @@ class Stage:
         else:
             token.retired(token)
         self.free += 1
+        self.settle()
+
+    def settle(self) -> None:
+        """A slot has come free, and this stage with it."""
         if self.blocked and self.free > 0:
             self.blocked.popleft().try_start()
         if self.waiting:
@@ -142,7 +146,14 @@ class StageUnit(Stage):
         self._current = None
         if self.ended is not None:
             self.ended(token, self._start, self._clock.time)
-        self.pass_on(token)
+        if token.to_pass > 1 or self.blocked or self.waiting:
+            self.pass_on(token)
+            return
+        token.to_pass = 0
+        token.retired(token)
+        self.free += 1
+        if self.blocked or self.waiting:
+            self.settle()
 
 
 class OverlappingStage(Stage):

@@ -70,11 +70,6 @@ class SendCommand(Command):
     direction: str
     src: Operand
 
-    @property
-    def name(self) -> str:
-        """What records call it."""
-        return f"send {self.direction}"
-
 
 @value
 class RecvCommand(Command):

@@ -33,7 +33,7 @@ class Clock(Environment):
 
     What would happen at a time that is known, and that nobody may have to be woken for, need be no event: its place in
     the order of things is taken with ``reserve`` when it is caused, ``has_come`` says later whether it has happened,
-    ``at_place`` makes an event of it after all, and ``lapse`` lets the time get that far although nothing fires.
+    and ``at_place`` makes an event of it after all.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,12 @@ class Clock(Environment):
         """Call ``function(argument)`` at ``when`` ps, among the programs of that instant."""
         heappush(self._queue, (when, RANK_PROGRAM, next(self._eid), Call(function, argument)))  # type: ignore[misc]
 
-    def reserve(self) -> int:
-        """A place in the order of programs, behind all that have asked for one until now."""
+    def reserve(self, when: int) -> int:
+        """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
+
+        Time goes on until then at least, even if nothing fires any more.
+        """
+        self._lapse_ps = max(self._lapse_ps, when)
         return next(self._eid)
 
     def at_place(self, when: int, place: int, occurrence: Occurrence) -> None:
@@ -63,10 +67,6 @@ class Clock(Environment):
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
         return when < self.time or (when == self.time and place < self._place)
-
-    def lapse(self, when: int) -> None:
-        """Time goes on until ``when`` at least, even if nothing fires any more."""
-        self._lapse_ps = max(self._lapse_ps, when)
 
     def next_time(self) -> int:
         """Time in ps of the next event, or up to which time goes on without; NEVER when nothing can happen."""

@@ -48,7 +48,7 @@ class Machine:
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
-        self._n_ops = 0
+        self.n_ops = 0
 
     def component(self, node_id: str) -> Component:
         """The component at ``node_id``. UnknownNameError when the machine has no such part."""
@@ -75,8 +75,8 @@ class Machine:
 
     def next_op(self) -> int:
         """A number for a new operation."""
-        self._n_ops += 1
-        return self._n_ops
+        self.n_ops += 1
+        return self.n_ops
 
     def begin_op(self, event: OpStarted) -> None:
         """Log an operation that begins, and tell who listens."""
@@ -130,9 +130,11 @@ class Machine:
     def post(self, port: Port, route: Route, message: QueueData, delivered: Callable[[Transfer], None]) -> None:
         """Send a message from ``port`` along ``route`` now; ``delivered(transfer)``, whose ``arg`` is the message, when
         the last byte is there: it hands the message over."""
+        if not self.hooks.sent.listeners:
+            self.network.post(port, route, message.access.row_bytes, delivered, message)
+            return
         transfer = self.network.make(port, route, message.access.row_bytes, delivered, message)
-        if self.hooks.sent.listeners:
-            self.hooks.sent.emit(Sent(transfer, message))
+        self.hooks.sent.emit(Sent(transfer, message))
         self.network.inject(transfer)
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:

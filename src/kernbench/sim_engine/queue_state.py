@@ -80,8 +80,8 @@ class QueuePair:
     @property
     def full(self) -> bool:
         """Whether a sender has to wait for a credit."""
-        n_slots = self.n_slots
-        return self.my_head - self._credited >= n_slots and self.my_head - self.peer_tail_cache >= n_slots
+        free = self.n_slots - self.my_head
+        return self._credited + free <= 0 and self.peer_tail_cache + free <= 0
 
     @property
     def ready(self) -> bool:
@@ -104,11 +104,11 @@ class QueuePair:
         return self.my_rx_base_pa + sequence % self.n_slots * self.slot_size
 
     def claim(self) -> tuple[int, int]:
-        """Take the next slot of the peer: (sequence number, physical address). The pair must not be full."""
-        assert self.peer.rx_base_pa is not None
-        sequence = self.my_head
+        """Take the next slot of the peer: (sequence number, physical address). One must be free, or about to be."""
+        base, sequence = self.peer.rx_base_pa, self.my_head
+        assert base is not None
         self.my_head = sequence + 1
-        return sequence, self.peer.rx_base_pa + sequence % self.n_slots * self.slot_size
+        return sequence, base + sequence % self.n_slots * self.slot_size
 
     def take(self) -> int:
         """The sequence number of the kernel's next receive, whether or not its message is there."""
@@ -129,24 +129,24 @@ class QueuePair:
         while self.peer_head_cache in self.sizes:
             self.peer_head_cache += 1
 
-    def held_at(self, pa: int) -> int:
-        """The sequence number of the message in the slot at ``pa``, which has not been released."""
-        assert self.my_rx_base_pa is not None
-        return self.my_tail + ((pa - self.my_rx_base_pa) // self.slot_size - self.my_tail) % self.n_slots
+    def release(self, pa: int) -> int:
+        """The kernel has done with the message in the slot at ``pa``, whose sequence number this gives.
 
-    def release(self, sequence: int) -> bool:
-        """The kernel has done with message ``sequence``; True when the tail has moved on."""
-        before = self.my_tail
-        if sequence == before and not self.released:
-            self.sizes.pop(sequence, None)
-            self.my_tail = before + 1
-            return True
-        self.released.add(sequence)
+        The tail has moved on if no earlier message is held.
+        """
+        assert self.my_rx_base_pa is not None
+        tail = self.my_tail
+        sequence = tail + ((pa - self.my_rx_base_pa) // self.slot_size - tail) % self.n_slots
+        if sequence > tail:
+            self.released.add(sequence)
+            return sequence
+        self.sizes.pop(sequence, None)
+        self.my_tail = tail + 1
         while self.my_tail in self.released:
             self.released.remove(self.my_tail)
             self.sizes.pop(self.my_tail, None)
             self.my_tail += 1
-        return self.my_tail > before
+        return sequence
 
     def reset(self) -> None:
         """Forget everything that was ever sent or received."""

@@ -33,6 +33,7 @@ class Recorder:
     def __init__(self, log: OpLog, contents: ContentMaker, *, keep_data: bool) -> None:
         self.log = log
         self.contents = contents
+        self._records = log.records
         self._keep_data = keep_data
         self._content_of = contents.of if keep_data else contents.without_data
         self._unread: dict[int, _Unread] = {}
@@ -41,19 +42,27 @@ class Recorder:
 
     def math(self, component: str, command: MathCommand, start_ps: int, kernel: str, launch_id: int) -> OpRecord:
         """The record of a command that ``component`` begins."""
-        what = (command.inputs, command.dst, params_of(command.attributes)) if self._keep_data else _NO_DATA
-        where = (kernel, launch_id, command.line)
-        record = OpRecord(-1, component, "math", start_ps, start_ps, -1, -1, command.operator, *what, *where)
-        return self.log.add(record)
+        inputs, output, params = _NO_DATA
+        if self._keep_data:
+            inputs, output, params = command.inputs, command.dst, params_of(command.attributes)
+        what = (command.operator, inputs, output, params, kernel, launch_id, command.line)
+        records = self._records
+        record = OpRecord(len(records), component, "math", start_ps, start_ps, -1, -1, *what)
+        records.append(record)
+        return record
 
     def message(
-        self, component: str, command: SendCommand, slot: Operand, start_ps: int, kernel: str, launch_id: int
+        self, component: str, name: str, command: SendCommand, slot: Operand, start_ps: int, kernel: str, launch_id: int
     ) -> OpRecord:
         """The record of a message that ``component`` begins to send: a copy to the receiver's ``slot``."""
-        what = ((command.src,), slot, NO_PARAMS) if self._keep_data else _NO_DATA
-        where = (kernel, launch_id, command.line)
-        record = OpRecord(-1, component, "ipcq_copy", start_ps, start_ps, -1, -1, command.name, *what, *where)
-        return self.log.add(record)
+        inputs, output, params = _NO_DATA
+        if self._keep_data:
+            inputs, output = (command.src,), slot
+        what = (name, inputs, output, params, kernel, launch_id, command.line)
+        records = self._records
+        record = OpRecord(len(records), component, "ipcq_copy", start_ps, start_ps, -1, -1, *what)
+        records.append(record)
+        return record
 
     def started(self, event: OpStarted) -> None:
         """An operation occupies its component; it reads its operands now, or has accesses to make first."""

@@ -7,11 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
-from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand
+from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand, Receive
 from kernbench.messages.operands import Operand
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
@@ -27,7 +28,7 @@ _KEPT_ARRAYS = 64
 class _Room:
     """What a call of the kernel last needed: so many bytes of ``owner`` for an array, which it has had at addresses."""
 
-    __slots__ = ("_arrays", "_owner", "dtype", "label", "nbytes", "shape")
+    __slots__ = ("_owner", "arrays", "dtype", "label", "nbytes", "shape")
 
     def __init__(self, owner: tuple[int, int, int], shape: Shape, dtype: DType, label: str) -> None:
         self.shape = shape
@@ -35,23 +36,32 @@ class _Room:
         self.nbytes = math.prod(shape) * dtype.itemsize
         self.label = label
         self._owner = owner
-        self._arrays: dict[int, Operand] = {}
+        self.arrays: dict[int, Operand] = {}
 
     def at(self, address: int) -> Operand:
         """The array when it lies at ``address``."""
-        found = self._arrays.get(address)
-        if found is None:
-            if len(self._arrays) == _KEPT_ARRAYS:
-                self._arrays.clear()
-            found = Operand("tcm", self._owner, address, self.nbytes, self.shape, self.dtype)
-            self._arrays[address] = found
-        return found
+        if len(self.arrays) == _KEPT_ARRAYS:
+            self.arrays.clear()
+        made = self.arrays[address] = Operand("tcm", self._owner, address, self.nbytes, self.shape, self.dtype)
+        return made
+
+
+class Asked(NamedTuple):
+    """A receive with the arguments of its call, and what they mean: the same for every turn of a loop."""
+
+    direction: object
+    shape: object
+    dtype: object
+    receive: Receive
+    extent: Shape
+    item: DType
 
 
 class Issuer(Language):
     """What every group of ``tl`` calls is built on; its surface is for the PE that runs the kernel."""
 
     __slots__ = (
+        "_asked",
         "_coord",
         "_file",
         "_lifetimes",
@@ -77,6 +87,8 @@ class Issuer(Language):
         self._messages: dict[int, Operand] = {}
         # What scratch calls the result of a call in a line, and its size: the same for every turn of a loop.
         self._rooms: dict[tuple[int, str], _Room] = {}
+        # What the receive in a line last asked for.
+        self._asked: dict[int, Asked] = {}
 
     @property
     def site(self) -> KernelSite:
@@ -129,7 +141,7 @@ class Issuer(Language):
         buffer = Buffer(self._alloc(room, line), self._scratch, self._lifetimes)
         serial, after = self._ordered((x,))
         there, source = x.array, x.buffer
-        here = room.at(buffer.address)
+        here = room.arrays.get(buffer.address) or room.at(buffer.address)
         x.array, x.buffer = here, buffer
         buffer.producer = serial
         self._lifetimes.began(serial, (source, buffer))
@@ -144,7 +156,8 @@ class Issuer(Language):
         if room is None or room.shape != shape or room.dtype is not dtype:
             room = self._room(what, shape, dtype, line)
         address = self._alloc(room, line)
-        return Handle(self, room.at(address), Buffer(address, self._scratch, self._lifetimes))
+        array = room.arrays.get(address) or room.at(address)
+        return Handle(self, array, Buffer(address, self._scratch, self._lifetimes))
 
     def _room(self, what: str, shape: Shape, dtype: DType, line: int) -> _Room:
         """What the result of the call ``what`` needs."""

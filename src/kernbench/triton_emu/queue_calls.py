@@ -18,6 +18,7 @@ from kernbench.messages.commands import (
 from kernbench.messages.operands import Operand
 from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
 from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.issuer import Asked
 from kernbench.triton_emu.memory_calls import MemoryCalls
 from kernbench.triton_emu.refs import Ref
 from kernbench.triton_emu.scratch import Buffer
@@ -57,6 +58,8 @@ class QueueCalls(MemoryCalls):
             source = self._own(self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype)))
         elif isinstance(src, Ref):
             source = self.load(src.va, src.shape, src.dtype, strides=src.array.strides)
+        elif isinstance(src, Handle) and src.owner is self and src.array.space == "tcm":
+            source = src
         else:
             source = self._own(src)
         serial, buffer = self._next_serial, source.buffer
@@ -80,11 +83,11 @@ class QueueCalls(MemoryCalls):
         scratch, at the TCM address, or in memory (``hbm``: a virtual address; ``sram``: a physical one).
         """
         line = self._line()
-        extent, item = _message(shape, dtype)
-        direction = dir if dir is None or type(dir) is str else _direction(dir)
-        nbytes = prod(extent) * item.itemsize
-        slot: Any = self._request(Receive(direction, nbytes, line))
-        handle = self._in_slot(slot, nbytes, extent, item)
+        asked = self._asked.get(line)
+        if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
+            asked = self._ask(line, dir, shape, dtype)
+        slot: Any = self._request(asked.receive)
+        handle = self._in_slot(slot, asked.receive.nbytes, asked.extent, asked.item)
         if dst_addr is None and dst_space is None:
             return handle
         return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
@@ -102,6 +105,14 @@ class QueueCalls(MemoryCalls):
             handle.buffer.producer = serial
             self._lifetimes.began(serial, (handle.buffer,))
         return handle
+
+    def _ask(self, line: int, name: object, shape: Ints | None, dtype: object) -> Asked:
+        """What a receive in ``line`` asks for, checked."""
+        extent, item = _message(shape, dtype)
+        direction = None if name is None else _direction(name)
+        receive = Receive(direction, prod(extent) * item.itemsize, line)
+        asked = self._asked[line] = Asked(name, shape, dtype, receive, extent, item)
+        return asked
 
     def wait(self, handle: Handle) -> Handle:
         """Wait until the command that makes ``handle`` is done; returns it."""

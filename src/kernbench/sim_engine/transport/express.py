@@ -84,7 +84,10 @@ class Express:
         if self.busy_hook.listeners:
             Course(transfer).report(self.busy_hook, now)
         transfer.express = False
-        transfer.delivered(now)
+        transfer.delivered_ps = now
+        transfer.port.undelivered -= 1
+        if transfer.done is not None:
+            transfer.done(transfer)
 
     def catch_up(self) -> None:
         """Bring the figures of all links up to date."""

@@ -161,8 +161,23 @@ class Network:
             transfer.supplied = supply.first + supply.count if supply is not None else 0
         if self.express_enabled and self.express.admit(transfer):
             return
+        self._by_packets(transfer)
+
+    def _by_packets(self, transfer: Transfer) -> None:
         self.express.revoke((transfer.port, *transfer.route.links))
         transfer.port.enqueue(transfer, self.clock.time)
+
+    def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> None:
+        """Make a transfer of what is all there, and put it on its port now."""
+        if self.trace_hops or not self.express_enabled:
+            self.inject(self.make(port, route, nbytes, done, arg))
+            return
+        transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
+        self.n_transfers += 1
+        port.undelivered += 1
+        transfer.injected_ps = self.clock.time
+        if not self.express.admit(transfer):
+            self._by_packets(transfer)
 
     def supply(self, transfer: Transfer, supply: Supply) -> None:
         """More packets of an injected transfer become available."""
