@@ -17,7 +17,8 @@ from kernbench.kernels.composite import VARIANTS
 from kernbench.kernels.gemm import gemm_composite
 from kernbench.kernels.mlp import mlp
 from kernbench.kernels.qkv import qkv_composite
-from kernbench.messages.commands import GemmComposite, LoadCommand, MemoryRef, StoreCommand, TcmArray
+from kernbench.messages.commands import GemmComposite, LoadCommand, MemoryRef, StoreCommand
+from kernbench.messages.operands import Operand
 
 TYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
 sizes = st.tuples(st.integers(1, 130), st.integers(1, 130), st.integers(1, 130))
@@ -116,7 +117,7 @@ def test_operands_that_fit_make_one_composite(variant: str, loads: int, staged: 
     assert not any(isinstance(c, StoreCommand) for c in commands)
     (composite,) = [c for c in commands if isinstance(c, GemmComposite)]
     for name, operand in (("a", composite.a), ("b", composite.b)):
-        assert isinstance(operand, TcmArray if name in staged else MemoryRef)
+        assert isinstance(operand, Operand if name in staged else MemoryRef)
 
 
 def test_staged_operands_go_in_blocks() -> None:

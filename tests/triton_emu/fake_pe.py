@@ -14,10 +14,10 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DTy
 from kernbench.common.operators import EPILOGUE, Attributes, evaluate, gemm, narrow, operator
 from kernbench.messages.commands import (
     AwaitSpace,
+    Command,
     DotCommand,
     EpilogueStep,
     GemmComposite,
-    Issue,
     KernelRequest,
     LoadCommand,
     MathCommand,
@@ -26,8 +26,8 @@ from kernbench.messages.commands import (
     MemoryRef,
     PeCommand,
     StoreCommand,
-    TcmArray,
 )
+from kernbench.messages.operands import Operand
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
@@ -98,7 +98,7 @@ class FakePe:
 
     @property
     def commands(self) -> list[PeCommand]:
-        return [r.command for r in self.requests if isinstance(r, Issue)]
+        return [r for r in self.requests if isinstance(r, Command)]
 
     def run(self, function: Callable[..., object], *args: Any, site: KernelSite | None = None, **kwargs: Any) -> None:
         run = KernelRun(function, args, kwargs, site or site_of(function), self.scratch)
@@ -113,9 +113,9 @@ class FakePe:
 
     def _serve(self, run: KernelRun, request: KernelRequest) -> None:
         self.requests.append(request)
-        if isinstance(request, Issue):
-            self._check_after(request.command)
-            self._under_way.append(request.command)
+        if isinstance(request, Command):
+            self._check_after(request)
+            self._under_way.append(request)
             while self._under_way and not self.lazy and self._goes_on():
                 self._complete_one(run)
         elif isinstance(request, AwaitSpace):
@@ -144,10 +144,10 @@ class FakePe:
         self.completed.append(command.serial)
         run.completed(command.serial)
 
-    def _array(self, x: TcmArray | MemoryRef | float) -> Any:
+    def _array(self, x: Operand | MemoryRef | float) -> Any:
         if isinstance(x, MemoryRef):
             return self.memory.view(x.va, *_part(x, x.strides, None))
-        return self.tcm.view(x.address, x.shape, x.dtype) if isinstance(x, TcmArray) else x
+        return self.tcm.view(x.address, x.shape, x.dtype) if isinstance(x, Operand) else x
 
     def _gemm(self, command: GemmComposite) -> None:
         factors = [self._array(command.a), self._array(command.b)]
@@ -158,7 +158,7 @@ class FakePe:
             self._write(command.out, gemm(factors, command.out.dtype, steps))
 
     def _map(self, command: MathComposite) -> None:
-        arrays = [x for x in command.inputs if isinstance(x, TcmArray | MemoryRef)]
+        arrays = [x for x in command.inputs if isinstance(x, Operand | MemoryRef)]
         assert {x.shape for x in arrays} == {command.out.shape}
         # The operator's result unrounded; of integers exact.
         floats = arrays[0].dtype.is_float
@@ -195,7 +195,7 @@ class FakePe:
         elif isinstance(command, MathComposite):
             self._map(command)
 
-    def _put(self, dst: TcmArray, value: np.ndarray[Any, Any]) -> None:
+    def _put(self, dst: Operand, value: np.ndarray[Any, Any]) -> None:
         assert value.shape == dst.shape
         assert value.dtype == dst.dtype.numpy
         self._array(dst)[...] = value
@@ -214,12 +214,12 @@ class FakePe:
 
 def assert_step(step: EpilogueStep, shape: tuple[int, ...]) -> None:
     """An operand has the shape that the scheduler counts on."""
-    if isinstance(step.operand, TcmArray | MemoryRef):
+    if isinstance(step.operand, Operand | MemoryRef):
         assert step.operand.shape == (shape[-1:] if step.name == "bias" else shape)
 
 
 def _part(
-    array: TcmArray | MemoryRef, strides: tuple[int, ...] | None, valid: tuple[int, ...] | None
+    array: Operand | MemoryRef, strides: tuple[int, ...] | None, valid: tuple[int, ...] | None
 ) -> tuple[tuple[int, ...], DType, tuple[int, ...]]:
     sizes = [step * array.dtype.itemsize for step in _row_steps(array.shape)]
     return valid or array.shape, array.dtype, strides or tuple(sizes)

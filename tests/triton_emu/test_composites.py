@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from kernbench.common.dtypes import ALL, BF16, F8E4M3, F16, F32, I8, I32, DType
 from kernbench.common.errors import KernelError
-from kernbench.messages.commands import EpilogueStep, GemmComposite, Issue, MathComposite, MemoryRef, TcmArray
+from kernbench.messages.commands import Command, EpilogueStep, GemmComposite, MathComposite, MemoryRef
+from kernbench.messages.operands import Operand
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 
@@ -58,8 +59,8 @@ def test_a_gemm_of_handles_and_refs(staged: tuple[str, ...], order: int | None) 
     assert np.array_equal(pe.memory.view(OUT, (5, 3), F16), product().astype(np.float16))
     composite = pe.commands[-1]
     assert isinstance(composite, GemmComposite)
-    assert isinstance(composite.a, TcmArray if "a" in staged else MemoryRef)
-    assert isinstance(composite.b, TcmArray if "b" in staged else MemoryRef)
+    assert isinstance(composite.a, Operand if "a" in staged else MemoryRef)
+    assert isinstance(composite.b, Operand if "b" in staged else MemoryRef)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_it_waits_for_its_handles_and_holds_them_until_it_is_done() -> None:
 
     scratch = ScratchAllocator(TCM_BASE, 4096)
     kernel_run = KernelRun(kernel, (), {}, site_of(kernel), scratch)
-    commands = [r.command for _ in range(3) if isinstance(r := kernel_run.resume(), Issue)]
+    commands = [r for _ in range(3) if isinstance(r := kernel_run.resume(), Command)]
     assert commands[2].after == (0, 1)
     kernel_run.resume()
     kernel_run.completed(0)

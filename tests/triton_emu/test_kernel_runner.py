@@ -11,7 +11,7 @@ import pytest
 from fake_pe import TCM_BASE, site_of
 
 from kernbench.common.errors import AddressFaultError, KernelError
-from kernbench.messages.commands import Issue, Meet
+from kernbench.messages.commands import Command, Meet
 from kernbench.messages.requests import TensorArg
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
@@ -230,8 +230,8 @@ def test_commands_carry_the_line_of_the_kernels_file() -> None:
     run = start(kernel)
     first = kernel.__code__.co_firstlineno
     lines = []
-    while isinstance(request := run.resume(), Issue):
-        lines.append(request.command.line)
+    while isinstance(request := run.resume(), Command):
+        lines.append(request.line)
     assert lines == [first + 1, helper_in_this_file.__code__.co_firstlineno + 1, first + 3]
 
 

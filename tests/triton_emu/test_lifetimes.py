@@ -9,10 +9,10 @@ import pytest
 from fake_pe import TCM_BASE, FakePe, Memory, site_of
 
 from kernbench.common.errors import AllocationError, KernelError
-from kernbench.messages.commands import AwaitSpace, Issue
+from kernbench.messages.commands import AwaitSpace, LoadCommand
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.scratch import Lifetimes
+from kernbench.triton_emu.scratch import Buffer, Lifetimes
 
 KIB = 1024
 
@@ -31,7 +31,7 @@ def test_memory_goes_back_when_both_handle_and_commands_are_done() -> None:
 
     run, scratch = start(kernel)
     load = run.resume()
-    assert isinstance(load, Issue)
+    assert isinstance(load, LoadCommand)
     run.resume()  # the store
     run.resume()  # the zeros: x is gone, its load and store are under way
     assert len(scratch.live()) == 2
@@ -150,7 +150,7 @@ def test_lifetimes_alone() -> None:
             self.freed.append(addr)
 
     home, lifetimes = Home(), Lifetimes()
-    a, b = lifetimes.hold(1, home), lifetimes.hold(2, home)
+    a, b = Buffer(1, home, lifetimes), Buffer(2, home, lifetimes)
     lifetimes.began(0, (a,))
     lifetimes.began(1, (a, b))
     a.drop()

@@ -40,7 +40,7 @@ class Clock(Environment):
         super().__init__(initial_time=0)
         self.time = 0
         self.n_events = 0
-        self._halted = False
+        self._last = 0  # of the events that ``advance`` may fire
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
 
@@ -85,20 +85,20 @@ class Clock(Environment):
 
         The time is then ``until`` if one was given and nothing else ended it.
         """
-        queue = self._queue
-        self._halted = False
-        last = self.n_events + max_events
+        queue, fired = self._queue, self.n_events
+        self._last = fired + max_events
         while queue and queue[0][0] <= until:
             when, _, self._place, event = heappop(queue)
             self._now = self.time = when  # type: ignore[assignment]
-            self.n_events += 1
+            fired += 1
+            self.n_events = fired
             callbacks: Any = event.callbacks
             event.callbacks = None  # type: ignore[assignment]
             for callback in callbacks:
                 callback(event)
             if not event._ok and not event.defused:  # noqa: SLF001 - SimPy's own failure protocol
                 raise_failure(event.value)
-            if self._halted or self.n_events >= last:
+            if fired >= self._last:
                 return
         self._place = NEVER
         last_ps = until if until < NEVER else self._lapse_ps
@@ -107,7 +107,7 @@ class Clock(Environment):
 
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""
-        self._halted = True
+        self._last = 0
 
 
 def raise_failure(value: object) -> NoReturn:

@@ -80,10 +80,10 @@ class Lifetimes:
     def completed(self, serial: int) -> None:
         """The command ``serial`` is done."""
         for buffer in self._under_way.pop(serial, ()):
-            buffer.uses -= 1
+            uses = buffer.uses = buffer.uses - 1
             if buffer.producer == serial:
                 buffer.producer = -1
-            if buffer.dropped and not buffer.uses:
+            if not uses and buffer.dropped:
                 self.releasing -= 1
                 del self.live[buffer]
                 buffer.home.free(buffer.address)
