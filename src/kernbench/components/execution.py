@@ -166,6 +166,13 @@ class KernelExecution:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
+    def issue_math(self, command: MathCommand) -> None:
+        """Enter a command of the MATH engine: it has no address that could be wrong."""
+        if self._hooks.issued.listeners:
+            self._tell_issued(command)
+        if self.board.issue(command):
+            self._start_math(command)
+
     def issue_send(self, command: SendCommand, lane: Lane, slot: tuple[int, int]) -> None:
         """Enter a message that goes to ``slot`` of the peer."""
         if self._hooks.issued.listeners:
@@ -261,7 +268,7 @@ class KernelExecution:
         begun = partial(self._begun, op, self.parts.gemm_id, command, 0, 0)
         self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
 
-    def _start_math(self, command: MathCommand, _: None) -> None:
+    def _start_math(self, command: MathCommand, _: None = None) -> None:
         math = self._math
         if math is None:
             math = self._math = self.parts.math

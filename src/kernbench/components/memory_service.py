@@ -70,8 +70,11 @@ class MemoryServer:
         if free > now or self._queue:
             return busy
         start = since if since > free else free
-        done = now - start if now > start else 0
-        done = min(done, busy)
+        done = now - start
+        if done > busy:
+            done = busy
+        elif done < 0:
+            done = 0
         self.free_at = start + done
         self.busy_ps += done
         return busy - done

@@ -60,10 +60,11 @@ class DmaChannel:
 
     def post(self, after_ps: int, ready: Occurrence) -> None:
         """Queue a descriptor that comes in ``after_ps``: ``ready`` fires when what it moves can go on the ``port``."""
-        begin = self._clock.time + after_ps
+        clock = self._clock
+        begin = clock.time + after_ps
         begin = max(begin, self._ready_at)
-        self._ready_at = begin + self._setup_ps
-        self._clock.at(self._ready_at, RANK_PROGRAM, ready)
+        self._ready_at = ready_at = begin + self._setup_ps
+        clock.at(ready_at, RANK_PROGRAM, ready)
 
 
 @register("builtin.pe_dma", kind="pe_dma")
@@ -88,6 +89,7 @@ class PeDma(Component):
             write_ps=tcm.write_ps,
             arrived=self._arrived,
         )
+        self.write = self._responder.write  # what a message of a queue that lies in the TCM is handed to
         self._channel_of: dict[int, DmaChannel] = {}
         self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
 
@@ -124,8 +126,6 @@ class PeDma(Component):
     def receive(self, message: object, transfer: Transfer) -> None:
         """Answers to this DMA, and requests of others for the TCM."""
         match message:
-            case QueueData():  # of all the most frequent
-                self._responder.write(message, transfer)
             case ReadReply() | WriteAck():
                 self._channel_of[message.op].initiator.answered(message)
             case ReadRequest() | WriteData():

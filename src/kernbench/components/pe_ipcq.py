@@ -10,7 +10,7 @@ from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirect
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
-from kernbench.components.queue_lane import TAKE_IN, Awaited, Got, Lane, Posting
+from kernbench.components.queue_lane import Awaited, Got, Lane, Posting
 from kernbench.di.registry import register
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
@@ -43,6 +43,7 @@ class PeIpcq(QueuePart):
         self._carried: dict[str, Carried] = {}
         self._any: tuple[int, int, Got] | None = None
         self._turn = 0
+        self._take_it_in = (self.take_in,)
         self._installation = 0
         self.credits_back_ps = 0  # when the last credit that was given will have come
         self.delay_ps = self.overhead_ps
@@ -198,7 +199,7 @@ class PeIpcq(QueuePart):
     def arrived(self, message: QueueData) -> None:
         """A message for this PE is in its slot: the pointers move when that is decoded."""
         assert isinstance(message, Posting)
-        message.callbacks = TAKE_IN
+        message.callbacks = self._take_it_in
         clock = self.clock
         clock.at(clock.time + self.delay_ps, RANK_PROGRAM, message)
 

@@ -16,6 +16,7 @@ from kernbench.messages.commands import (
     AwaitSpace,
     Command,
     KernelRequest,
+    MathCommand,
     Meet,
     Receive,
     RecvCommand,
@@ -75,6 +76,7 @@ class KernelProgram:
         self._ipcq: PeIpcq | None = None
         self._awaited = Awaited(self._message)
         self._serve_by: dict[type, Callable[[Any], None]] = {
+            MathCommand: self._math,
             SendCommand: self._send,
             Receive: self._receive,
             RecvCommand: self._post,
@@ -130,6 +132,10 @@ class KernelProgram:
             self._ipcq = self.run.parts.ipcq
         return self._ipcq
 
+    def _math(self, command: MathCommand) -> None:
+        self.run.issue_math(command)
+        self.go_on()
+
     def _send(self, command: SendCommand) -> None:
         ipcq = self._ipcq or self._queues
         try:
@@ -181,7 +187,12 @@ class KernelProgram:
             self.callbacks = TAKE
             self._clock.at_place(receive.due_ps, receive.place, self)
         else:
-            self._received(request, receive.due_ps, found)
+            if self.run.machine.hooks.queue_waited.listeners:
+                self._tell_received(request, receive.due_ps, found)
+            if isinstance(found, Exception):
+                self.fail(found)
+            else:
+                self.go_on(found)
 
     def take_message(self) -> None:
         """A receive takes effect whose message has come meanwhile."""
@@ -196,10 +207,13 @@ class KernelProgram:
         else:
             self.go_on(slot)
 
+    def _tell_received(self, request: Receive, since: int, found: Slot | Exception | None) -> None:
+        direction = found.direction if isinstance(found, Slot) else request.direction or "any"
+        self._waited("recv", direction, -1, request.line, since)
+
     def _received(self, request: Receive, since: int, found: Slot | Exception | None) -> None:
-        if self.run.machine.hooks.queue_waited.listeners:
-            direction = found.direction if isinstance(found, Slot) else request.direction or "any"
-            self._waited("recv", direction, -1, request.line, since)
+        """The message of whichever queue has come first."""
+        self._tell_received(request, since, found)
         if isinstance(found, Exception):
             self.fail(found)
         else:

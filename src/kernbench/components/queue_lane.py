@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kernbench.common.errors import KernbenchError
 from kernbench.common.ids import pe_part
+from kernbench.components.pe_dma import PeDma
 from kernbench.messages.commands import PeCommand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.component import Component
 from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.queue_state import Carried, QueuePair, SlotReleased
 from kernbench.sim_engine.transport import Port, Route, Transfer
@@ -84,7 +85,7 @@ class Posting(QueueData):
         done: Callable[[PeCommand], None],
     ) -> None:
         super().__init__(op, 0, lane.requester, place.access, sequence, lane.peer_pe, lane.coord)
-        self.callbacks: Any = PUT
+        self.callbacks: Any = lane.put_it
         self.lane = lane
         self.record = record
         self.command = command
@@ -93,16 +94,6 @@ class Posting(QueueData):
     def committed(self, time_ps: int) -> None:
         """It is in its slot."""
         self.record.t_commit_ps = time_ps
-
-    def put(self) -> None:
-        """Its descriptor is set up: it goes to the peer's slot."""
-        self.lane.put(self)
-
-    def take_in(self) -> None:
-        """The receiver has decoded it."""
-        peer = self.lane.peer
-        assert peer is not None
-        peer.take_in(self)
 
 
 class Lane:
@@ -124,21 +115,23 @@ class Lane:
         "_woken_in",
         "coord",
         "credit_ps",
+        "deliver",
         "installed",
         "name",
         "pair",
         "peer",
         "peer_pe",
         "posted",
+        "put_it",
         "requester",
         "sender",
-        "target",
     )
 
     def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
         self.pair = pair
         self.posted: deque[Awaited] = deque()
         self.installed = True
+        self.put_it = (self.put,)  # what the DMA calls for a posting
         self.coord = ipcq.coord
         self.peer_pe = pair.peer.pe
         self.sender = ipcq.node.id
@@ -146,7 +139,7 @@ class Lane:
         self.requester = ipcq.dma.node.id
         self.peer: PeIpcq | None = None
         self.credit_ps = 0
-        self.target: Component | None = None  # what the peer's ring lies in, once something has been sent there
+        self.deliver: Callable[[QueueData, Transfer], None] = _nowhere  # to what the peer's ring lies in
         self._ipcq = ipcq
         self._queue = ipcq.dma.queue
         self._mate: Lane | None = None
@@ -214,7 +207,8 @@ class Lane:
             self.connect()
             machine, port = self._ipcq.machine, self._queue.port
             way = self._way = (port, machine.route(port.name, self._memory, self.pair.via_port))
-            self.target = machine.component(self._memory)
+            target = machine.component(self._memory)
+            self.deliver = target.write if isinstance(target, PeDma) else target.receive
         self._ipcq.machine.post(*way, posting, _delivered)
 
     def free(self, addr: int, /) -> None:
@@ -304,15 +298,15 @@ class _Waking:
         self.lane.wake()
 
 
+def _nowhere(_: QueueData, transfer: Transfer) -> None:
+    raise KernbenchError(f"transfer {transfer.serial} was delivered before it was sent")
+
+
 def _delivered(transfer: Transfer) -> None:
     posting = transfer.arg
     assert isinstance(posting, Posting)
-    target = posting.lane.target
-    assert target is not None
-    target.receive(posting, transfer)
+    posting.lane.deliver(posting, transfer)
     posting.done(posting.command)
 
 
-PUT = (Posting.put,)
-TAKE_IN = (Posting.take_in,)
 WAKE = (_Waking.wake,)

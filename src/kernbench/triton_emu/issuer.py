@@ -137,25 +137,28 @@ class Issuer(Language):
     def _bring_in(self, x: Handle) -> None:
         """Read a message that lies in HBM or SRAM into scratch: from then on the handle is that, and its slot free."""
         line = self._line()
-        room = self._room("message", x.shape, x.dtype, line)
-        buffer = Buffer(self._alloc(room, line), self._scratch, self._lifetimes)
+        copy = self._fresh("message", x.shape, x.dtype, line)
         serial, after = self._ordered((x,))
-        there, source = x.array, x.buffer
-        here = room.arrays.get(buffer.address) or room.at(buffer.address)
-        x.array, x.buffer = here, buffer
+        there, source, here, buffer = x.array, x.buffer, copy.array, copy.buffer
+        # The two change places: the slot goes back with the handle that nobody has.
+        x.array, x.buffer, copy.array, copy.buffer = here, buffer, there, source
         buffer.producer = serial
         self._lifetimes.began(serial, (source, buffer))
         self._request(
             LoadCommand(serial=serial, line=line, after=after, dst=here, va=there.address, physical=x.physical)
         )
-        source.drop()
 
     def _fresh(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
         """A handle for the result of the call ``what``; waits for memory that commands under way will give back."""
         room = self._rooms.get((line, what))
         if room is None or room.shape != shape or room.dtype is not dtype:
             room = self._room(what, shape, dtype, line)
-        address = self._alloc(room, line)
+        try:
+            address = self._scratch.alloc(room.nbytes, room.label)
+        except AllocationError:
+            address = -1
+        if address < 0:
+            address = self._alloc_later(room.nbytes, room.label, line)
         array = room.arrays.get(address) or room.at(address)
         return Handle(self, array, Buffer(address, self._scratch, self._lifetimes))
 
@@ -163,14 +166,6 @@ class Issuer(Language):
         """What the result of the call ``what`` needs."""
         room = self._rooms[line, what] = _Room(self._coord, shape, dtype, f"{what} {shape} {dtype.name} at line {line}")
         return room
-
-    def _alloc(self, room: _Room, line: int) -> int:
-        """The address of scratch for ``room``."""
-        try:
-            address = self._scratch.alloc(room.nbytes, room.label)
-        except AllocationError:
-            address = -1
-        return address if address >= 0 else self._alloc_later(room.nbytes, room.label, line)
 
     def _alloc_later(self, nbytes: int, label: str, line: int) -> int:
         """Wait until enough has come back; AllocationError when nothing is about to."""
@@ -216,7 +211,10 @@ class Issuer(Language):
             after = (first, second) if first < second else (second, first)
         command = MathCommand(serial, line, after, name, (left, right), result.array, PLAIN)
         made.producer = serial
-        self._lifetimes.began(serial, (one, other, made))
+        self._lifetimes.under_way[serial] = (one, other, made)
+        one.uses += 1
+        other.uses += 1
+        made.uses += 1
         self._request(command)
         return result
 

@@ -66,7 +66,8 @@ class QueueCalls(MemoryCalls):
         self._next_serial = serial + 1
         after = (buffer.producer,) if buffer.producer >= 0 else ()
         command = SendCommand(serial, line, after, direction, source.array)
-        self._lifetimes.began(serial, (buffer,))
+        self._lifetimes.under_way[serial] = (buffer,)
+        buffer.uses += 1
         self._request(command)
 
     def recv(

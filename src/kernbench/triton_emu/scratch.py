@@ -61,25 +61,26 @@ class Lifetimes:
     """Gives a buffer back once its handle is dropped and every command that reads or writes it is done.
 
     So whoever gets the bytes next meets neither a read that is late nor a write that is. ``live``: buffers that have
-    not gone back; ``releasing``: how many of them do as soon as commands under way are done.
+    not gone back; ``releasing``: how many of them do as soon as commands under way are done; ``under_way``: the buffers
+    that each command uses, and is counted in.
     """
 
-    __slots__ = ("_under_way", "live", "releasing")
+    __slots__ = ("live", "releasing", "under_way")
 
     def __init__(self) -> None:
         self.live: dict[Buffer, None] = {}
         self.releasing = 0
-        self._under_way: dict[int, tuple[Buffer, ...]] = {}
+        self.under_way: dict[int, tuple[Buffer, ...]] = {}
 
     def began(self, serial: int, buffers: tuple[Buffer, ...]) -> None:
         """The command ``serial`` is under way and uses ``buffers``, one of them maybe several times."""
-        self._under_way[serial] = buffers
+        self.under_way[serial] = buffers
         for buffer in buffers:
             buffer.uses += 1
 
     def completed(self, serial: int) -> None:
         """The command ``serial`` is done."""
-        for buffer in self._under_way.pop(serial, ()):
+        for buffer in self.under_way.pop(serial, ()):
             uses = buffer.uses = buffer.uses - 1
             if buffer.producer == serial:
                 buffer.producer = -1

@@ -40,14 +40,16 @@ class Express:
         port = transfer.port
         if port.queue:
             return False
-        start = max(self.clock.time, port.clear_at)
-        pace = AT_ONCE
-        if transfer.supplies is not None:
+        start, route = self.clock.time, transfer.route
+        start = max(start, port.clear_at)
+        if transfer.supplies is None:
+            passage = route.passages_at_once.get(transfer.nbytes) or route.passage(transfer.nbytes, AT_ONCE)
+        else:
             supply = transfer.whole_supply(start)
             if supply is None:
                 return False
-            start, pace = supply.start_ps, supply.pace
-        passage = transfer.route.passage(transfer.nbytes, pace)
+            start = supply.start_ps
+            passage = route.passage(transfer.nbytes, supply.pace)
         if not passage.fits:
             return False
         steps = passage.steps
