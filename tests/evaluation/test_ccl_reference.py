@@ -15,6 +15,11 @@ def written(tmp_path, text):
     return str(path)
 
 
+def test_a_table_as_spreadsheets_and_hands_write_it(tmp_path):
+    text = "\ufeffsize_bytes, latency_ns\r\n4096.0, 20.5\r\n\r\n2.56E+02, 10\r\n"
+    assert read_reference(written(tmp_path, text)).latencies == ((256, 10.0), (4096, 20.5))
+
+
 def test_a_table_in_any_order_with_more_columns(tmp_path):
     found = read_reference(written(tmp_path, "tool,latency_ns,size_bytes\nx,20.5,4096\nx,10,256\n"))
     assert found == Reference("table.csv", ((256, 10.0), (4096, 20.5)))
@@ -27,6 +32,8 @@ def test_a_table_in_any_order_with_more_columns(tmp_path):
         ("size,latency_ns\n1,2\n", "no column size_bytes"),
         ("size_bytes,latency_ns\n", "no lines below the first"),
         ("size_bytes,latency_ns\n4,5\nx,5\n", "table.csv:3: found 'x', '5'"),
+        ("size_bytes,latency_ns\n4.5,5\n", "table.csv:2: found '4.5', '5'"),
+        ("size_bytes,latency_ns\ninf,5\n", "table.csv:2: found 'inf', '5'"),
         ("size_bytes,latency_ns\n4\n", "table.csv:2: found '4', None"),
         ("size_bytes,latency_ns\n4,0\n", "both have to be above 0"),
         ("size_bytes,latency_ns\n4,nan\n", "both have to be above 0"),

@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from ccl_study_support import SIZES, TORUS, machine, small_sweep, study
 
+from kernbench.ccl.config import load_ccl_config, packaged_file
 from kernbench.common.errors import InputError, VerificationError
-from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, fabrics, ring_of
+from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, document_of, fabrics, ring_of
 from kernbench.evaluation.ccl_report import check_numbers, evaluate_ccl, redraw_ccl
 from kernbench.evaluation.ccl_results import collective_rows, read_sweep, ring_rows, write_sweep
+from kernbench.evaluation.ccl_rings import RingRun
 
 
 @pytest.fixture
@@ -123,3 +125,19 @@ def test_everything_is_written_and_drawn_again_the_same(tmp_path):
 def test_no_results_to_draw(tmp_path):
     with pytest.raises(InputError, match="it is made by: a command"):
         redraw_ccl(str(tmp_path), "a command")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("pe.math.bytes_per_ns=32", "pe.math.startup_ns=50"),
+        ("pe.dma.setup_ns=20", "pe.components.pe_ipcq.attrs.overhead_ns=7"),
+        ("system.links.sip_to_sip.bw_gbs=32", "ns_per_mm=0.05"),
+        ("cube.links.xbar_to_hbm.bw_gbs=64", "cube.hbm.slices=4"),
+    ],
+)
+def test_rings_are_as_long_as_their_terms_on_other_machines(changes):
+    run = RingRun(
+        machine=document_of(machine(*changes)), ccl=load_ccl_config(packaged_file()), ranks=2, sizes=(4096, 65536)
+    )
+    assert [abs(point.beyond_theory) < 0.01 for point in run.run()] == [True, True]

@@ -144,3 +144,14 @@ def test_files_that_are_no_results(tmp_path: Path, name: str, content: str | Non
         (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=why):
         read_results(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("sim_ns", ['"5"', "NaN", "null", "Infinity"])
+def test_a_run_whose_time_is_no_number(tmp_path: Path, sim_ns: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(
+        '{"bench": "b", "params": {}, "configuration": {}, "status": "OK", "phases": [], "engines": [], '
+        f'"launches": [], "sim_ns": {sim_ns}}}'
+    )
+    with pytest.raises(InputError, match=r"not what kernbench run --json prints: TypeError\('sim_ns'\)"):
+        read_results(str(path))

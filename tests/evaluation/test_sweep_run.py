@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.common.config import Document
 from kernbench.common.errors import InputError, RunError
-from kernbench.evaluation import sweep_driver
+from kernbench.evaluation import sweep_driver, sweep_point
 from kernbench.evaluation.sweep_driver import Chunked, Progress, run_sweep
 from kernbench.evaluation.sweep_figures import pareto_front
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
@@ -18,10 +19,11 @@ from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import COLUMNS, part_column
 from kernbench.evaluation.sweep_parquet import read_sweep_table
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_point import Chunk, run_chunk
+from kernbench.evaluation.sweep_point import Chunk, Outcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, write_results
 from kernbench.evaluation.sweep_workers import InlineWorker
 from kernbench.sim_engine.critical_path_model import Part
+from kernbench.topology.builder import Topology, compile_topology
 
 GRID = """\
 bench: user.py
@@ -176,6 +178,34 @@ def test_an_interrupted_sweep_ends_the_same(plan: SweepPlan, tmp_path: Path, lef
     assert (parts / TABLE_FILE).read_bytes() == (whole / TABLE_FILE).read_bytes()
 
 
+def test_points_of_several_machines_travel_together(
+    plan: SweepPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keeping(InlineWorker):
+        def submit(self, chunk: Chunk) -> Chunked:
+            handed.append(chunk)
+            return super().submit(chunk)
+
+    def compiled(document: Document) -> Topology:
+        machines.append(document)
+        return compile_topology(document)
+
+    handed: list[Chunk] = []
+    machines: list[Document] = []
+    monkeypatch.setattr(sweep_driver, "MOST_IN_CHUNK", 64)
+    monkeypatch.setattr(sweep_driver, "CHUNK_S", 1e9)
+    with new_journal(plan, tmp_path / "out") as journal:
+        run_sweep(plan, journal, Keeping(), ignore)
+    # One by itself to see how long it takes, then a half of what is left.
+    assert [len(chunk.points) for chunk in handed] == [1, 2, 1, 1, 1]
+    monkeypatch.setattr(sweep_point, "compile_topology", compiled)
+    together = Chunk(handed[0].job, tuple(point for chunk in handed for point in chunk.points))
+    assert {each.index: each.row for each in run_chunk(together)} == {
+        index: each.row for index, each in journal.finished.items()
+    }
+    assert len(machines) == 2
+
+
 @pytest.fixture
 def half(plan: SweepPlan, tmp_path: Path) -> Path:
     """The journal of a sweep of which two points are finished."""
@@ -200,6 +230,61 @@ def test_a_journal_that_is_none(plan: SweepPlan, half: Path) -> None:
     half.write_text("".join([lines[0], "no json\n", lines[2]]))
     with pytest.raises(InputError, match=r"journal\.jsonl:2: no line of the journal"):
         resume_journal(half, plan.identity(), plan.n_points)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"point":3}',
+        '{"point":6,"wall_s":1.0,"row":{"status":"ok"}}',
+        '{"point":"3","wall_s":1.0,"row":{"status":"ok"}}',
+        '{"point":3,"wall_s":1.0,"row":{"state":"ok"}}',
+        '{"point":3,"wall_s":1.0,"row":[]}',
+    ],
+)
+def test_a_line_of_something_else(plan: SweepPlan, half: Path, line: str) -> None:
+    half.write_text(f"{half.read_text()}{line}\n")
+    with pytest.raises(InputError, match=r"journal\.jsonl:4: no line of the journal of this sweep"):
+        resume_journal(half, plan.identity(), plan.n_points)
+
+
+def test_a_header_of_something_else(plan: SweepPlan, half: Path) -> None:
+    half.write_text('{"journal":"kernbench sweep"}\n')
+    with pytest.raises(InputError, match=r"journal\.jsonl:1: no line"):
+        resume_journal(half, plan.identity(), plan.n_points)
+
+
+def test_another_machine_is_named_by_what_differs(plan: SweepPlan, half: Path) -> None:
+    machine = plan.configuration() | {"cube.hbm.slices": 16}
+    changed = plan.identity() | {"machine": "another digest", "configuration": machine}
+    with pytest.raises(InputError, match=r"with these: cube\.hbm\.slices was 8, is 16; choose another"):
+        resume_journal(half, changed, plan.n_points)
+
+
+def test_no_space_is_left(plan: SweepPlan, half: Path) -> None:
+    with (
+        Journal(half, Path("/dev/full").open("wb"), {}) as journal,
+        pytest.raises(InputError, match=r"cannot be read or written: No space left on device; .* go on with --resume"),
+    ):
+        journal.append([Outcome(0, {"status": "ok"}, 1.0)])
+
+
+def test_a_journal_that_is_a_folder(plan: SweepPlan, tmp_path: Path) -> None:
+    (tmp_path / JOURNAL_FILE).mkdir()
+    for begin in (begin_journal, resume_journal):
+        with pytest.raises(InputError, match="cannot be"):
+            begin(tmp_path / JOURNAL_FILE, plan.identity(), plan.n_points)
+
+
+def test_pictures_of_a_sweep_before_are_removed(plan: SweepPlan, tmp_path: Path) -> None:
+    names = ["2_pareto.png", "10_heat_map.png", "1_mine.png", "mine_lines.png"]
+    for name in names:
+        (tmp_path / name).touch()
+    unseen = replace(plan, spec=plan.spec.model_copy(update={"plots": ()}))
+    with new_journal(plan, tmp_path) as journal:
+        run_sweep(unseen, journal, InlineWorker(), ignore)
+        write_results(tmp_path, unseen, journal)
+    assert [name for name in names if (tmp_path / name).exists()] == ["1_mine.png", "mine_lines.png"]
 
 
 def test_to_resume_what_was_never_begun(plan: SweepPlan, tmp_path: Path) -> None:

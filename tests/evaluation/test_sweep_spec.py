@@ -141,6 +141,25 @@ def test_an_unknown_bench_is_shown_at_its_line(tmp_path: Path) -> None:
     assert found.startswith("1:8 bench: unknown bench 'matmul'; there are:")
 
 
+def test_values_that_no_result_could_hold(tmp_path: Path) -> None:
+    text = """\
+bench: matmul-composite
+set: { bench.dtype: [.nan], bench.n: -9223372036854775809 }
+grid:
+  cube.hbm.slices: [8, .inf, { a: .nan }]
+  bench.k: { start: 9223372036854775808, stop: 9223372036854775808, step: 1 }
+"""
+    assert problems(tmp_path, text) == [
+        "4:24 grid.cube.hbm.slices[1]: found inf, must be a finite number",
+        "4:30 grid.cube.hbm.slices[2]: found nan, must be a finite number",
+        "5:12 grid.bench.k: found 9223372036854775808, must fit into 64 bits",
+    ]
+    assert problems(tmp_path, text[: text.index("grid:")] + "grid: { cube.hbm.slices: [8] }\n") == [
+        "2:21 set.bench.dtype: found nan, must be a finite number",
+        "2:38 set.bench.n: found -9223372036854775809, must fit into 64 bits",
+    ]
+
+
 def test_what_fails_at_some_points_only_is_no_slip(tmp_path: Path) -> None:
     text = "bench: matmul-composite\ngrid: { cube.hbm.slices: [7, 8, eight], bench.m: [0, 32] }\n"
     assert plan(tmp_path, text).n_points == 6
@@ -165,7 +184,13 @@ def test_files_are_looked_for_beside_the_sweep(tmp_path: Path) -> None:
 def test_set_on_the_command_line(tmp_path: Path) -> None:
     found = plan(tmp_path, GOOD, "bench.k=128", "cube.pe_layout.corners[0]=NW")
     assert found.spec.fixed == {"bench.k": 128, "cube.hbm.num_pcs": 16, "cube.pe_layout.corners[0]": "NW"}
-    for text, why in (("bench.m=3", "the grid varies bench.m"), ("=3", "not a path")):
+    for text, why in (
+        ("bench.m=3", "the grid varies bench.m"),
+        ("=3", "not a path"),
+        ("bench.k", "--set bench.k: no '='"),
+        ("bench.k=[1", r"--set bench.k=\[1: '\[1' is not YAML"),
+        ("bench.k=.nan", "must be a finite number"),
+    ):
         with pytest.raises(InputError, match=why):
             plan(tmp_path, GOOD, text)
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
+from kernbench.common.errors import RunError
 from kernbench.evaluation.sweep_driver import Progress, Workers, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_processes import begin_server
 from kernbench.evaluation.sweep_results import TABLE_FILE, write_results
-from kernbench.evaluation.sweep_workers import InlineWorker, LocalWorkers
+from kernbench.evaluation.sweep_workers import InlineWorker, LocalWorkers, worker_pool
 
 GRID = """\
 bench: gemm-single-pe
@@ -63,6 +67,43 @@ def test_a_cluster_makes_the_same_table(plan: SweepPlan, tmp_path: Path) -> None
     inline = table_of(plan, tmp_path / "inline", InlineWorker())
     with DaskWorkers(None, 2) as workers:
         assert table_of(plan, tmp_path / "cluster", workers) == inline
+
+
+def _sleep_long() -> None:
+    time.sleep(600)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_pool_after_an_error_is_not_waited_for() -> None:
+    def interrupted() -> None:
+        with worker_pool(1) as pool:
+            future = pool.submit(_sleep_long)
+            while not future.running():
+                time.sleep(0.005)
+            raise KeyboardInterrupt
+
+    before = set(multiprocessing.active_children())
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    for process in set(multiprocessing.active_children()) - before:
+        process.join()
+
+
+def test_a_process_of_a_pool_that_dies() -> None:
+    with pytest.raises(RunError, match="a worker process died"), worker_pool(1) as pool:
+        pool.submit(_die).result()
+
+
+def test_the_server_of_workers_leaves_ctrl_c_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    begin_server()
+    assert seen == [signal.SIG_IGN]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_killed_and_resumed(plan: SweepPlan, tmp_path: Path) -> None:

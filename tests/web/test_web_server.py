@@ -62,11 +62,23 @@ def test_a_port_that_is_taken_is_bad_input(server: PageServer) -> None:
 
 def test_a_file_that_changes_is_served_anew(server: PageServer, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    file.write_text("one")
+    file.write_text(f"{MARK}one</html>")
     watcher = Watcher(FileSource(file), server)
     assert watcher.look() is None
-    file.write_text("another")
-    assert (watcher.look(), get(server)) == ("", "another")
+    file.write_text(f"{MARK}another</html>\n")
+    assert watcher.look() == ""
+    assert "another" in get(server)
+
+
+@pytest.mark.parametrize("content", ["", "<html></html>", f"<html>{MARK} and then the disk was full"])
+def test_what_is_no_whole_page_is_not_served(server: PageServer, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(f"{MARK}one</html>")
+    watcher = Watcher(FileSource(file), server)
+    server.shelf.put(watcher.source.content())
+    file.write_text(content)
+    assert "not a whole page of kernbench web" in str(watcher.look())
+    assert "one" in get(server)
 
 
 def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -57,7 +58,6 @@ def sweep(asked: Asked) -> int:
     with open_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
         if not _run(plan, journal, make_workers):
             return INTERRUPTED
-        # Parquet and pictures take long to import: not before there is something to write.
         table, files = vars(importlib.import_module(WRITER))["write_results"](folder, plan, journal)
     if asked.as_json:
         print_json(sweep_document(plan, table, files))
@@ -70,6 +70,8 @@ def _run(plan: SweepPlan, journal: Journal, make_workers: MakeWorkers) -> bool:
     """Whether it came to its end; interrupted, say what is finished and how to go on."""
     try:
         with SweepProgress() as progress, make_workers() as workers:
+            # Parquet and pictures take long to import: while the workers run.
+            threading.Thread(target=importlib.import_module, args=(WRITER,)).start()
             run_sweep(plan, journal, workers, progress.show)
     except KeyboardInterrupt:
         finished = f"{len(journal.finished)} of {plan.n_points} points are finished, in {journal.path}"

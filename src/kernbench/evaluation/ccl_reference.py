@@ -60,7 +60,7 @@ def read_reference(path: str) -> Reference:
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, skipinitialspace=True)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 found = ", ".join(reader.fieldnames or ()) or "nothing"
@@ -81,12 +81,20 @@ def read_reference(path: str) -> Reference:
 
 def _numbers(path: str, line: int, size: str | None, latency: str | None) -> tuple[int, float]:
     try:
-        nbytes, ns = int(size or ""), float(latency or "")
-    except ValueError:
+        nbytes, ns = _whole(size or ""), float(latency or "")
+    except (ValueError, OverflowError):
         _refuse(path, line, f"found {size!r}, {latency!r}: size_bytes is a whole number, latency_ns a number")
     if nbytes < 1 or not 0 < ns < float("inf"):
         _refuse(path, line, f"found {size}, {latency}: both have to be above 0")
     return nbytes, ns
+
+
+def _whole(text: str) -> int:
+    """A whole number, also as spreadsheets write it: 4096.0, 4.096E+03."""
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
 
 
 def _refuse(path: str, line: int, problem: str) -> NoReturn:

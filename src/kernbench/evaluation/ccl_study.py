@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
@@ -28,7 +26,7 @@ from kernbench.evaluation.ccl_fabrics import (
 )
 from kernbench.evaluation.ccl_results import BufferPoint, CclSweep, CollectivePoint, RingPoint
 from kernbench.evaluation.ccl_rings import LARGE_SLOT, RANKS, RING, RING_SIZES, SMALL_SLOT_SIZES, RingRun
-from kernbench.evaluation.sweep_processes import worker_context
+from kernbench.evaluation.sweep_workers import worker_pool
 from kernbench.messages.queues import BufferKind
 from kernbench.topology.builder import Topology
 
@@ -149,18 +147,10 @@ def _carried_out(runs: Sequence[Run], jobs: int) -> Iterator[Point]:
         for run in runs:
             yield from run.run()
         return
-    pool = ProcessPoolExecutor(jobs, worker_context(), _begin)
-    try:
+    with worker_pool(jobs) as pool:
         for points in pool.map(_carry_out, runs):
             yield from points
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _carry_out(run: Run) -> Sequence[Point]:
     return run.run()
-
-
-def _begin() -> None:
-    """A worker leaves Ctrl-C to the process that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -6,7 +6,7 @@ Of a message of c bytes over a hop
 
 and the last of n messages behind each other is sent, with s slots, of which each is free when its credit is back,
 
-    behind(n) = (n-1) // s · max(a + credit, s c/B) + (n-1) mod s · c/B
+    behind(n) = (n-1) // s · max(a + credit, s t) + (n-1) mod s · t     t = max(c/B, MATH(c))
 
 after the first. A ring of N over S bytes has parts of m = S/N, in k messages of c = min(m, slot). Each of 2(N-1) steps
 passes a part on, message by message, so that the steps overlap:
@@ -120,20 +120,25 @@ class ClosedForms:
         """Reads of the PE's own HBM slice, ``pieces`` in a row of ``nbytes`` each."""
         there, back = self._to_slice(back=False), self._to_slice(back=True)
         request = self._setup_ns + there.latency_ns + self._machine.header_bytes / there.bw_gbs
-        return request + self._access_ns + back.latency_ns + pieces * self._piece_ns(nbytes, back.bw_gbs)
+        return request + self._access_ns + back.latency_ns + self._pieces_ns(nbytes, pieces, back.bw_gbs)
 
     def store_ns(self, nbytes: int, pieces: int = 1) -> float:
         """Writes there, with the last acknowledgement."""
         there, back = self._to_slice(back=False), self._to_slice(back=True)
-        data = self._setup_ns + there.latency_ns + pieces * self._piece_ns(nbytes, there.bw_gbs)
+        data = self._setup_ns + there.latency_ns + self._pieces_ns(nbytes, pieces, there.bw_gbs)
         return data + self._access_ns + back.latency_ns + self._machine.header_bytes / back.bw_gbs
+
+    def _pieces_ns(self, nbytes: int, pieces: int, way_gbs: float) -> float:
+        """Pieces one behind the other: each takes as long as its data, or as the set-up of the next."""
+        data = self._piece_ns(nbytes, way_gbs)
+        return (pieces - 1) * max(self._setup_ns, data) + data
 
     def _piece_ns(self, nbytes: int, way_gbs: float) -> float:
         """A piece on its way, or at the slice: a round over its channels for every burst of each of them."""
         hbm = self._spec.cube.hbm
         rounds = ceil(nbytes / (hbm.burst_bytes * hbm.num_pcs))
         channel_gbs = self._spec.cube.slice_bw_gbs / hbm.num_pcs
-        return max(self._setup_ns, nbytes / way_gbs, rounds * min(nbytes, hbm.burst_bytes) / channel_gbs)
+        return max(nbytes / way_gbs, rounds * min(nbytes, hbm.burst_bytes) / channel_gbs)
 
     def ring(self, n: int, nbytes: int, hop: Hop) -> RingTime:
         """Reduce-scatter and all-gather round a ring of ``n`` with these hops, a segment after the other."""
@@ -155,7 +160,7 @@ class ClosedForms:
         one, pieces = self.message_ns(hop, chunk), n * messages
         oracle = steps * (hop.latency_ns + part / hop.bw_gbs)
         ends = steps * (self.ends_ns + self.math_ns(chunk))
-        each = chunk / hop.bw_gbs
+        each = self._between_ns(hop, chunk)
         free = max(steps * one + (messages - 1) * each, (steps * messages - 1) * each + one)
         taken = max(
             steps * one + self._behind_ns(hop, chunk, messages), self._behind_ns(hop, chunk, steps * messages) + one
@@ -170,10 +175,14 @@ class ClosedForms:
             store_ns=self.store_ns(chunk, pieces),
         )
 
+    def _between_ns(self, hop: Hop, chunk: int, streams: int = 1) -> float:
+        """From one message to the next, where credits do not hold them up: the way, or the MATH unit behind it."""
+        return max(streams * chunk / hop.bw_gbs, self.math_ns(chunk))
+
     def _behind_ns(self, hop: Hop, chunk: int, messages: int, streams: int = 1) -> float:
         """How long after the first of so many messages the last is sent; ``streams`` share the way."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
-        each = streams * chunk / hop.bw_gbs
+        each = self._between_ns(hop, chunk, streams)
         return rounds * max(self.message_ns(hop, chunk) + hop.credit_ns, self._queues.n_slots * each) + rest * each
 
     def _intercube(self, nbytes: int, root: int) -> float:
@@ -187,7 +196,12 @@ class ClosedForms:
         one += sum(self.message_ns(hop, chunk) - self.math_ns(chunk) for hop in (*down, *way, *way))
         # A cube of the last column sends to its row first, then on down the column.
         one += sum(chunk / hop.bw_gbs for hop in down[: self._spec.sip.cube_mesh.h - 1])
-        more = sum(self._behind_ns(_slowest(hops), chunk, count, STREAMS_OF_A_CORNER) for hops in (up, down))
+        # Rows come out of the slice meanwhile, and sums go into it.
+        slices = (self._piece_ns(chunk, self._to_slice(back=back).bw_gbs) for back in (True, False))
+        more = sum(
+            max(self._behind_ns(_slowest(hops), chunk, count, STREAMS_OF_A_CORNER), (count - 1) * piece)
+            for hops, piece in zip((up, down), slices, strict=True)
+        )
         return self.load_ns(chunk) + one + more + self._exchange(root, chunk, count) + self.store_ns(chunk)
 
     def _exchange(self, root: int, chunk: int, count: int) -> float:

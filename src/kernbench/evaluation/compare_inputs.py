@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ def _run(path: Path) -> Measured:
     try:
         params = {f"{BENCH_PREFIX}{name}": value for name, value in document["params"].items()}
         machine = flat_configuration(document["configuration"])
+        if not isinstance(document["sim_ns"], int | float) or not math.isfinite(document["sim_ns"]):
+            raise TypeError("sim_ns")
         return Measured(_plain({"bench": document["bench"], **machine, **params}), _row_of_run(document))
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not what {RUN_COMMAND} prints: {error!r} is missing or of another kind") from error

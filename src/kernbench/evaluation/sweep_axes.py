@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -69,20 +70,30 @@ def mark_x(panel: Axes, plan: SweepPlan, x: str) -> None:
     if not is_numeric(plan.axes[x]):
         panel.set_xticks(range(len(values)), [text_of(value) for value in values])
         return
-    numbers = [float(value) for value in values if isinstance(value, int | float)]
-    if _is_geometric(numbers):
+    numbers = {float(value): text_of(value) for value in values if isinstance(value, int | float)}
+    geometric = _is_geometric(list(numbers))
+    if geometric:
         panel.set_xscale("log", base=2)
         panel.xaxis.set_minor_locator(NullLocator())
-    if len(numbers) <= MOST_TICKS:
-        panel.set_xticks(numbers, [text_of(value) for value in values])
+    panel.xaxis.set_major_formatter(PLAIN)
+    if _have_room([math.log(each) for each in numbers] if geometric else list(numbers)):
+        panel.set_xticks(list(numbers), list(numbers.values()))
+
+
+def _have_room(places: Sequence[float]) -> bool:
+    """Whether a label fits at each place."""
+    along = sorted(places)
+    least = (along[-1] - along[0]) / MOST_TICKS
+    return all(after - before >= least for before, after in pairwise(along))
 
 
 def _is_geometric(numbers: Sequence[float]) -> bool:
-    """Whether each is about the same multiple of the one before, and more than the differences are alike."""
-    if len(numbers) < 3 or min(numbers) <= 0:
+    """Whether a logarithmic scale spreads them better: about the same multiple each, or far apart from each other."""
+    along = sorted(numbers)
+    if len(along) < 3 or along[0] <= 0:
         return False
-    ratios = [after / before for before, after in pairwise(numbers)]
-    return min(ratios) > 1.3 and max(ratios) / min(ratios) < 1.1
+    ratios = [after / before for before, after in pairwise(along)]
+    return min(ratios) > 1.3 and (max(ratios) / min(ratios) < 1.1 or along[-1] / along[0] > WIDE)
 
 
 def scale_y(panel: Axes, values: Sequence[float]) -> None:
@@ -91,7 +102,7 @@ def scale_y(panel: Axes, values: Sequence[float]) -> None:
         panel.yaxis.set_major_locator(decades())
         panel.yaxis.set_minor_locator(NullLocator())
     else:
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(min(0.0, *values), 1.06 * max(0.0, *values) or 1.0)
     panel.yaxis.set_major_formatter(PLAIN)
 
 
@@ -139,6 +150,8 @@ def labels_of(table: SweepTable, axis: str) -> list[str]:
 
 
 def text_of(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

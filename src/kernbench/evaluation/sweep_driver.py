@@ -1,7 +1,7 @@
 """Runs what is missing of a sweep on workers, and writes down what comes back.
 
-Points of one machine travel together, as many as take about ``CHUNK_S``: the machine is compiled once for all of them,
-and handing them over costs next to nothing beside running them.
+As many points travel together as take about ``CHUNK_S``, so that handing them over costs next to nothing beside running
+them. Those of one machine are next to each other: it is compiled once.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
-from itertools import groupby
+from operator import attrgetter
 from typing import Protocol, TypeAlias
 
 from kernbench.common.errors import KernbenchError, RunError
 from kernbench.evaluation.sweep_journal import Journal
-from kernbench.evaluation.sweep_measure import LOST, OK, flat_configuration
+from kernbench.evaluation.sweep_measure import LOST, OK
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import Chunk, Job, Outcome, PointJob
 
@@ -57,16 +57,15 @@ def run_sweep(plan: SweepPlan, journal: Journal, workers: Workers, on_progress: 
 
 @dataclass(slots=True)
 class _Driver:
-    """A sweep under way. ``groups``: points to run, by machine; ``suspects``: those whose worker died, one by one."""
+    """A sweep under way. ``waiting``: points to run, by machine; ``suspects``: those whose worker died, one by one."""
 
     plan: SweepPlan
     journal: Journal
     workers: Workers
     on_progress: Callable[[Progress], None]
-    groups: deque[tuple[tuple[str, ...], deque[PointJob]]] = field(default_factory=deque)
+    waiting: deque[PointJob] = field(default_factory=deque)
     suspects: deque[Chunk] = field(default_factory=deque)
     under_way: dict[Chunked, Chunk] = field(default_factory=dict)
-    waiting: int = 0
     found: int = 0
     failed: int = 0
     cpu_s_per_point: float = math.inf
@@ -77,7 +76,7 @@ class _Driver:
         job = self._job()
         self._gather()
         self._tell()
-        while self.groups or self.suspects or self.under_way:
+        while self.waiting or self.suspects or self.under_way:
             self._hand_out(job)
             done, _ = wait(self.under_way, return_when=FIRST_COMPLETED)
             self._take(done)
@@ -87,24 +86,21 @@ class _Driver:
         self.on_progress(Progress(self.plan.n_points, len(self.journal.finished), self.failed, self.found))
 
     def _job(self) -> Job:
-        plan, machine = self.plan, self.plan.machine
+        plan = self.plan
         return Job(
             bench=plan.bench_name,
             device=plan.spec.device,
             verify=plan.spec.verify,
             explain=plan.spec.explain,
             base=plan.base,
-            configuration=flat_configuration(machine.spec.model_dump(mode="json")),
+            configuration=plan.configuration(),
         )
 
     def _gather(self) -> None:
         plan = self.plan
         missing = [point for point in plan.points() if point.index not in self.journal.finished]
-        self.waiting = len(missing)
-        by_machine = sorted(missing, key=plan.machine_texts)
-        for machine, points in groupby(by_machine, key=plan.machine_texts):
-            jobs = (PointJob(point.index, plan.bench_texts(point)) for point in points)
-            self.groups.append((machine, deque(jobs)))
+        jobs = [PointJob(point.index, plan.machine_texts(point), plan.bench_texts(point)) for point in missing]
+        self.waiting.extend(sorted(jobs, key=attrgetter("machine")))
 
     def _hand_out(self, job: Job) -> None:
         """Keep the workers busy; a suspect has them to itself, so that it is known who died of what."""
@@ -112,21 +108,16 @@ class _Driver:
             if not self.under_way:
                 self._submit(self.suspects.popleft())
             return
-        while self.groups and len(self.under_way) < self.workers.slots:
+        while self.waiting and len(self.under_way) < self.workers.slots:
             self._submit(self._next_chunk(job))
 
     def _next_chunk(self, job: Job) -> Chunk:
-        machine, points = self.groups[0]
-        taken = tuple(points.popleft() for _ in range(min(len(points), self._size())))
-        self.waiting -= len(taken)
-        if not points:
-            self.groups.popleft()
-        return Chunk(job, machine, taken)
+        return Chunk(job, tuple(self.waiting.popleft() for _ in range(self._size())))
 
     def _size(self) -> int:
         """Points for a chunk: one while nobody knows how long they take, fewer when few are left for all workers."""
         worth = int(min(CHUNK_S / max(self.cpu_s_per_point, 1e-6), MOST_IN_CHUNK))
-        return max(1, min(worth, self.waiting // (2 * self.workers.slots)))
+        return max(1, min(worth, len(self.waiting) // (2 * self.workers.slots)))
 
     def _submit(self, chunk: Chunk) -> None:
         self.under_way[self.workers.submit(chunk)] = chunk
@@ -165,4 +156,4 @@ def _failures(outcomes: Iterable[Outcome]) -> int:
 
 
 def _singles(chunk: Chunk) -> Iterator[Chunk]:
-    return (Chunk(chunk.job, chunk.machine, (point,)) for point in chunk.points)
+    return (Chunk(chunk.job, (point,)) for point in chunk.points)

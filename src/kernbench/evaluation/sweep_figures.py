@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from kernbench.evaluation.sweep_axes import (
 )
 from kernbench.evaluation.sweep_measure import Row
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import Plot, is_numeric
+from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric
 from kernbench.evaluation.sweep_table import SweepTable
 
 MOST_CURVES = len(PALETTE)
@@ -43,7 +43,7 @@ def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, 
     """
     drawn = []
     for at, plot in enumerate(plan.spec.plots if plan.spec.plots is not None else _usual(plan)):
-        path = folder / f"{at + 1}_{plot.kind.replace('-', '_')}.png"
+        path = folder / f"{at + 1}_{_file_name(plot.kind)}.png"
         columns = [name for name in (plot.value, plot.cost) if name is not None]
         if any(has_numbers(row, columns) for row in table.rows):
             _DRAW[plot.kind](path, plan, table, plot)
@@ -147,4 +147,14 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
-_DRAW = {"lines": _draw_lines, "heat-map": _draw_heat_map, "pareto": _draw_pareto}
+def _file_name(kind: PlotKind) -> str:
+    return kind.replace("-", "_")
+
+
+_DRAW: Mapping[PlotKind, Callable[[Path, SweepPlan, SweepTable, Plot], None]] = {
+    "lines": _draw_lines,
+    "heat-map": _draw_heat_map,
+    "pareto": _draw_pareto,
+}
+KINDS = tuple(map(_file_name, _DRAW))
+"""What a picture's file is called after its number."""

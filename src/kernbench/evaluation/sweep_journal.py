@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -19,6 +20,7 @@ from kernbench.evaluation.sweep_point import Outcome
 
 JOURNAL_FILE = "journal.jsonl"
 HEADER = "kernbench sweep"
+MOST_NAMED = 8
 
 
 class Journal:
@@ -32,11 +34,13 @@ class Journal:
     def append(self, outcomes: Iterable[Outcome]) -> None:
         """Add points; they are safe when this returns. A point that is there already stays as it is."""
         new = [outcome for outcome in outcomes if outcome.index not in self.finished]
-        self._file.write(b"".join(_line(_entry(outcome)) for outcome in new))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        lines = [_line(_entry(outcome)) for outcome in new]
+        with _refusing(self.path):
+            self._file.write(b"".join(lines))
+            self._file.flush()
+            os.fsync(self._file.fileno())
         # As they will be read: a sweep that was resumed ends with the same bytes.
-        self.finished |= {outcome.index: _outcome(json.loads(_line(_entry(outcome)))) for outcome in new}
+        self.finished |= {outcome.index: _outcome(json.loads(line)) for outcome, line in zip(new, lines, strict=True)}
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +48,9 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        # What is not in the file yet could not be written; that was said.
+        with suppress(OSError):
+            self._file.close()
 
 
 def begin_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Journal:
@@ -55,8 +61,9 @@ def begin_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jou
             f"{path}: {len(found) - 1} of {n_points_of(found)} points are finished already; "
             "go on with --resume, choose another --out, or remove the file"
         )
-    path.write_bytes(_line({"journal": HEADER, "points": n_points, "identity": dict(identity)}))
-    _sync_folder(path.parent)
+    with _refusing(path):
+        path.write_bytes(_line({"journal": HEADER, "points": n_points, "identity": dict(identity)}))
+        _sync_folder(path.parent)
     return _open(path, {})
 
 
@@ -69,24 +76,51 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
     if not found:
         return begin_journal(path, identity, n_points)
     _must_match(path, found[0], identity)
+    return _open(path, _finished(path, found, n_points))
+
+
+def _finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, Outcome]:
+    """The points of a journal; InputError for a line that is none of the sweep's."""
     finished: dict[int, Outcome] = {}
-    for entry in found[1:]:
-        outcome = _outcome(entry)
+    for number, entry in enumerate(entries[1:], start=2):
+        try:
+            outcome = _outcome(entry)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _foreign(path, number) from error
+        if outcome.index not in range(n_points):
+            raise _foreign(path, number)
         finished.setdefault(outcome.index, outcome)
-    return _open(path, finished)
+    return finished
 
 
 def n_points_of(entries: list[dict[str, Any]]) -> int:
     """How many points the sweep of a journal has."""
-    return int(entries[0].get("points", 0))
+    return int(entries[0]["points"])
 
 
 def _open(path: Path, finished: dict[int, Outcome]) -> Journal:
-    file = path.open("r+b")
-    content = path.read_bytes()
-    file.truncate(_whole(content))
-    file.seek(0, os.SEEK_END)
+    with _refusing(path):
+        file = path.open("r+b")
+        content = path.read_bytes()
+        file.truncate(_whole(content))
+        file.seek(0, os.SEEK_END)
     return Journal(path, file, finished)
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """InputError when the system refuses: no space is left, nothing may be written there."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read or written: {error.strerror}; mend that and go on with --resume, for the points "
+            "in it are safe, or choose another --out"
+        ) from error
+
+
+def _foreign(path: Path, line: int) -> InputError:
+    return InputError(f"{path}:{line}: no line of the journal of this sweep; choose another --out, or remove it")
 
 
 def _whole(content: bytes) -> int:
@@ -98,14 +132,20 @@ def _whole(content: bytes) -> int:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """What a journal says, without a torn last line. InputError when another line cannot be read."""
-    content = path.read_bytes()
+    with _refusing(path):
+        content = path.read_bytes()
     found = []
     for number, line in enumerate(content[: _whole(content)].splitlines(), start=1):
         entry = _parsed(line)
-        if entry is None or (number == 1 and entry.get("journal") != HEADER):
-            raise InputError(f"{path}:{number}: no line of the journal of a sweep; choose another --out, or remove it")
+        if entry is None or (number == 1 and not _is_header(entry)):
+            raise _foreign(path, number)
         found.append(entry)
     return found
+
+
+def _is_header(entry: Mapping[str, Any]) -> bool:
+    known = entry.get("journal") == HEADER and isinstance(entry.get("points"), int)
+    return known and isinstance(entry.get("identity"), dict)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -117,14 +157,21 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    before, now = header["identity"], json.loads(json.dumps(identity))
-    wrong = [key for key in now if before.get(key) != now[key]]
+    before, now = _by_parameter(header["identity"]), _by_parameter(json.loads(json.dumps(identity)))
+    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if wrong:
-        changes = "; ".join(f"{key} was {_short(before.get(key))}, is {_short(now[key])}" for key in wrong)
+        named = [f"{key} was {_short(before.get(key))}, is {_short(now.get(key))}" for key in wrong[:MOST_NAMED]]
+        more = [f"and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
+        changes = "; ".join([*named, *more])
         raise InputError(
             f"{path} belongs to another sweep, whose rows cannot be compared with these: {changes}; "
             "choose another --out, or remove it"
         )
+
+
+def _by_parameter(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """An identity in which the machine is not one digest but all of its parameters."""
+    return {**identity, "machine": None, "configuration": None, **identity.get("configuration", {})}
 
 
 def _short(value: object) -> str:
@@ -147,7 +194,7 @@ def _outcome(entry: Mapping[str, Any]) -> Outcome:
         name: float(cell) if isinstance(cell, str) and COLUMNS[name] is float else cell
         for name, cell in entry["row"].items()
     }
-    return Outcome(entry["point"], row, entry["wall_s"])
+    return Outcome(entry["point"], row, float(entry["wall_s"]))
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:

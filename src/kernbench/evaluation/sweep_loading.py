@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kernbench.common.complaints import Complaint
 from kernbench.common.config import Document, apply_overrides, load_document, path_of, report, validate
-from kernbench.common.errors import BenchError, InputError, UnknownNameError
+from kernbench.common.errors import BenchError, ConfigError, InputError, UnknownNameError
 from kernbench.evaluation.sweep_checks import plan_complaints
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import SweepSpec
+from kernbench.evaluation.sweep_spec import SweepSpec, Value, why_not_stored
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.topology.builder import DEFAULT_NAME, compile_topology, topology_file
@@ -50,7 +50,7 @@ def _with_overrides(spec: SweepSpec, overrides: Sequence[str]) -> SweepSpec:
         if name in spec.grid:
             raise InputError(f"--set {text}: the grid varies {name}")
         _must_be_path(name, text)
-        fixed[name] = apply_overrides(Document("--set", {}, {}), [text.replace(name, "value", 1)]).get(("value",))
+        fixed[name] = _value_of(text)
     return spec.model_copy(update={"fixed": fixed})
 
 
@@ -59,6 +59,22 @@ def _must_be_path(name: str, text: str) -> None:
         path_of(name)
     except ValueError as error:
         raise InputError(f"--set {text}: {error}") from error
+
+
+def _value_of(text: str) -> Value:
+    """What stands behind the ``=``, read like YAML."""
+    if "=" not in text:
+        raise InputError(f"--set {text}: no '='; write path=value, for example cube.hbm.slices=16")
+    _, equals, given = text.partition("=")
+    try:
+        value: Value = apply_overrides(Document("--set", {}, {}), [f"value{equals}{given}"]).get(("value",))
+    except ConfigError as error:
+        why = "; ".join(each.message for each in error.problems)
+        raise InputError(f"--set {text}: {why}") from error
+    why = why_not_stored(value)
+    if why:
+        raise InputError(f"--set {text}: {why}")
+    return value
 
 
 def _topology_file(spec: SweepSpec, asked: str | None, beside: Path) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from kernbench import __version__
 from kernbench.common.config import Document
+from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import SweepSpec, Value
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.topology.builder import Topology
@@ -70,8 +71,15 @@ class SweepPlan:
         yield from self.spec.fixed.items()
         yield from point.values
 
+    def configuration(self) -> dict[str, Any]:
+        """The resolved base machine by path."""
+        return flat_configuration(self.machine.spec.model_dump(mode="json"))
+
     def identity(self) -> dict[str, Any]:
-        """Everything that a row depends on: rows of equal identities may stand in one table."""
+        """Everything that a row depends on: rows of equal identities may stand in one table.
+
+        ``configuration`` is the resolved base machine by path, of which ``machine`` is the digest.
+        """
         return {
             "kernbench": __version__,
             "bench": self.bench.name,
@@ -82,6 +90,7 @@ class SweepPlan:
             "machine": self.machine.digest,
             "set": dict(self.spec.fixed),
             "grid": {path: list(values) for path, values in self.axes.items()},
+            "configuration": self.configuration(),
         }
 
 

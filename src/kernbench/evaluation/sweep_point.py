@@ -8,9 +8,11 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from kernbench import __version__
@@ -40,18 +42,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PointJob:
-    """One point: its number and what it changes of the bench's parameters."""
+    """One point: its number, what it changes of the base machine, and what of the bench's parameters."""
 
     index: int
+    machine: tuple[str, ...]
     params: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Points on one machine, the base with ``machine`` applied: it is compiled once."""
+    """Points that travel together. A machine is compiled once for all of its points that follow one another."""
 
     job: Job
-    machine: tuple[str, ...]
     points: tuple[PointJob, ...]
 
 
@@ -59,7 +61,8 @@ class Chunk:
 class Outcome:
     """A finished point: its row, without its place in the grid, and how long it ran: in seconds, and of a processor.
 
-    The latter says how much work it was, whoever else used the computer; it is not kept.
+    The latter says how much work it was, whoever else used the computer, the making of its machine included; it is not
+    kept.
     """
 
     index: int
@@ -75,19 +78,30 @@ def run_chunk(chunk: Chunk) -> list[Outcome]:
     """
     if chunk.job.version != __version__:
         raise RunError(f"a worker has kernbench {__version__}, the sweep is made by {chunk.job.version}")
-    try:
-        machine = compile_topology(apply_overrides(chunk.job.base, chunk.machine))
-    except Exception as error:
-        return [Outcome(point.index, invalid_row(error), 0.0) for point in chunk.points]
     bench = load_bench(chunk.job.bench)
-    outcomes = []
     # Programs may print; the document of --json shall be the only thing on stdout.
     with redirect_stdout(io.StringIO()):
-        for point in chunk.points:
-            wall, cpu = time.perf_counter(), time.thread_time()
-            row = _row(chunk.job, machine, bench, point)
-            outcomes.append(Outcome(point.index, row, time.perf_counter() - wall, time.thread_time() - cpu))
-    return outcomes
+        return [
+            outcome
+            for machine, points in groupby(chunk.points, key=attrgetter("machine"))
+            for outcome in _run_on(chunk.job, machine, bench, points)
+        ]
+
+
+def _run_on(job: Job, changes: tuple[str, ...], bench: Bench, points: Iterable[PointJob]) -> Iterator[Outcome]:
+    """Run ``points`` on the base with ``changes``."""
+    cpu = time.thread_time()
+    try:
+        machine = compile_topology(apply_overrides(job.base, changes))
+    except Exception as error:
+        yield from (Outcome(point.index, invalid_row(error), 0.0) for point in points)
+        return
+    for point in points:
+        wall = time.perf_counter()
+        row = _row(job, machine, bench, point)
+        done = time.thread_time()
+        yield Outcome(point.index, row, time.perf_counter() - wall, done - cpu)
+        cpu = done
 
 
 def invalid_row(error: Exception) -> Row:

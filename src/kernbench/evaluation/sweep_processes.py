@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 
@@ -21,6 +22,14 @@ def worker_context() -> BaseContext:
 
 
 def begin_server() -> None:
-    """Begin the process from which workers are forked: it imports what they need while this one does."""
-    if worker_context().get_start_method() == METHOD:
+    """Begin the process from which workers are forked: it imports what they need while this one does.
+
+    To be called by the main thread. Ctrl-C, which a terminal sends to all, is left to this process.
+    """
+    if worker_context().get_start_method() != METHOD:
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
         forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernbench.evaluation.outputs import write_csv
 from kernbench.evaluation.provenance import PROVENANCE_FILE, provenance_of, write_provenance
-from kernbench.evaluation.sweep_figures import draw_plots
+from kernbench.evaluation.sweep_figures import KINDS, draw_plots
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_parquet import write_sweep_table
 from kernbench.evaluation.sweep_plan import SweepPlan
@@ -21,7 +22,17 @@ def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[Swee
     table = sweep_table(plan, journal.finished)
     write_sweep_table(table, folder / TABLE_FILE)
     write_csv(folder / WALL_FILE, walls(journal.finished))
-    provenance = provenance_of(plan.machine, f"kernbench sweep {plan.name}", plan.identity())
+    # The machine in full is a file of its own.
+    parameters = {key: value for key, value in plan.identity().items() if key != "configuration"}
+    provenance = provenance_of(plan.machine, f"kernbench sweep {plan.name}", parameters)
     write_provenance(folder, provenance, plan.machine)
     pictures = draw_plots(folder, plan, table)
+    _remove_others(folder, pictures)
     return table, tuple(folder / name for name in (TABLE_FILE, WALL_FILE, PROVENANCE_FILE)) + pictures
+
+
+def _remove_others(folder: Path, pictures: Sequence[Path]) -> None:
+    """Remove the pictures of a sweep that was in ``folder`` before and had others."""
+    for kind in KINDS:
+        for path in set(folder.glob(f"[0-9]*_{kind}.png")) - set(pictures):
+            path.unlink()

@@ -10,6 +10,7 @@ grid:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeAlias
@@ -20,6 +21,7 @@ from kernbench.common.complaints import Complaint, Rejected, close_to, explain, 
 from kernbench.common.config import ConfigModel, path_of, read_model
 
 MOST_POINTS = 100_000
+LARGEST = 2**63 - 1
 DEFAULT_VALUE = "sim_ns"
 Value: TypeAlias = "int | float | str | bool | list[Value] | tuple[Value, ...] | dict[str, Value] | None"
 PlotKind: TypeAlias = Literal["lines", "heat-map", "pareto"]
@@ -76,9 +78,13 @@ def _as_values(given: Any) -> Any:
     """The values of an axis: those listed, or those of a range."""
     if isinstance(given, dict):
         try:
-            return read_model(Range, given).values()
+            values = read_model(Range, given).values()
         except ValidationError as error:
             raise Rejected(explain(Range, given, error)) from error
+        why = why_not_stored(values)
+        if why:
+            raise ValueError(why)
+        return values
     if not isinstance(given, list):
         raise ValueError(f"found {show(given)}, must be a list of values or a range: {{start, stop, step or factor}}")
     if not given:
@@ -87,7 +93,20 @@ def _as_values(given: Any) -> Any:
     twice = [at for at, text in enumerate(texts) if text in texts[:at]]
     if twice:
         raise Rejected(Complaint((at,), f"{show(given[at])} is in the list twice") for at in twice)
+    wrong = [Complaint((at,), why) for at, value in enumerate(given) if (why := why_not_stored(value))]
+    if wrong:
+        raise Rejected(wrong)
     return tuple(given)
+
+
+def why_not_stored(value: Value) -> str:
+    """Why neither the journal nor Parquet could hold ``value``; empty when they can."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"found {show(value)}, must be a finite number"
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"found {show(value)}, must fit into 64 bits"
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next(filter(None, map(why_not_stored, inside)), "")
 
 
 Axis = Annotated[tuple[Any, ...], BeforeValidator(_as_values)]
@@ -139,7 +158,13 @@ class SweepSpec(ConfigModel):
 
     @model_validator(mode="after")
     def _stands_by_itself(self) -> SweepSpec:
-        found = [*self._bad_paths(), *self._fixed_axes(), *self._too_many(), *self._plots_of_nothing()]
+        found = [
+            *self._bad_paths(),
+            *self._bad_values(),
+            *self._fixed_axes(),
+            *self._too_many(),
+            *self._plots_of_nothing(),
+        ]
         if found:
             raise Rejected(found)
         return self
@@ -147,6 +172,9 @@ class SweepSpec(ConfigModel):
     def _bad_paths(self) -> list[Complaint]:
         given = [("set", path) for path in self.fixed] + [("grid", path) for path in self.grid]
         return [Complaint((section, path), why, at_key=True) for section, path in given if (why := _no_path(path))]
+
+    def _bad_values(self) -> list[Complaint]:
+        return [Complaint(("set", path), why) for path, value in self.fixed.items() if (why := why_not_stored(value))]
 
     def _fixed_axes(self) -> list[Complaint]:
         both = [path for path in self.fixed if path in self.grid]

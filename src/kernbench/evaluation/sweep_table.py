@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernbench.evaluation.sweep_measure import Row, flat_configuration
+from kernbench.evaluation.sweep_measure import Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import Outcome
 from kernbench.evaluation.sweep_spec import Value
@@ -18,7 +18,7 @@ CELL_TYPES = (str, int, float, bool)
 
 @dataclass(frozen=True, slots=True)
 class SweepTable:
-    """The rows of a sweep, with its axes; ``about``: its identity, and the ``configuration`` it starts from."""
+    """The rows of a sweep, with its axes; ``about``: its identity."""
 
     axes: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -42,8 +42,7 @@ def sweep_table(plan: SweepPlan, outcomes: Mapping[int, Outcome]) -> SweepTable:
     for point in plan.points():
         axes: Row = {path: _cell(value, kinds[path]) for path, value in point.values}
         rows.append({POINT: point.index, **axes, **outcomes[point.index].row})
-    configuration = flat_configuration(plan.machine.spec.model_dump(mode="json"))
-    return SweepTable(tuple(plan.axes), tuple(rows), plan.identity() | {"configuration": configuration})
+    return SweepTable(tuple(plan.axes), tuple(rows), plan.identity())
 
 
 def kind_of(values: Iterable[object]) -> type:

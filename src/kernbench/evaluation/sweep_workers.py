@@ -6,10 +6,14 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator, Set
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Self
 
+from kernbench.common.errors import RunError
 from kernbench.evaluation.sweep_driver import Chunked
 from kernbench.evaluation.sweep_point import Chunk, run_chunk
 from kernbench.evaluation.sweep_processes import worker_context
@@ -24,7 +28,7 @@ class LocalWorkers:
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
         self._strangers = set(multiprocessing.active_children())
-        self._pool = self._make_pool()
+        self._pool = make_pool(jobs)
 
     @property
     def slots(self) -> int:
@@ -37,15 +41,12 @@ class LocalWorkers:
             return self._pool.submit(run_chunk, chunk)
         except BrokenExecutor:
             self._pool.shutdown()
-            self._pool = self._make_pool()
+            self._pool = make_pool(self._jobs)
             return self._pool.submit(run_chunk, chunk)
 
     def is_loss(self, error: BaseException) -> bool:
         """Whether ``error`` means that a process died."""
         return isinstance(error, BrokenExecutor)
-
-    def _make_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._jobs, worker_context(), _begin, (os.getcwd(),))
 
     def __enter__(self) -> Self:
         return self
@@ -53,10 +54,7 @@ class LocalWorkers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(wait=error is None, cancel_futures=True)
-        if error is not None:
-            for process in set(multiprocessing.active_children()) - self._strangers:
-                process.kill()
+        _end(self._pool, self._strangers, at_once=error is not None)
 
 
 class InlineWorker:
@@ -73,6 +71,37 @@ class InlineWorker:
     def is_loss(self, error: BaseException) -> bool:
         """It cannot die alone."""
         return False
+
+
+@contextmanager
+def worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """``jobs`` processes, which end with this one; after an error, Ctrl-C too, it does not wait for them.
+
+    RunError when one of them dies.
+    """
+    strangers = set(multiprocessing.active_children())
+    pool = make_pool(jobs)
+    well = False
+    try:
+        yield pool
+        well = True
+    except BrokenExecutor as error:
+        raise RunError("a worker process died: out of memory, or killed; fewer at once need less memory") from error
+    finally:
+        _end(pool, strangers, at_once=not well)
+
+
+def make_pool(jobs: int) -> ProcessPoolExecutor:
+    """A pool whose processes end with this one, and leave Ctrl-C to it."""
+    return ProcessPoolExecutor(jobs, worker_context(), _begin, (os.getcwd(),))
+
+
+def _end(pool: ProcessPoolExecutor, strangers: Set[BaseProcess], *, at_once: bool) -> None:
+    """End a pool; ``strangers``: processes that were there before it."""
+    pool.shutdown(wait=not at_once, cancel_futures=True)
+    if at_once:
+        for process in set(multiprocessing.active_children()) - strangers:
+            process.kill()
 
 
 def _begin(folder: str) -> None:

@@ -13,6 +13,7 @@ from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import resolve_topology, topology_file
 from kernbench.web.observer import observe_run
 from kernbench.web.page import Page, make_page
+from kernbench.web.server import MARK
 
 BENCH_PREFIX = "bench."
 _PYTHON = ".py"
@@ -83,9 +84,12 @@ class FileSource:
         return (self.path,)
 
     def content(self) -> str:
-        """What is in the file. InputError when it cannot be read."""
+        """What is in the file. InputError when it cannot be read, and when that is no page, or a part of one."""
         try:
-            return self.path.read_text(encoding="utf-8")
+            found = self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise InputError(f"{self.path}: cannot be read: {why}") from error
+        if MARK not in found or not found.rstrip().endswith("</html>"):
+            raise InputError(f"{self.path}: not a whole page of kernbench web; that writes one with --out {self.path}")
+        return found

@@ -1,0 +1,77 @@
+"""Axes of the pictures of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from kernbench.evaluation.sweep_axes import mark_x, scale_y, text_of
+from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.evaluation.sweep_plan import SweepPlan
+
+AXIS = "bench.m"
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> SweepPlan:
+    path = tmp_path_factory.mktemp("sweep") / "grid.yaml"
+    path.write_text(f"bench: matmul-composite\ngrid: {{ {AXIS}: [32] }}\n")
+    return plan_sweep(path, "default")
+
+
+def panel_over(values: list[float]) -> Axes:
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panel = figure.add_subplot()
+    panel.plot(values, values)
+    return panel
+
+
+def shown(panel: Axes) -> list[Text]:
+    """The labels along x that are within the picture."""
+    panel.figure.canvas.draw()
+    low, high = panel.get_xlim()
+    return [each for each in panel.get_xticklabels() if low <= each.get_position()[0] <= high]
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([32, 64, 128, 256], "log"),
+        ([32, 64, 1000], "log"),
+        ([1000, 64, 32], "log"),
+        ([0, 1, 1000], "linear"),
+        ([1, 2, 3, 4, 6, 8, 12, 16], "log"),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], "linear"),
+        ([65536, 65537, 1048576], "linear"),
+        ([256], "linear"),
+        (list(range(40)), "linear"),
+    ],
+)
+def test_labels_along_x_do_not_overlap(plan: SweepPlan, values: list[float], scale: str) -> None:
+    panel = panel_over(values)
+    spec = plan.spec.model_copy(update={"grid": {AXIS: tuple(values)}})
+    mark_x(panel, replace(plan, spec=spec), AXIS)
+    assert panel.get_xscale() == scale
+    boxes = [each.get_window_extent() for each in shown(panel)]
+    assert boxes
+    assert all(left.x1 < right.x0 for left, right in pairwise(sorted(boxes, key=lambda box: box.x0)))
+
+
+@pytest.mark.parametrize("values", [[1054.0, 1342.0], [0.0, 0.0], [5.0], [-3.0, 4.0]])
+def test_the_largest_value_has_room_above_it(values: list[float]) -> None:
+    panel = panel_over(values)
+    scale_y(panel, values)
+    low, high = panel.get_ylim()
+    assert low == min(0.0, *values)
+    assert high - max(values) >= 0.05 * high
+
+
+def test_values_are_written_as_in_the_file() -> None:
+    assert [text_of(value) for value in (True, False, 1.0, 32, "f16")] == ["true", "false", "1", "32", "f16"]
