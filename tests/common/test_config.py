@@ -20,6 +20,10 @@ class Inner(cf.ConfigModel):
     fifo: Literal["bounded", "unbounded"] = "bounded"
 
 
+class Several(cf.ConfigModel):
+    pairs: tuple[tuple[int, int], ...] = Field(min_length=1)
+
+
 class Outer(cf.ConfigModel):
     name: str
     count: int = Field(ge=1)
@@ -55,6 +59,19 @@ def test_a_good_file_becomes_a_frozen_model() -> None:
     assert model.links["x"].bw_gbs == 1.0
     with pytest.raises(ValueError):
         model.count = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[[1]]", ["f.yaml:1:9: pairs[0]: missing key 1"]),
+        ("[]", ["f.yaml:1:8: pairs: found [], must have at least 1 entry"]),
+    ],
+)
+def test_entries_that_are_wrong_are_not_too_few(given: str, said: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        cf.validate(cf.parse_document(f"pairs: {given}", "f.yaml"), Several)
+    assert str(error.value).split("\n") == said
 
 
 def test_every_entry_has_its_place() -> None:

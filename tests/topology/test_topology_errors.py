@@ -95,6 +95,12 @@ SLIPS = [
     ("edge: N", "edge: NE", "NE, size", "sip.io_chiplet.edge: found 'NE', must be one of: E, W, N, S"),
     ("topology: ring_1d", "topology: ring", "ring }", "system.sips.topology: found 'ring', did you mean 'ring_1d'?"),
     ("efficiency: 0.8", "efficiency: 1.5", "1.5", "cube.components.hbm_ctrl.attrs.efficiency: found 1.5, must be at m"),
+    (
+        "efficiency: 0.8",
+        "efficiency: 1.0e-300",
+        "1.0e-300",
+        "cube.components.hbm_ctrl.attrs.efficiency: found 1e-300, mu",
+    ),
     ("efficiency: 0.8", "efficency: 0.8", "efficency", "cube.components.hbm_ctrl.attrs.efficency: unknown key 'effic"),
     ("kind: xbar", "kind: crossbar", "crossbar", "cube.components.xbar.kind: unknown kind 'crossbar'; there are"),
     ("kind: xbar", "kind: sram", "sram,      ", "cube.components.xbar.kind: found 'sram', must be 'xbar' in this"),

@@ -62,9 +62,17 @@ def close_to(name: object, known: Iterable[str]) -> str:
 def explain(model: type[BaseModel], data: object, error: ValidationError) -> list[Complaint]:
     """Every finding of ``error``, which came of validating ``data`` as ``model``."""
     found: list[Complaint] = []
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    for item in items:
+        if item["type"] == "too_short" and any(_is_below(other, item) for other in items):
+            continue  # only entries that are right were counted
         found.extend(c for c in _explain_one(model, data, item) if c not in found)
     return found
+
+
+def _is_below(item: ErrorDetails, other: ErrorDetails) -> bool:
+    """Whether ``item`` is about an entry of what ``other`` is about."""
+    return len(item["loc"]) > len(other["loc"]) and item["loc"][: len(other["loc"])] == other["loc"]
 
 
 def _explain_one(model: type[BaseModel], data: object, item: ErrorDetails) -> Iterator[Complaint]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kernbench.common.quantities import Bandwidth, Duration
+from kernbench.common.quantities import Bandwidth, Duration, Share
 from kernbench.di.part import PartAttrs
 
 
 class HbmCtrlAttrs(PartAttrs):
     """An HBM slice: the part of a channel's bandwidth that is usable, and the time before the first byte."""
 
-    efficiency: float = Field(default=1.0, gt=0, le=1)
+    efficiency: Share = 1.0
     access_ns: Duration = 0.0
 
 
