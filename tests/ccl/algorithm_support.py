@@ -91,6 +91,11 @@ def assert_same_bits(outputs: Sequence[Array]) -> None:
         assert output.tobytes() == outputs[0].tobytes()
 
 
+def of_pe(tensor: Shards, pe: tuple[int, int]) -> list[Array]:
+    """What a PE (cube, pe) owns, by SIP."""
+    return [x for coord, (_, x) in sorted(tensor.items()) if coord[1:] == pe]
+
+
 @dataclass(kw_only=True)
 class Collective:
     """A kernel on ``pes``, with queues along ``edges``; ``args`` by SIP, behind a pointer to each of ``tensors``."""
@@ -144,12 +149,14 @@ class Collective:
         placed = [_place(engine, shards, f"t{i}") for i, shards in enumerate(self.tensors)]
         self.started(engine)
         name = getattr(self.kernel, "__name__", "kernel")
+        grid = len({pe[2] for pe in self.pes}), len({pe[1] for pe in self.pes}), len(self.sips)
         handles = [
             engine.submit(
                 KernelLaunchMsg(
                     kernel=KernelRef(name=name, function=self.kernel),
                     args=(*(args[sip] for args, _ in placed), *self.args[sip]),
                     targets=tuple(pe for pe in self.pes if pe[0] == sip),
+                    grid=grid,
                 )
             )
             for sip in self.sips

@@ -1,4 +1,7 @@
-"""Collectives on the machine: the numbers of the mock to the bit, and queues that end empty."""
+"""Collectives on the machine: the numbers of the mock to the bit, and queues that end empty.
+
+All kinds of queues, types and sizes with each other are in test_full_cross, which is slow.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithm_support import Collective, Shards, algorithm, all_reduce, over_sips, small, values
+from cross_support import KINDS, WORLDS, World, assert_on_machine, packaged
 
-KINDS = ("tcm", "hbm", "sram")
+from kernbench.ccl.names import names_of
+
 PATTERNS = [
     ("ring_allreduce", "ring_1d", 5),
     ("ring_allreduce_rs_ag", "ring_1d", 8),
@@ -31,8 +36,7 @@ def random(n: int, dtype: str = "f32") -> Any:
     return lambda pe: values(rng, n, dtype)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n", [1, 100])
+@pytest.mark.parametrize(("kind", "n"), [("tcm", 100), ("hbm", 1), ("sram", 100)])
 @pytest.mark.parametrize(("name", "pattern", "ranks"), PATTERNS)
 def test_all_reduce_where_ranks_are_pes(name: str, pattern: str, ranks: int, n: int, kind: str) -> None:
     chosen = algorithm(name, pattern, ranks)
@@ -46,15 +50,14 @@ def test_all_reduce_of_several_messages(name: str, pattern: str, ranks: int, dty
     assert_as_in_the_mock(all_reduce(chosen, small(), random(5000, dtype)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("sips", "fabric", "grid"),
+    ("sips", "fabric", "grid", "kind"),
     [
-        (2, "ring_1d", ""),
-        (3, "ring_1d_unidir", ""),
-        (6, "torus_2d", "3x2"),
-        (6, "mesh_2d_no_wrap", "3x2"),
-        (3, "switch", ""),
+        (2, "ring_1d", "", "tcm"),
+        (3, "ring_1d_unidir", "", "hbm"),
+        (6, "torus_2d", "3x2", "sram"),
+        (6, "mesh_2d_no_wrap", "3x2", "hbm"),
+        (3, "switch", "", "tcm"),
     ],
 )
 def test_intercube_allreduce(sips: int, fabric: str, grid: str, kind: str) -> None:
@@ -103,6 +106,21 @@ def test_collectives_between_two_tensors(name: str, sips: int, fabric: str, grid
         table += [cube, pe, source[0, cube, pe][0], n, target[0, cube, pe][0], 4 * n]
     machine = small(sips, fabric=fabric, grid=grid)
     assert_as_in_the_mock(over_sips(name, machine, PES, [source, target], tuple(table)))
+
+
+def test_the_cross_has_every_algorithm() -> None:
+    """What test_full_cross.py, which is slow, runs."""
+    assert {world.name for world in WORLDS} == set(names_of("module"))
+    assert {config.module for config in packaged().values()} <= set(names_of("module"))
+
+
+@pytest.mark.parametrize(
+    ("world", "kind"),
+    [(world, KINDS[at % 3]) for at, world in enumerate({w.name: w for w in WORLDS if 3 <= w.ranks <= 5}.values())],
+    ids=str,
+)
+def test_a_sample_of_the_cross(world: World, kind: str) -> None:
+    assert_on_machine(world, 1000, "f16", kinds=[kind])
 
 
 def test_no_rank_leaves_a_barrier_before_the_last_has_come() -> None:

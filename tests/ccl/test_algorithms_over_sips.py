@@ -15,6 +15,7 @@ from algorithm_support import (
     assert_reduced,
     assert_same_bits,
     expected,
+    of_pe,
     over_sips,
     small,
     values,
@@ -53,10 +54,6 @@ def shards(sips: int, seed: int, dtype: str = "f32", blocks: int = 1) -> tuple[S
             offsets.append(at)
             at += array.nbytes
     return found, offsets
-
-
-def of_pe(tensor: Shards, pe: tuple[int, int]) -> list[Any]:
-    return [x for coord, (_, x) in sorted(tensor.items()) if coord[1:] == pe]
 
 
 def in_place(name: str, machine: Any, tensor: Shards, offsets: list[int], **config: Any) -> Collective:

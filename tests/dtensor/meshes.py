@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 
@@ -30,16 +30,31 @@ def on_mesh(
     shape: tuple[int, ...], program: Callable[[DeviceMesh], object], cubes: int = 1
 ) -> tuple[list[object], RuntimeContext]:
     """``program`` on every rank of a mesh of this shape; what each returned, and the context, which has ended."""
-    with RuntimeContext(GraphEngine(machine(int(np.prod(shape)), cubes))) as torch:
+    every = np.arange(np.prod(shape)).reshape(shape)
+    return _on_ranks(every.size, every, lambda: program(init_device_mesh("ahbm", shape)), cubes)
+
+
+def on_some_ranks(
+    world: int, ranks: Sequence[int] | Sequence[Sequence[int]], program: Callable[[DeviceMesh], object], cubes: int = 1
+) -> tuple[list[object], RuntimeContext]:
+    """The same on a mesh of some ranks of ``world``; the others do nothing."""
+    return _on_ranks(world, np.array(ranks), lambda: program(DeviceMesh("ahbm", ranks)), cubes)
+
+
+def _on_ranks(
+    world: int, taking_part: np.ndarray, program: Callable[[], object], cubes: int
+) -> tuple[list[object], RuntimeContext]:
+    with RuntimeContext(GraphEngine(machine(world, cubes))) as torch:
         results: dict[int, object] = {}
 
         def main(rank: int) -> None:
             torch.ahbm.set_device(rank)
             torch.distributed.init_process_group("ahbm")
-            results[rank] = program(init_device_mesh("ahbm", shape))
+            if rank in taking_part:
+                results[rank] = program()
             torch.distributed.destroy_process_group()
 
-        torch.multiprocessing.spawn(main, nprocs=int(np.prod(shape)))
+        torch.multiprocessing.spawn(main, nprocs=world)
     return [results[rank] for rank in sorted(results)], torch
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from meshes import PLACEMENTS, on_mesh, placed
 
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.dtensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -241,6 +241,11 @@ def test_operands_stay_and_what_was_made_for_them_goes():
         (lambda x, y, mesh: x + x.to_local(), "from_local says how it is distributed"),
         (lambda x, y, mesh: x * np.ones((4, 6)), "a ndarray is no operand beside a DTensor"),
         (lambda x, y, mesh: x @ 3, "a int is no operand"),
+        (lambda x, y, mesh: np.ones((4, 6)) @ y, "@: a ndarray is no operand beside a DTensor"),
+        (lambda x, y, mesh: x.to_local() @ y, "from_local says how it is distributed"),
+        (lambda x, y, mesh: of_integers(mesh) * 2.5, "mul: 2.5 is none of the whole numbers -128 to 127 of i8"),
+        (lambda x, y, mesh: of_integers(mesh) + 300, "add: 300 is none of the whole numbers -128 to 127 of i8"),
+        (lambda x, y, mesh: of_integers(mesh) - np.nan, "sub: nan is none of the whole numbers"),
         (lambda x, y, mesh: x + distribute_tensor(np.ones((4, 6), np.float16), mesh), "operands of f32 and f16"),
         (lambda x, y, mesh: x + distribute_tensor(np.ones((4, 6)), type(mesh)("ahbm", [[0, 1]])), "on two meshes"),
     ],
@@ -252,3 +257,45 @@ def test_what_cannot_be(function, words):
     with pytest.raises(SpawnException, match=words) as caught:
         on_mesh((2,), program)
     assert all(isinstance(each, InputError) for each in caught.value.errors.values())
+
+
+def of_integers(mesh):
+    return distribute_tensor(np.ones(4), mesh, dtype="i8")
+
+
+def test_types_that_are_not_multiplied():
+    def program(mesh):
+        x = distribute_tensor(np.ones((4, 4)), mesh, [S0], dtype="i32")
+        return x @ x
+
+    with pytest.raises(SpawnException, match="does not multiply i32") as caught:
+        on_mesh((2,), program)
+    assert all(type(each) is UnsupportedError for each in caught.value.errors.values())
+
+
+def test_a_freed_operand_is_found_before_anything_is_made():
+    def program(mesh):
+        x, y = placed(whole_numbers(4, 6), mesh, (P,)), placed(whole_numbers(4, 6), mesh, (R,))
+        y.free()
+        for use in (lambda: x.maximum(y), lambda: y.redistribute([S0]), lambda: x - y):
+            with pytest.raises(InputError, match="has been freed"):
+                use()
+        x.free()
+
+    _, torch = on_mesh((2,), program)
+    assert {each.name.count(".") for each in torch.cleanup_report.freed} == {0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mesh_shape", "step"), [((2, 2), 1), ((3, 2), 5)])
+def test_products_of_pairs_over_rectangles(mesh_shape, step):
+    a, b = whole_numbers(6, 11), whole_numbers(11, 8)
+    kinds = list(product(PLACEMENTS, repeat=2))
+
+    def program(mesh):
+        for x, y in list(product(kinds, kinds))[::step]:
+            operands = placed(a, mesh, x), placed(b, mesh, y)
+            c = operands[0] @ operands[1]
+            np.testing.assert_array_equal(c.full_tensor().numpy(), a @ b, err_msg=f"{x} @ {y}")
+
+    on_mesh(mesh_shape, program)

@@ -18,7 +18,7 @@ from kernbench.sim_engine.engine import GraphEngine
 def test_where_a_rank_is():
     def program(mesh):
         named = DeviceMesh("ahbm", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
-        assert named != mesh == init_device_mesh("ahbm", (2, 2))
+        assert named != mesh == init_device_mesh("ahbm", (2, 2)) == DeviceMesh("ahbm", mesh.mesh.astype(np.uint8))
         assert (mesh.shape, mesh.ndim, mesh.size(), named.size("tp")) == ((2, 2), 2, 4, 2)
         rows, columns = named["dp"], named["tp"]
         assert (columns.ndim, columns.get_local_rank(), columns.get_group()) == (
@@ -59,11 +59,18 @@ def test_a_program_that_is_alone_is_a_mesh():
         (lambda: init_device_mesh("cuda", (2,)), "device type 'cuda': the one of this machine is 'ahbm'"),
         (lambda: init_device_mesh("ahbm", (3,)), r"mesh shape \(3,\) holds 3 ranks, there are 2"),
         (lambda: init_device_mesh("ahbm", (1, 1, 2)), "one or two dims, not 3"),
+        (lambda: init_device_mesh("ahbm", 2), r"mesh shape 2: the ranks along each dim, one at least, as \(2,\)"),
+        (lambda: init_device_mesh("ahbm", (-1, -2)), "the ranks along each dim, one at least"),
+        (lambda: init_device_mesh("ahbm", (2.0,)), "the ranks along each dim, one at least"),
+        (lambda: init_device_mesh("ahbm", (1, 2), mesh_dim_names="dp"), "'dp': the mesh has 2 dims, each with a name"),
+        (lambda: init_device_mesh("ahbm", (2,), mesh_dim_names=([],)), "the mesh has 1 dims, each with a name"),
+        (lambda: DeviceMesh("ahbm", [[0, 1], [1]]), "its rows have to be of one length"),
         (lambda: init_device_mesh("ahbm", (2,), mesh_dim_names=("a", "b")), "the mesh has 1 dims, each with a name"),
         (lambda: DeviceMesh("ahbm", [0, 2]), "has to name ranks of 0..1, each once"),
         (lambda: DeviceMesh("ahbm", [0, 0]), "has to name ranks of 0..1, each once"),
         (lambda: DeviceMesh("ahbm", [1, 0]), "ranks have to ascend"),
         (lambda: init_device_mesh("ahbm", (2,))["tp"], "mesh dim 'tp'"),
+        (lambda: init_device_mesh("ahbm", (2,))[0], r"mesh\[0\]: a dim is chosen by its name"),
         (lambda: DeviceMesh("ahbm", [1]).get_coordinate(), "rank 0 is not in"),
     ],
 )
@@ -95,11 +102,26 @@ def test_placements_are_checked():
         ([Shard(3), Shard(0)], "the tensor has 3 axes"),
         ([Partial(), Partial("max")], "reduced in one way"),
         (["Shard(0)", Shard(0)], "a list of Shard"),
+        (0, "a list of Shard"),
     ]:
         with pytest.raises(InputError, match=words):
             checked(given, 2, 3)
     with pytest.raises(UnknownNameError, match="sum, avg, max, min"):
         Partial("prod")
+
+
+def test_placements_are_asked_what_they_are():
+    each = (Shard(1), Replicate(), Partial("max"))
+    assert [[p.is_shard(), p.is_replicate(), p.is_partial()] for p in each] == np.eye(3, dtype=bool).tolist()
+    assert [Shard(1).is_shard(dim) for dim in (0, 1)] == [False, True]
+    assert [Partial("max").is_partial(op) for op in ("sum", "max")] == [False, True]
+
+
+@pytest.mark.parametrize("dim", ["0", 1.0, True, None])
+def test_an_axis_is_a_whole_number(dim):
+    with pytest.raises(InputError, match="the axis to cut is a whole number"):
+        Shard(dim)
+    assert repr(checked([Shard(np.int64(-1))], 1, 2)) == "(Shard(dim=1),)"
 
 
 def test_tensors_come_from_the_host_or_from_the_sip():
@@ -139,8 +161,42 @@ def test_from_local():
         (lambda mesh: distribute_tensor(mesh.torch.ones(4), mesh, dtype="f16"), "is f32, not f16"),
         (lambda mesh: DTensor.from_local(mesh.torch.ones(4), mesh, [Shard(0)], shape=(9,)), "from_local"),
         (lambda mesh: DTensor.from_local(mesh.torch.ones(4), mesh, [Shard(0)], shape=(8, 1)), "from_local"),
+        (lambda mesh: DTensor.from_local(mesh.torch.ones(4), mesh, [Shard(0)], shape=8), "shape=8 is no shape"),
+        (lambda mesh: DTensor.from_local(np.ones(4), mesh, [Shard(0)]), "a ndarray is no tensor of the machine"),
+        (lambda mesh: DTensor.from_local(freed(mesh), mesh, [Shard(0)]), "has been freed"),
+        (lambda mesh: DTensor.from_local(mesh.torch.ones(4), [0, 1], [Shard(0)]), r"\[0, 1\] is no DeviceMesh"),
+        (lambda mesh: distribute_tensor(np.ones(4), "ahbm", [Shard(0)]), "'ahbm' is no DeviceMesh"),
+        (lambda mesh: distribute_tensor(distribute_tensor(np.ones(4), mesh), mesh), "is distributed already"),
     ],
 )
 def test_tensors_that_cannot_be(make, words):
-    with pytest.raises(SpawnException, match=words):
+    with pytest.raises(SpawnException, match=words) as caught:
         on_mesh((2,), make)
+    assert all(isinstance(each, InputError) for each in caught.value.errors.values())
+
+
+def freed(mesh):
+    tensor = mesh.torch.ones(4)
+    tensor.free()
+    return tensor
+
+
+def test_after_a_rank_that_failed_the_next_program_runs():
+    def main(rank, failing):
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group("ahbm")
+        x = distribute_tensor(np.arange(5.0), init_device_mesh("ahbm", (2,)), [Shard(0)], name=f"x{rank}")
+        if rank == failing:
+            raise ValueError("a rank's own")
+        whole = x.full_tensor()
+        assert whole.tolist() == [0, 1, 2, 3, 4]
+        for each in (x, whole):
+            each.free()
+        torch.distributed.destroy_process_group()
+
+    with RuntimeContext(GraphEngine(machine(2))) as torch:
+        for failing in (0, 1):
+            with pytest.raises(SpawnException, match="a rank's own"):
+                torch.multiprocessing.spawn(main, args=(failing,), nprocs=2)
+        torch.multiprocessing.spawn(main, args=(None,), nprocs=2)
+    assert torch.cleanup_report.leaked == torch.cleanup_report.left == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from mmap import mmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,7 +72,8 @@ class MockTcm:
 
     def __init__(self, scratch_bytes: int, ring_bytes: int) -> None:
         self.scratch_bytes = scratch_bytes
-        self._raw = np.zeros(scratch_bytes + ring_bytes, np.uint8)
+        # Most of it is never touched: pages of its own cost nothing until they are, a NumPy array may be filled.
+        self._raw: Array = np.frombuffer(mmap(-1, scratch_bytes + ring_bytes), np.uint8)
 
     @property
     def rings(self) -> int:

@@ -11,10 +11,11 @@ from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.dtensor import ops
 from kernbench.dtensor.chunks import check_not_empty
+from kernbench.dtensor.inputs import checked_local, checked_mesh, no_operand, whole_shape
 from kernbench.dtensor.layouts import local_policy
 from kernbench.dtensor.mesh import DeviceMesh
 from kernbench.dtensor.part import DTensorSpec, Part
-from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, checked, told
+from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, checked, told
 from kernbench.dtensor.redistribute import redistributed
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import machine_dtype, numeric
@@ -46,19 +47,20 @@ class DTensor:
     ) -> DTensor:
         """Of what every rank has; by default copies. ``shape``: of all, else that of parts of one size.
 
-        InputError when the local tensor is not the part that this rank has of ``shape``.
+        InputError when the local tensor is none of the machine, or not the part that this rank has of ``shape``.
         """
-        ndim = local_tensor.ndim
-        found = checked([Replicate()] * device_mesh.ndim if placements is None else placements, device_mesh.ndim, ndim)
-        whole = _even_shape(local_tensor.shape, found, device_mesh) if shape is None else tuple(shape)
-        spec = DTensorSpec(mesh=device_mesh, placements=found, shape=whole, dtype=local_tensor.dtype, dp=dp)
-        if len(whole) != ndim or spec.window().shape != local_tensor.shape:
+        local, mesh = checked_local(local_tensor), checked_mesh("from_local", device_mesh)
+        found = checked([Replicate()] * mesh.ndim if placements is None else placements, mesh.ndim, local.ndim)
+        whole = whole_shape(shape, local.shape, found, mesh)
+        part = Part(DTensorSpec(mesh=mesh, placements=found, shape=whole, dtype=local.dtype, dp=dp), local)
+        part.check_live()
+        if len(whole) != local.ndim or part.spec.window().shape != local.shape:
             raise InputError(
-                f"from_local: {local_tensor.name} has shape {local_tensor.shape}, place {device_mesh.get_coordinate()} "
+                f"from_local: {local.name} has shape {local.shape}, place {mesh.get_coordinate()} "
                 f"of {whole} with {told(found)} is another"
             )
-        check_not_empty(whole, found, device_mesh.shape)
-        return cls(Part(spec, local_tensor))
+        check_not_empty(whole, found, mesh.shape)
+        return cls(part)
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -167,8 +169,11 @@ class DTensor:
 
     def __matmul__(self, other: DTensor) -> DTensor:
         if not isinstance(other, DTensor):
-            raise _no_operand("@", other)
+            raise no_operand("@", other)
         return DTensor(ops.matmul(self._part, other.part))
+
+    def __rmatmul__(self, other: object) -> DTensor:
+        raise no_operand("@", other)
 
     def __add__(self, other: DTensor | float) -> DTensor:
         return self._with("add", other)
@@ -206,7 +211,7 @@ class DTensor:
         if isinstance(other, int | float | np.generic) and not isinstance(other, bool):
             number = other.item() if isinstance(other, np.generic) else other
             return DTensor(ops.with_number(op, self._part, number, number_first=number_first))
-        raise _no_operand(op, other)
+        raise no_operand(op, other)
 
 
 def distribute_tensor(
@@ -222,8 +227,14 @@ def distribute_tensor(
 
     An array, nested lists or a host tensor: each rank copies its part from the host. A tensor on this rank's SIP: its
     part is copied there; with Replicate() alone it is the local tensor itself. ``dp``: how parts lie in a SIP, where
-    their shape allows it; None: by their size. InputError for Partial, and when a rank would have nothing.
+    their shape allows it; None: by their size. InputError for Partial, for what is distributed already, and when a rank
+    would have nothing.
     """
+    checked_mesh("distribute_tensor", device_mesh)
+    if isinstance(tensor, DTensor):
+        raise InputError(
+            f"distribute_tensor: {tensor!r} is distributed already; redistribute gives it other placements"
+        )
     source = tensor if isinstance(tensor, Tensor) else numeric(tensor, "distribute_tensor")
     copies: Placements = (Replicate(),) * device_mesh.ndim
     wanted = checked(copies if placements is None else placements, device_mesh.ndim, source.ndim)
@@ -239,19 +250,3 @@ def distribute_tensor(
     mine, torch = source[spec.window().index], device_mesh.torch
     policy = local_policy(mine.shape, kind.itemsize, dp, torch.topology)
     return DTensor(Part(spec, torch.tensor(mine, dtype=kind, dp=policy, name=name)))
-
-
-def _no_operand(op: str, other: object) -> InputError:
-    if isinstance(other, Tensor):
-        return InputError(f"{op}: {other.name} is a local tensor; DTensor.from_local says how it is distributed")
-    return InputError(
-        f"{op}: a {type(other).__name__} is no operand beside a DTensor; distribute_tensor makes one of it"
-    )
-
-
-def _even_shape(local: tuple[int, ...], placements: Placements, mesh: DeviceMesh) -> tuple[int, ...]:
-    shape = list(local)
-    for placement, ranks in zip(placements, mesh.shape, strict=True):
-        if isinstance(placement, Shard):
-            shape[placement.dim] *= ranks
-    return tuple(shape)

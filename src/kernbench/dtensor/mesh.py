@@ -13,6 +13,7 @@ from kernbench.common.errors import InputError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.current import current_context
 from kernbench.runtime_api.distributed import BACKEND
+from kernbench.runtime_api.numbers import whole_number
 from kernbench.runtime_api.rank_group import RankGroup
 
 Torch: TypeAlias = RuntimeContext[Any]
@@ -39,7 +40,7 @@ class DeviceMesh:
         if device_type != BACKEND:
             raise InputError(f"device type {device_type!r}: the one of this machine is {BACKEND!r}")
         self._torch = _context(torch)
-        self._ranks = _checked_ranks(np.asarray(mesh), self._torch)
+        self._ranks = _checked_ranks(_array(mesh), self._torch)
         self._names = _checked_names(mesh_dim_names, self._ranks.ndim)
 
     @property
@@ -102,7 +103,12 @@ class DeviceMesh:
         return self._torch.distributed.new_group(self.ranks_along(mesh_dim))
 
     def __getitem__(self, mesh_dim: str) -> DeviceMesh:
-        """The mesh of one dim that this rank is in: itself and those that differ from it in that dim only."""
+        """The mesh of one dim that this rank is in: itself and those that differ from it in that dim only.
+
+        InputError for what is not the name of a dim.
+        """
+        if not isinstance(mesh_dim, str):
+            raise InputError(f"mesh[{mesh_dim!r}]: a dim is chosen by its name, as mesh_dim_names gave it to {self}")
         dim = self._dim(mesh_dim)
         return DeviceMesh(BACKEND, self.ranks_along(dim), mesh_dim_names=(mesh_dim,), torch=self._torch)
 
@@ -140,8 +146,8 @@ def init_device_mesh(
 ) -> DeviceMesh:
     """All ranks by number, row by row, in a mesh of this shape; InputError unless it holds as many as there are."""
     context = _context(torch)
-    shape, world = tuple(mesh_shape), context.distributed.get_world_size()
-    if any(each < 1 for each in shape) or prod(shape) != world:
+    shape, world = _checked_shape(mesh_shape), context.distributed.get_world_size()
+    if prod(shape) != world:
         raise InputError(f"mesh shape {shape} holds {prod(shape)} ranks, there are {world}")
     ranks = np.arange(world).reshape(shape)
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, torch=context)
@@ -154,12 +160,28 @@ def _context(torch: Torch | None) -> Torch:
     return context
 
 
+def _array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(mesh)
+    except ValueError:
+        raise InputError(f"mesh {mesh!r}: its rows have to be of one length") from None
+
+
+def _checked_shape(shape: object) -> tuple[int, ...]:
+    """Ranks along each dim, at least one."""
+    found = [whole_number(each) for each in shape] if isinstance(shape, Sequence) else [None]
+    counts = tuple(each for each in found if each is not None and each > 0)
+    if len(counts) < len(found):
+        raise InputError(f"mesh shape {shape!r}: the ranks along each dim, one at least, as (2,) or (2, 2)")
+    return counts
+
+
 def _checked_ranks(mesh: npt.NDArray[Any], torch: Torch) -> npt.NDArray[np.int64]:
     world = torch.distributed.get_world_size()
     if mesh.ndim not in (1, 2):
         raise InputError(f"a mesh has one or two dims, not {mesh.ndim}")
     named = mesh.reshape(-1).tolist()
-    if mesh.dtype.kind != "i" or not named or len(set(named)) < len(named) or not set(named) <= set(range(world)):
+    if mesh.dtype.kind not in "iu" or not named or len(set(named)) < len(named) or not set(named) <= set(range(world)):
         raise InputError(f"mesh {mesh.tolist()}: has to name ranks of 0..{world - 1}, each once")
     if any(np.any(np.diff(mesh, axis=axis) < 0) for axis in range(mesh.ndim)):
         raise InputError(f"mesh {mesh.tolist()}: ranks have to ascend along each dim, since blocks of collectives do")
@@ -171,6 +193,7 @@ def _checked_ranks(mesh: npt.NDArray[Any], torch: Torch) -> npt.NDArray[np.int64
 def _checked_names(names: Sequence[str] | None, ndim: int) -> Names | None:
     if names is None:
         return None
-    if len(set(names)) != ndim or len(names) != ndim:
-        raise InputError(f"mesh_dim_names={tuple(names)}: the mesh has {ndim} dims, each with a name of its own")
-    return tuple(names)
+    found = () if isinstance(names, str) else tuple(names)
+    if not all(isinstance(each, str) for each in found) or not len(set(found)) == len(found) == ndim:
+        raise InputError(f"mesh_dim_names={names!r}: the mesh has {ndim} dims, each with a name of its own")
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kernbench.common.dtypes import DType
+from kernbench.common.errors import InputError
 from kernbench.dtensor.chunks import local_window
 from kernbench.dtensor.local import LocalTensors
 from kernbench.dtensor.mesh import DeviceMesh
@@ -50,6 +51,11 @@ class Part:
     def placed(self, placements: Placements, local: Tensor) -> Part:
         """The same tensor with other placements."""
         return Part(replace(self.spec, placements=placements), local)
+
+    def check_live(self) -> None:
+        """InputError when the local tensor has been freed: before work begins that would be left half done."""
+        if not self.local.is_live:
+            raise InputError(f"tensor {self.local.name!r} has been freed")
 
     def free_unless(self, kept: Part) -> None:
         """Free the local tensor, if it is not that of ``kept``."""

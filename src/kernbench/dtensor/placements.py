@@ -7,22 +7,48 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.runtime_api.numbers import whole_number
 
 REDUCTIONS = ("sum", "avg", "max", "min")
 
 
+class Placement:
+    """One of ``Shard``, ``Replicate`` and ``Partial``, which are asked what they are as PyTorch's."""
+
+    __slots__ = ()
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        """Whether an axis is cut, and if ``dim`` is given, that one."""
+        return isinstance(self, Shard) and dim in (None, self.dim)
+
+    def is_replicate(self) -> bool:
+        """Whether every rank has all."""
+        return isinstance(self, Replicate)
+
+    def is_partial(self, reduce_op: str | None = None) -> bool:
+        """Whether every rank has a contribution, and if ``reduce_op`` is given, to that reduction."""
+        return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
+
+
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """Axis ``dim`` is cut into chunks, one for each rank, as ``torch.chunk`` does; negative counts from behind."""
+class Shard(Placement):
+    """Axis ``dim`` is cut into chunks, one for each rank, as ``torch.chunk`` does; negative counts from behind.
+
+    InputError for what is no whole number.
+    """
 
     dim: int
+
+    def __post_init__(self) -> None:
+        if whole_number(self.dim) is None:
+            raise InputError(f"Shard({self.dim!r}): the axis to cut is a whole number")
 
     def __str__(self) -> str:
         return f"Shard({self.dim})"
 
 
 @dataclass(frozen=True, slots=True)
-class Replicate:
+class Replicate(Placement):
     """Every rank has all of it."""
 
     def __str__(self) -> str:
@@ -30,7 +56,7 @@ class Replicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(Placement):
     """Every rank has a contribution of the full shape, and the tensor is what ``reduce_op`` makes of them.
 
     UnknownNameError for another reduction than sum, avg, max, min.
@@ -46,7 +72,7 @@ class Partial:
         return f"Partial({self.reduce_op})"
 
 
-Placement: TypeAlias = Shard | Replicate | Partial
+KINDS = (Shard, Replicate, Partial)
 Placements: TypeAlias = tuple[Placement, ...]
 """One for each dim of a mesh."""
 
@@ -62,7 +88,7 @@ def checked(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Place
     InputError for another number, what is no placement, axes that a tensor of ``ndim`` axes does not have, and
     several reductions.
     """
-    if isinstance(placements, Placement) or not all(isinstance(each, Placement) for each in placements):
+    if not isinstance(placements, Sequence) or not all(isinstance(each, KINDS) for each in placements):
         raise InputError(f"placements={placements!r}: a list of Shard(dim), Replicate() or Partial(op)")
     if len(placements) != mesh_ndim:
         raise InputError(f"placements {told(placements)}: the mesh has {mesh_ndim} dims, and each has a placement")
@@ -76,4 +102,4 @@ def checked(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Place
 def _from_front(placement: Shard, ndim: int) -> Shard:
     if not -ndim <= placement.dim < ndim:
         raise InputError(f"{placement}: the tensor has {ndim} ax{'i' if ndim == 1 else 'e'}s")
-    return Shard(placement.dim % ndim)
+    return Shard(int(placement.dim) % ndim)

@@ -19,8 +19,9 @@ from kernbench.runtime_api.tensor import Tensor
 def redistributed(part: Part, placements: Placements) -> Part:
     """The same tensor with other placements: the same part if nothing changes, else one with a new local tensor.
 
-    InputError when a rank would have nothing of it.
+    InputError when a rank would have nothing of it, and when it has been freed.
     """
+    part.check_live()
     check_not_empty(part.spec.shape, placements, part.spec.mesh.shape)
     now = part
     for step in steps(part.spec.placements, placements):

@@ -1,0 +1,284 @@
+"""Every collective on the machines it is tried on: its ranks, its data, and what NumPy makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from algorithm_support import (
+    Array,
+    Collective,
+    Shards,
+    algorithm,
+    all_reduce,
+    assert_reduced,
+    assert_same_bits,
+    of_pe,
+    over_sips,
+    small,
+    values,
+)
+
+from kernbench.ccl.config import AlgorithmConfig, load_ccl_config, packaged_file
+from kernbench.common.dtypes import dtype as element_type
+from kernbench.topology.builder import Topology, resolve_topology
+
+KINDS = ("tcm", "hbm", "sram")
+DTYPES = ("f32", "f16", "bf16")
+SIZES = (1, 8, 1000, 65536)
+REDUCTIONS = ("sum", "avg", "max", "min")
+
+PATTERN_OF = {
+    "ring_allreduce": "ring_1d",
+    "ring_allreduce_rs_ag": "ring_1d",
+    "mesh_allreduce": "torus_2d",
+    "tree_allreduce": "tree_binary",
+    "hierarchical_allreduce": "hierarchical_3level",
+    "intercube_allreduce": "intercube",
+}
+IN_PLACE = ("sip_allreduce", "broadcast", "reduce", "send_recv")
+BETWEEN = ("all_gather", "reduce_scatter", "all_to_all")
+MOVES_ONLY = ("broadcast", "send_recv", "all_gather", "all_to_all", "barrier")
+PES = ((0, 0), (1, 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """An algorithm on a machine. ``machine``: the arguments of ``small``; None is the packaged machine.
+
+    ``pes``: which PEs of a SIP own the tensor, for collectives over SIPs.
+    """
+
+    name: str
+    ranks: int
+    machine: tuple[Any, ...] | None = ()
+    pattern: str = ""
+    mapper: str = "leader_only"
+    passed: tuple[tuple[str, Any], ...] = ()
+    pes: tuple[tuple[int, int], ...] = PES
+
+    def __str__(self) -> str:
+        where = "default" if self.machine is None else "-".join(str(each) for each in self.machine if each) or "1"
+        extra = [self.pattern, *(f"{key}={value}" for key, value in self.passed)]
+        return "-".join(text for text in (self.name, f"{self.ranks}on", where, *extra) if text)
+
+    @property
+    def topology(self) -> Topology:
+        return resolve_topology("default") if self.machine is None else small(*self.machine)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each rank: for many ranks the largest takes too long."""
+        return SIZES if self.ranks <= 16 else SIZES[:-1]
+
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        return REDUCTIONS[:1] if self.name in MOVES_ONLY else REDUCTIONS
+
+    def collective(self, n: int, dtype: str, op: str) -> Collective:
+        """Of ``n`` elements for every rank; of a tensor with a block for every rank, so many in each block."""
+        rng = np.random.default_rng((n, self.ranks))
+        if self.name in PATTERN_OF:
+            return self._where_topologies_say(lambda pe: values(rng, n, dtype), op)
+        return self._over_sips(rng, n, dtype, op)
+
+    def _where_topologies_say(self, data: Any, op: str) -> Collective:
+        pattern = self.pattern or PATTERN_OF[self.name]
+        chosen = algorithm(self.name, pattern, self.ranks, self.mapper, **dict(self.passed))
+        return all_reduce(chosen, self.topology, data, op)
+
+    def _over_sips(self, rng: np.random.Generator, n: int, dtype: str, op: str) -> Collective:
+        owned = self._owned(n)
+        config = {"dtype": dtype, "reduce_op": op, **dict(self.passed)}
+        if self.name not in BETWEEN:
+            tensor = self._shards(rng, owned, dtype)
+            table = [v for pe, count in owned.items() for v in (*pe, tensor[0, *pe][0], count)]
+            return over_sips(self.name, self.topology, tuple(owned), [tensor], tuple(table), **config)
+        source = self._shards(rng, owned, dtype, 1 if self.name == "all_gather" else self.ranks)
+        target = self._shards(rng, owned, dtype, 1 if self.name == "reduce_scatter" else self.ranks)
+        item = element_type(dtype).itemsize
+        table = [
+            v for pe, count in owned.items() for v in (*pe, source[0, *pe][0], count, target[0, *pe][0], item * count)
+        ]
+        return over_sips(self.name, self.topology, tuple(owned), [source, target], tuple(table), **config)
+
+    def _owned(self, n: int) -> dict[tuple[int, int], int]:
+        """How many elements each PE of a SIP owns: the first few have more than the last, which has the rest."""
+        each = -(-n // len(self.pes))
+        counts = [min(each, n - i * each) for i in range(len(self.pes))]
+        return {pe: count for pe, count in zip(self.pes, counts, strict=True) if count > 0}
+
+    def _shards(
+        self, rng: np.random.Generator, owned: Mapping[tuple[int, int], int], dtype: str, blocks: int = 1
+    ) -> Shards:
+        found: Shards = {}
+        for sip in range(self.ranks):
+            at = 64
+            for (cube, pe), count in owned.items():
+                array = values(rng, (blocks, count), dtype)
+                found[sip, cube, pe] = (at, array)
+                at += array.nbytes
+        return found
+
+    def check(self, before: list[Shards], after: list[Shards], op: str) -> None:
+        """What the tensors have become is what NumPy makes of what they were: reductions up to their rounding."""
+        if self.name in PATTERN_OF:
+            outputs = arrays(after[0])
+            assert_reduced(outputs, arrays(before[0]), op)
+            if self.name != "ring_allreduce":
+                assert_same_bits(outputs)
+            return
+        for pe in {coord[1:] for coord in before[0]}:
+            CHECKS[self.name]([of_pe(t, pe) for t in before], [of_pe(t, pe) for t in after], op, dict(self.passed))
+
+
+def arrays(tensor: Shards) -> list[Array]:
+    """The data of every PE."""
+    return [x for _, x in tensor.values()]
+
+
+Tensors = list[list[Array]]
+"""For each tensor the data of one PE, by rank."""
+
+
+def _all_reduced(before: Tensors, after: Tensors, op: str, _: Mapping[str, Any]) -> None:
+    assert_reduced(after[0], before[0], op)
+    assert_same_bits(after[0])
+
+
+def _reduced_to_root(before: Tensors, after: Tensors, op: str, passed: Mapping[str, Any]) -> None:
+    root = passed["root"]
+    assert_reduced([after[0][root]], before[0], op)
+    _same(after[0][:root] + after[0][root + 1 :], before[0][:root] + before[0][root + 1 :])
+
+
+def _broadcast(before: Tensors, after: Tensors, _op: str, passed: Mapping[str, Any]) -> None:
+    _same(after[0], [before[0][passed["root"]]] * len(after[0]))
+
+
+def _sent(before: Tensors, after: Tensors, _op: str, passed: Mapping[str, Any]) -> None:
+    wanted = list(before[0])
+    wanted[passed["dst"]] = before[0][passed["src"]]
+    _same(after[0], wanted)
+
+
+def _unchanged(before: Tensors, after: Tensors, _op: str, _: Mapping[str, Any]) -> None:
+    _same(after[0], before[0])
+
+
+def _gathered(before: Tensors, after: Tensors, _op: str, _: Mapping[str, Any]) -> None:
+    _same(after[1], [np.concatenate(before[0])] * len(after[1]))
+
+
+def _scattered(before: Tensors, after: Tensors, op: str, _: Mapping[str, Any]) -> None:
+    for rank, x in enumerate(after[1]):
+        assert_reduced([x[0]], [blocks[rank] for blocks in before[0]], op)
+
+
+def _exchanged(before: Tensors, after: Tensors, _op: str, _: Mapping[str, Any]) -> None:
+    _same(after[1], [np.stack([blocks[rank] for blocks in before[0]]) for rank in range(len(after[1]))])
+
+
+def _same(found: list[Array], wanted: list[Array]) -> None:
+    assert [x.tobytes() for x in found] == [x.tobytes() for x in wanted]
+
+
+CHECKS: dict[str, Callable[[Tensors, Tensors, str, Mapping[str, Any]], None]] = {
+    "sip_allreduce": _all_reduced,
+    "reduce": _reduced_to_root,
+    "broadcast": _broadcast,
+    "send_recv": _sent,
+    "barrier": _unchanged,
+    "all_gather": _gathered,
+    "reduce_scatter": _scattered,
+    "all_to_all": _exchanged,
+}
+
+
+def _where_ranks_are_pes() -> list[World]:
+    """On one SIP of two cubes, on two such SIPs, and where ranks are SIPs."""
+    worlds = [World(name=name, ranks=n) for name in RINGS_AND_TREES for n in (1, 2, 3, 8, 16)]
+    worlds += [World(name=name, ranks=20, machine=(2,)) for name in RINGS_AND_TREES]
+    worlds += [World(name=name, ranks=3, machine=(3,)) for name in RINGS_AND_TREES]
+    worlds += [World(name=name, ranks=4, pattern="ring_1d_unidir") for name in RINGS_AND_TREES[:2]]
+    worlds += [World(name="mesh_allreduce", ranks=n) for n in (1, 4, 9, 16)]
+    worlds += [World(name="mesh_allreduce", ranks=6, passed=(("kernel_h", h), ("kernel_w", 6 // h))) for h in (1, 2, 6)]
+    worlds += [World(name="mesh_allreduce", ranks=6, machine=(6, "2x1", 2, "torus_2d", "3x2"))]
+    worlds += [World(name="hierarchical_allreduce", ranks=n) for n in (2, 5, 8, 16)]
+    worlds += [World(name="hierarchical_allreduce", ranks=32, machine=(2,))]
+    return worlds
+
+
+RINGS_AND_TREES = ("ring_allreduce", "ring_allreduce_rs_ag", "tree_allreduce")
+FABRICS: tuple[tuple[int, str, str], ...] = (
+    (1, "ring_1d", ""),
+    (2, "ring_1d", ""),
+    (3, "ring_1d_unidir", ""),
+    (4, "torus_2d", "2x2"),
+    (6, "mesh_2d_no_wrap", "3x2"),
+    (4, "fully_connected", ""),
+    (3, "switch", ""),
+)
+
+
+def _where_ranks_are_sips() -> list[World]:
+    """On every kind of fabric between SIPs."""
+    worlds: list[World] = []
+    for sips, fabric, grid in FABRICS:
+        tiny, cubes = (sips, "2x1", 1, fabric, grid), (sips, "2x2", 1, fabric, grid)
+        worlds.append(World(name="intercube_allreduce", ranks=sips, machine=cubes, mapper="pe0_of_every_cube"))
+        if fabric in ("ring_1d", "torus_2d"):
+            worlds.append(World(name="hierarchical_allreduce", ranks=sips, machine=tiny, mapper="all_pes"))
+        for name in (*IN_PLACE, *BETWEEN, "barrier"):
+            worlds.append(World(name=name, ranks=sips, machine=tiny, passed=_roots(name, sips)))
+    return worlds
+
+
+def _roots(name: str, ranks: int) -> tuple[tuple[str, Any], ...]:
+    if name in ("broadcast", "reduce"):
+        return (("root", ranks - 1),)
+    return (("dst", ranks - 1), ("src", (ranks - 1) // 2)) if name == "send_recv" else ()
+
+
+WORLDS = (*_where_ranks_are_pes(), *_where_ranks_are_sips())
+
+
+def packaged() -> dict[str, AlgorithmConfig]:
+    """The algorithms of the packaged file."""
+    return {config.name: config for config in load_ccl_config(packaged_file()).algorithms}
+
+
+def as_packaged(config: AlgorithmConfig) -> World:
+    """An algorithm as it is configured there, on the packaged machine."""
+    spec = resolve_topology("default").spec
+    ranks = spec.num_sips if config.world_size is None else config.world_size
+    every = tuple((cube, pe) for cube in range(spec.cubes_per_sip) for pe in range(spec.pes_per_cube))
+    return World(
+        name=config.module, ranks=ranks, machine=None, mapper=config.mapper, passed=config.passthrough, pes=every
+    )
+
+
+def assert_on_machine(world: World, n: int, dtype: str, op: str = "sum", kinds: Sequence[str] = KINDS) -> None:
+    """With each kind of queues the numbers of NumPy, up to rounding, and to the bit those of the mock."""
+    run = world.collective(n, dtype, op)
+    wanted = run.on_mock()
+    world.check(run.tensors, wanted, op)
+    for kind in kinds:
+        run.kind = kind
+        found = run.on_machine()
+        world.check(run.tensors, found, op)
+        assert_same(found, wanted, kind)
+
+
+def assert_same(found: list[Shards], wanted: list[Shards], kind: str) -> None:
+    """To the bit."""
+    assert [list(tensor) for tensor in found] == [list(tensor) for tensor in wanted]
+    differ = [
+        (i, pe)
+        for i, (mine, theirs) in enumerate(zip(found, wanted, strict=True))
+        for pe in mine
+        if mine[pe][1].tobytes() != theirs[pe][1].tobytes()
+    ]
+    assert not differ, f"{kind}: tensors and PEs that differ from the mock: {differ}"
