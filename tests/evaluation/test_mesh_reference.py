@@ -103,7 +103,13 @@ def test_light_load_costs_few_events() -> None:
     assert run.events < 3 * 16 * 0.0125 * (plan.warmup_cycles + plan.cycles)
 
 
-@EACH_CURVE
+@pytest.mark.parametrize(
+    "curve",
+    [
+        pytest.param(c, id=f"{c.traffic}-{c.packet_flits}", marks=[pytest.mark.slow] if c.packet_flits == 1 else [])
+        for c in REFERENCE.curves
+    ],
+)
 def test_latency_up_to_the_knee(curve) -> None:
     """Against the reference and against theory: its own lightest points are short runs, up to 2 % off the mean."""
     compared = compare_latency(curve, QUICK, highest_load=0.85)

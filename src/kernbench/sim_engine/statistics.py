@@ -107,8 +107,9 @@ def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
     total = 0
     covered = -1
     for start, end in sorted(intervals):
-        total += max(0, end - max(start, covered))
-        covered = max(covered, end)
+        if end > covered:
+            total += end - (start if start > covered else covered)
+            covered = end
     return total
 
 
