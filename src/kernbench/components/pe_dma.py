@@ -62,7 +62,7 @@ class DmaChannel:
         """Queue a descriptor that comes in ``after_ps``: ``ready`` fires when what it moves can go on the ``port``."""
         clock = self._clock
         begin = clock.time + after_ps
-        begin = max(begin, self._ready_at)
+        begin = begin if begin > self._ready_at else self._ready_at
         self._ready_at = ready_at = begin + self._setup_ps
         clock.at(ready_at, RANK_PROGRAM, ready)
 

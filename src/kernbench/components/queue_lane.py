@@ -228,7 +228,7 @@ class Lane:
             if mate is None or not mate.installed:
                 mate = self._find_mate()
             credited = clock.time + self.credit_ps
-            ipcq.credits_back_ps = max(ipcq.credits_back_ps, credited)
+            ipcq.credits_back_ps = credited if credited > ipcq.credits_back_ps else ipcq.credits_back_ps
             mate.credit(credited, pair.my_tail)
         hook = ipcq.machine.slot_released
         if hook.listeners:

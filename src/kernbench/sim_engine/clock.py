@@ -57,7 +57,7 @@ class Clock(Environment):
 
         Time goes on until then at least, even if nothing fires any more.
         """
-        self._lapse_ps = max(self._lapse_ps, when)
+        self._lapse_ps = when if when > self._lapse_ps else self._lapse_ps
         return next(self._eid)
 
     def at_place(self, when: int, place: int, occurrence: Occurrence) -> None:

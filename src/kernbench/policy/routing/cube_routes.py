@@ -27,6 +27,7 @@ class CubeRoutes:
         self._noc = graph.spec.cube.noc.grid
         self._mesh = graph.spec.sip.cube_mesh.grid
         self._edge = graph.spec.sip.io_chiplet.edge
+        self._known: dict[tuple[str, str], Route] = {}  # ways inside a cube, which many routes share
 
     def between(self, src: Node, dst: Node) -> Route:
         """From a part to another of the same SIP, both ends included."""
@@ -52,6 +53,12 @@ class CubeRoutes:
 
     def within(self, src: Node, dst: Node) -> Route:
         """From a part to another of the same cube, both ends included."""
+        found = self._known.get((src.id, dst.id))
+        if found is None:
+            found = self._known[src.id, dst.id] = self._planned(src, dst)
+        return found
+
+    def _planned(self, src: Node, dst: Node) -> Route:
         if src.id == dst.id:
             return (src.id,)
         up, down = self._stem(src), self._stem(dst)

@@ -41,7 +41,7 @@ class Express:
         if port.queue:
             return False
         start, route = self.clock.time, transfer.route
-        start = max(start, port.clear_at)
+        start = start if start > port.clear_at else port.clear_at
         if transfer.supplies is None:
             passage = route.passages_at_once.get(transfer.nbytes) or route.passage(transfer.nbytes, AT_ONCE)
         else:

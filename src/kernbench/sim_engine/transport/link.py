@@ -220,12 +220,12 @@ class Link(Input):
     def request(self, source: Input, when: int) -> None:
         """``source`` asks for the link for its front packet, valid from ``when`` on."""
         now = self.clock.time
-        if (
-            when <= now
-            and self.free_at <= now
-            and not (self.requests and self.requests[0][0] <= now)
-            and self._has_room(source.fifo[0].need, now)
-        ):
+        if when <= now and self.free_at <= now and not (self.requests and self.requests[0][0] <= now):
+            need = source.fifo[0].need
+            free = self.used + need <= self.capacity or self._has_room(need, now)
+        else:
+            free = False
+        if free:
             self.grant(source, now)
         else:
             insort(self.requests, (when, source.index, source))
@@ -238,11 +238,12 @@ class Link(Input):
     def arm(self, now: int) -> None:
         """See to it that an arbitration happens at the first moment when the front request can be granted, if known."""
         when, _, source = self.requests[0]
-        when = max(when, self.free_at)
-        when = max(when, now)
+        when = when if when > self.free_at else self.free_at
+        when = when if when > now else now
         need = source.fifo[0].need
         if self.used + need > self.capacity:
-            when = max(when, self._room_at(need, now))
+            room_at = self._room_at(need, now)
+            when = when if when > room_at else room_at
         if when < self.armed_at:
             self.armed_at = when
             self.pending += 1
@@ -261,7 +262,9 @@ class Link(Input):
         if not requests:
             return
         when, _, source = requests[0]
-        if when <= now and self.free_at <= now and self._has_room(source.fifo[0].need, now):
+        need = source.fifo[0].need
+        room = self.used + need <= self.capacity or self._has_room(need, now)
+        if room and when <= now and self.free_at <= now:
             del requests[0]
             self.grant(source, now)
         if requests:
@@ -271,7 +274,7 @@ class Link(Input):
         """Send the front packet of ``source``."""
         packet = source.fifo.popleft()
         size = packet.size
-        free = now + (self.times_ps.get(size) or self._learn_time(size))
+        free = now + (self.times_ps.get(size) or self.learn_time(size))
         self.free_at = free
         self.granted_bytes += size
         self.busy_ps += free - now
@@ -288,7 +291,7 @@ class Link(Input):
             if self.credits and self.credits[0][0] <= now:
                 self._collect(now)
             used = self.used = self.used + size
-            self.peak = max(self.peak, used)
+            self.peak = used if used > self.peak else self.peak
             if hop + 1 == len(packet.links):
                 packet.need = 0
             packet.tail = tail + self.hop_ps
@@ -296,7 +299,8 @@ class Link(Input):
             self.clock.at(now + self.hop_ps, self.arrive_rank, packet)
         source.leave(packet, tail, now)
 
-    def _learn_time(self, size: int) -> int:
+    def learn_time(self, size: int) -> int:
+        """Time that a packet of ``size`` bytes occupies the link, in ps, from now on in ``times_ps``."""
         time_ps = self.times_ps[size] = self.serialise_ps(size)
         return time_ps
 
@@ -317,7 +321,8 @@ class Link(Input):
         if self.requests:
             self.arm(now)
         if self.fifo:
-            self.offer(tail)
+            following = self.fifo[0]
+            following.links[following.hop].request(self, tail)
 
     def hold(self, size: int, now: int) -> None:
         """Take ``size`` bytes of the FIFO."""

@@ -45,10 +45,15 @@ class Port(Input):
         number = transfer.next_packet
         if number == transfer.supplied:
             return
-        head, tail = transfer.available(number)
-        transfer.next_packet += 1
-        self.fifo.append(Packet(transfer, transfer.size_of(number), number == transfer.n_full, 0, tail))
-        self.offer(max(now, self.ready_at, head))
+        when, tail = (0, 0) if transfer.supplies is None else transfer.available(number)
+        when = when if when > now else now
+        when = when if when > self.ready_at else self.ready_at
+        transfer.next_packet = number + 1
+        last = number == transfer.n_full
+        size = transfer.last_bytes if last else transfer.route.packet_bytes
+        packet = Packet(transfer, size, last, 0, tail)
+        self.fifo.append(packet)
+        packet.links[0].request(self, when)
 
     def leave(self, packet: Packet, tail: int, now: int) -> None:
         """The next packet may ask when this one has left."""

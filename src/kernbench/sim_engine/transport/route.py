@@ -14,7 +14,7 @@ exact in integer picoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.sim_engine.clock import RANK_DELIVER
@@ -137,19 +137,31 @@ class Route:
         end = n_full * step + pace.last_ps
         steps: list[int] = []
         ends: list[int] = []
+        busy: list[int] = []
         for link in self.links:
+            last_ps = link.times_ps.get(last_bytes) or link.learn_time(last_bytes)
             step = max(step, link.packet_ps)
-            end = max(end, n_full * step + link.serialise_ps(last_bytes))
+            end = max(end, n_full * step + last_ps)
             steps.append(step)
             ends.append(end)
-        busy = tuple(n_full * link.packet_ps + link.serialise_ps(last_bytes) for link in self.links)
-        profile = Profile(nbytes, self.packet_bytes, n_full, tuple(steps), tuple(ends), (), busy)
-        return replace(profile, peaks=tuple(self._own_peak(profile, hop) for hop in range(len(self.links) - 1)))
+            busy.append(n_full * link.packet_ps + last_ps)
+        peaks = self._own_peaks(nbytes, n_full, steps, ends) if n_full else [nbytes] * (len(self.links) - 1)
+        return Profile(nbytes, self.packet_bytes, n_full, tuple(steps), tuple(ends), tuple(peaks), tuple(busy))
 
-    def _own_peak(self, profile: Profile, hop: int) -> int:
-        """Most bytes in the FIFO behind link ``hop``: occupancy grows with every grant, so at the last two of them."""
-        grants = (max(profile.n_full - 1, 0), profile.n_full)
-        return max(self.resident_bytes(profile, hop, self.offsets[hop] + k * profile.pace[hop]) for k in grants)
+    def _own_peaks(self, nbytes: int, n_full: int, pace: list[int], ends: list[int]) -> list[int]:
+        """Most bytes in the FIFO behind each link but the last: occupancy grows with grants, so at the last two."""
+        peaks: list[int] = []
+        offsets, size = self.offsets, self.packet_bytes
+        for hop in range(len(pace) - 1):
+            there = offsets[hop] - offsets[hop + 1]
+            peak = 0
+            for k, granted in ((n_full - 1, n_full * size), (n_full, nbytes)):
+                since = there + k * pace[hop]
+                if since < ends[hop + 1]:
+                    gone = min(max(since // pace[hop + 1], 0), n_full)
+                    peak = max(peak, granted - gone * size)
+            peaks.append(peak)
+        return peaks
 
     def started_bytes(self, profile: Profile, hop: int, after: int) -> int:
         """Bytes granted onto link ``hop`` up to ``after`` ps from the start of the transfer."""
