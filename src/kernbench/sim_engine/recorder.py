@@ -105,20 +105,26 @@ class Recorder:
         """A tile has passed a stage."""
         whole = self._open.get(event.op)
         kernel, launch_id, line, parent = ("", -1, 0, -1) if whole is None else _inherited(whole)
-        record = OpRecord(
-            seq=-1,
-            component=event.component,
-            kind=event.stage,
-            t_start_ps=event.start_ps,
-            t_read_ps=event.start_ps,
-            name="stage",
-            kernel=kernel,
-            launch_id=launch_id,
-            line=line,
-            tile=event.tile,
-            parent=parent,
+        start, end = event.start_ps, event.end_ps
+        inputs, output, params = _NO_DATA
+        where = (kernel, launch_id, line, event.tile, parent)
+        records = self._records
+        records.append(
+            OpRecord(
+                len(records),
+                event.component,
+                event.stage,
+                start,
+                start,
+                end,
+                end,
+                "stage",
+                inputs,
+                output,
+                params,
+                *where,
+            )
         )
-        self.log.finish(self.log.add(record), event.end_ps)
 
     def _begin(self, started: OpStarted, read_ps: int) -> None:
         kernel, launch_id, parent = started.kernel, started.launch_id, -1

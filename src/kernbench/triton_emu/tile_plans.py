@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from kernbench.common.values import value
 from kernbench.messages.commands import (
     DotCommand,
     EpilogueStep,
@@ -22,7 +22,7 @@ TileIndex: TypeAlias = tuple[int, int, int]
 """(row, column, step along K)"""
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=False)
 class Window:
     """A tile of a streamed operand: ``name`` of the operand, first virtual address, shape and byte strides."""
 
@@ -33,7 +33,7 @@ class Window:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=False)
 class Tile:
     """One tile and its stages.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.transport.route import Pace
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.transport.route import Passage, Route
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=False)
 class Supply:
     """A source makes packets ``first`` … ``first + count - 1`` available one after another from ``start_ps`` on."""
 
