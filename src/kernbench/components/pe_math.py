@@ -30,14 +30,7 @@ class MathOperation(Token):
         done: Callable[[Any], None],
         begun: Callable[[Any, int], None],
     ) -> None:
-        self.work = command
-        self.route = route
-        self.times = times
-        self.retired = done
-        self.begun = begun
-        self.ready = False
-        self.to_pass = len(route)
-        self.to_spend = len(times)
+        super().__init__(command, route, times, done, begun)
         self.op = op
         self.record: OpRecord | None = None
 
