@@ -6,19 +6,15 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import rich_click as click
 
-import kernbench
 from kernbench.common.errors import ConfigError, KernbenchError
+from kernbench.runtime_api.program_line import program_line
 
 INTERRUPTED = 130
 INVALID = 2
 FAILED = 1
-_PACKAGE = Path(kernbench.__file__).parent
-# Kernels and benches that ship with the package are programs like a user's own.
-_PROGRAMS = (_PACKAGE / "kernels", _PACKAGE / "benches")
 
 
 @dataclass(slots=True)
@@ -67,19 +63,6 @@ def explain_unexpected(error: Exception, session: Session) -> int:
         _say("this is not meant to happen; --debug shows where it comes from")
     _say_more(error, session)
     return FAILED
-
-
-def program_line(error: BaseException) -> str:
-    """``file:line`` of the innermost line of a bench or a kernel that led to an error; empty when there is none."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_program(Path(frame.filename))]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
-def _is_program(file: Path) -> bool:
-    if any(folder in file.parents for folder in _PROGRAMS):
-        return True
-    library = _PACKAGE in file.parents or "site-packages" in file.parts or str(file).startswith("<")
-    return not library and not str(file).startswith(f"{sys.base_prefix}/")
 
 
 def _say_more(error: BaseException, session: Session) -> None:
