@@ -12,11 +12,14 @@ RESULTS = Path("results/benches")
 
 @dataclass(frozen=True)
 class Figures:
-    """What a bench took: seconds of this machine, simulated ns, events."""
+    """What a bench took: seconds of this machine, simulated ns, events.
+
+    None for an evaluation, which simulates on machines of its own.
+    """
 
     wall_s: float
-    sim_ns: float
-    events: int
+    sim_ns: float | None
+    events: int | None
 
 
 class FigureBook:
@@ -35,16 +38,16 @@ class FigureBook:
                 if old is None
                 else (f"{old.wall_s:.2f}", _change(now.sim_ns, old.sim_ns), _change(now.events, old.events))
             )
-            lines.append(
-                f"| {name} | {now.wall_s:.2f} | {wall} | {now.sim_ns:,.3f} | {sim} | {now.events:,} | {events} |"
-            )
+            ns = "–" if now.sim_ns is None else f"{now.sim_ns:,.3f}"
+            fired = "–" if now.events is None else f"{now.events:,}"
+            lines.append(f"| {name} | {now.wall_s:.2f} | {wall} | {ns} | {sim} | {fired} | {events} |")
         return lines
 
 
-def _change(now: float, before: float) -> str:
+def _change(now: float | None, before: float | None) -> str:
     if now == before:
-        return "same"
-    return f"{now / before - 1:+.2%}" if before else f"from {before:g}"
+        return "–" if now is None else "same"
+    return f"{now / before - 1:+.2%}" if now and before else f"from {before}"
 
 
 def committed() -> dict[str, Figures]:

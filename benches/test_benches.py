@@ -26,5 +26,6 @@ def test_bench(benchmark, topology: Topology, book: FigureBook, name: str) -> No
         rounds=1,
     )
     assert done.error is None
-    benchmark.extra_info |= {"sim_ns": done.sim_ns, "events": done.engine.n_events}
-    book.taken[name] = Figures(benchmark.stats.stats.min, done.sim_ns, done.engine.n_events)
+    sim_ns, events = (None, None) if bench.evaluation else (done.sim_ns, done.engine.n_events)
+    benchmark.extra_info |= {"sim_ns": sim_ns, "events": events}
+    book.taken[name] = Figures(benchmark.stats.stats.min, sim_ns, events)
