@@ -14,7 +14,8 @@ from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg, QueuePeer, Que
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.queue_state import QueuePair, SlotReleased, queue_part
+from kernbench.sim_engine.hooks import SlotReleased
+from kernbench.sim_engine.queue_state import QueuePair, queue_part
 from kernbench.topology.builder import Topology, resolve_topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -440,7 +441,7 @@ def test_a_credit_is_there_when_it_has_come_and_not_before(engine: GraphEngine) 
     """Nobody waits for it: no event tells of it, and time goes on until it is there."""
     install(engine, line_of(A, B))
     released: list[SlotReleased] = []
-    engine.machine.slot_released.subscribe(released.append)
+    engine.machine.hooks.slot_released.subscribe(released.append)
     launch(engine, pour, numbers(engine, A, B), 16, 1, 0, pes=(A, B))
     engine.drain()
     credited_ps = released[0].credited_ps

@@ -215,7 +215,7 @@ def test_what_is_under_way_is_shown_up_to_now() -> None:
 def test_nobody_listens_unless_asked_and_observing_changes_no_time() -> None:
     plain = GraphEngine(resolve_topology("default", SMALL), enable_data=False)
     hooks = plain.machine.hooks
-    assert not any((hooks.queue.listeners, hooks.queue_waited.listeners, plain.machine.slot_released.listeners))
+    assert not any((hooks.queue.listeners, hooks.queue_waited.listeners, hooks.slot_released.listeners))
     install(plain, ring_of(A, B, C), n_slots=2)
     data = share(plain, {pe: np.zeros(256, np.float32) for pe in (A, B, C)})
     launch(plain, all_reduce, data, 256, 2, 20, pes=(A, B, C))

@@ -166,13 +166,6 @@ class KernelExecution:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
-    def issue_math(self, command: MathCommand) -> None:
-        """Enter a command of the MATH engine: it has no address that could be wrong."""
-        if self._hooks.issued.listeners:
-            self._tell_issued(command)
-        if self.board.issue(command):
-            self._start_math(command)
-
     def issue_send(self, command: SendCommand, lane: Lane, slot: tuple[int, int]) -> None:
         """Enter a message that goes to ``slot`` of the peer."""
         if self._hooks.issued.listeners:
@@ -268,14 +261,12 @@ class KernelExecution:
         begun = partial(self._begun, op, self.parts.gemm_id, command, 0, 0)
         self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
 
-    def _start_math(self, command: MathCommand, _: None = None) -> None:
+    def _start_math(self, command: MathCommand, _: None) -> None:
         math = self._math
         if math is None:
             math = self._math = self.parts.math
             self._math_id = math.node.id
-        machine = self.machine
-        machine.n_ops += 1
-        math.submit(machine.n_ops, command, self._math_begun, self._math_ended)
+        math.submit(self.machine.next_op(), command, self._math_begun, self._math_ended)
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> None:
         command: MathCommand = operation.work
@@ -292,12 +283,11 @@ class KernelExecution:
         self._done(operation.work)
 
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
-        machine, now = self.machine, self.clock.time
-        op = machine.n_ops = machine.n_ops + 1
+        op, now = self.machine.next_op(), self.clock.time
         lane, (sequence, pa) = claim
         place, sender = lane.place(pa, command.src), lane.sender
         launch = (self._name, self._request_id)
-        record = self._recorder.message(sender, lane.name, command, place.slot, now, *launch)
+        record = self._recorder.message(sender, lane.record_name, command, place.slot, now, *launch)
         if self._hooks.op_started.listeners:
             queued = Queued(command, pa, lane.pair.peer.pe, sequence)
             self._tell_started(op, sender, queued, 0, 1, now)

@@ -16,7 +16,6 @@ from kernbench.messages.commands import (
     AwaitSpace,
     Command,
     KernelRequest,
-    MathCommand,
     Meet,
     Receive,
     RecvCommand,
@@ -76,7 +75,6 @@ class KernelProgram:
         self._ipcq: PeIpcq | None = None
         self._awaited = Awaited(self._message)
         self._serve_by: dict[type, Callable[[Any], None]] = {
-            MathCommand: self._math,
             SendCommand: self._send,
             Receive: self._receive,
             RecvCommand: self._post,
@@ -132,10 +130,6 @@ class KernelProgram:
             self._ipcq = self.run.parts.ipcq
         return self._ipcq
 
-    def _math(self, command: MathCommand) -> None:
-        self.run.issue_math(command)
-        self.go_on()
-
     def _send(self, command: SendCommand) -> None:
         ipcq = self._ipcq or self._queues
         try:
@@ -187,12 +181,7 @@ class KernelProgram:
             self.callbacks = TAKE
             self._clock.at_place(receive.due_ps, receive.place, self)
         else:
-            if self.run.machine.hooks.queue_waited.listeners:
-                self._tell_received(request, receive.due_ps, found)
-            if isinstance(found, Exception):
-                self.fail(found)
-            else:
-                self.go_on(found)
+            self._received(request, receive.due_ps, found)
 
     def take_message(self) -> None:
         """A receive takes effect whose message has come meanwhile."""
@@ -207,13 +196,11 @@ class KernelProgram:
         else:
             self.go_on(slot)
 
-    def _tell_received(self, request: Receive, since: int, found: Slot | Exception | None) -> None:
-        direction = found.direction if isinstance(found, Slot) else request.direction or "any"
-        self._waited("recv", direction, -1, request.line, since)
-
     def _received(self, request: Receive, since: int, found: Slot | Exception | None) -> None:
-        """The message of whichever queue has come first."""
-        self._tell_received(request, since, found)
+        """The kernel gets the message that it has waited for."""
+        if self.run.machine.hooks.queue_waited.listeners:
+            direction = found.direction if isinstance(found, Slot) else request.direction or "any"
+            self._waited("recv", direction, -1, request.line, since)
         if isinstance(found, Exception):
             self.fail(found)
         else:

@@ -15,8 +15,9 @@ from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
+from kernbench.sim_engine.hooks import SlotReleased
 from kernbench.sim_engine.op_log import OpRecord
-from kernbench.sim_engine.queue_state import Carried, QueuePair, SlotReleased
+from kernbench.sim_engine.queue_state import Carried, QueuePair
 from kernbench.sim_engine.transport import Port, Route, Transfer
 from kernbench.triton_emu.slots import Slot
 
@@ -85,7 +86,7 @@ class Posting(QueueData):
         done: Callable[[PeCommand], None],
     ) -> None:
         super().__init__(op, 0, lane.requester, place.access, sequence, lane.peer_pe, lane.coord)
-        self.callbacks: Any = lane.put_it
+        self.callbacks: Any = lane.on_set_up
         self.lane = lane
         self.record = record
         self.command = command
@@ -117,12 +118,12 @@ class Lane:
         "credit_ps",
         "deliver",
         "installed",
-        "name",
+        "on_set_up",
         "pair",
         "peer",
         "peer_pe",
         "posted",
-        "put_it",
+        "record_name",
         "requester",
         "sender",
     )
@@ -131,11 +132,11 @@ class Lane:
         self.pair = pair
         self.posted: deque[Awaited] = deque()
         self.installed = True
-        self.put_it = (self.put,)  # what the DMA calls for a posting
+        self.on_set_up = (self.put,)  # what the DMA calls for a posting
         self.coord = ipcq.coord
         self.peer_pe = pair.peer.pe
         self.sender = ipcq.node.id
-        self.name = f"send {pair.direction}"
+        self.record_name = f"send {pair.direction}"
         self.requester = ipcq.dma.node.id
         self.peer: PeIpcq | None = None
         self.credit_ps = 0
@@ -230,7 +231,7 @@ class Lane:
             credited = clock.time + self.credit_ps
             ipcq.credits_back_ps = credited if credited > ipcq.credits_back_ps else ipcq.credits_back_ps
             mate.credit(credited, pair.my_tail)
-        hook = ipcq.machine.slot_released
+        hook = ipcq.machine.hooks.slot_released
         if hook.listeners:
             there = pair.peer
             hook.emit(

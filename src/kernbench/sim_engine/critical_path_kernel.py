@@ -21,8 +21,7 @@ from kernbench.sim_engine.critical_path_history import is_dma, rank, stages
 from kernbench.sim_engine.critical_path_model import Hop, KernelPlace, Part, WaitedFor
 from kernbench.sim_engine.critical_path_pipeline import Ended, Issuing, Leaving, PeWalk, Place, Running, Starting
 from kernbench.sim_engine.critical_path_windows import KernelWindows
-from kernbench.sim_engine.hooks import Issued, QueueWaited
-from kernbench.sim_engine.queue_state import SlotReleased
+from kernbench.sim_engine.hooks import Issued, QueueWaited, SlotReleased
 from kernbench.sim_engine.trace_log import PLAN, Action, Exchange, TraceLog, Work
 from kernbench.sim_engine.trace_queues import Message, Took
 

@@ -213,6 +213,19 @@ class QueueWaited(NamedTuple):
     end_ps: int
 
 
+class SlotReleased(NamedTuple):
+    """The kernel of ``pe`` has done with message ``sequence`` of queue ``direction``, which ``peer`` sent by its queue
+    ``peer_direction``. The credit is there at ``credited_ps``; None: an earlier message is still held."""
+
+    pe: PeCoord
+    direction: str
+    sequence: int
+    time_ps: int
+    peer: PeCoord
+    peer_direction: str
+    credited_ps: int | None
+
+
 class Hooks:
     """All hooks of a machine."""
 
@@ -228,6 +241,7 @@ class Hooks:
         "scratch_waited",
         "sent",
         "served",
+        "slot_released",
         "stage_ended",
     )
 
@@ -244,3 +258,4 @@ class Hooks:
         self.scratch_waited: Hook[ScratchWaited] = Hook()
         self.queue: Hook[QueueEvent] = Hook()
         self.queue_waited: Hook[QueueWaited] = Hook()
+        self.slot_released: Hook[SlotReleased] = Hook()

@@ -13,10 +13,9 @@ from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.sim_engine.address_map import AddressMap
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.hooks import Hook, Hooks, OpEnded, OpStarted, Sent
+from kernbench.sim_engine.hooks import Hooks, OpEnded, OpStarted, Sent
 from kernbench.sim_engine.memories import Memories
 from kernbench.sim_engine.op_log import OpLog
-from kernbench.sim_engine.queue_state import SlotReleased
 from kernbench.sim_engine.record_content import ContentMaker
 from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.transport import Network, Port, Route, Transfer
@@ -39,7 +38,6 @@ class Machine:
         self.header_bytes = transport.header_bytes
         self.network = Network(transport.packet_bytes, clock=self.clock, express=transport.express)
         self.hooks = Hooks()
-        self.slot_released: Hook[SlotReleased] = Hook()
         self.addresses = AddressMap(graph.spec)
         contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
         self.recorder = Recorder(OpLog(), contents, keep_data=keep_data)
@@ -48,7 +46,7 @@ class Machine:
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
-        self.n_ops = 0
+        self._n_ops = 0
 
     def component(self, node_id: str) -> Component:
         """The component at ``node_id``. UnknownNameError when the machine has no such part."""
@@ -75,8 +73,8 @@ class Machine:
 
     def next_op(self) -> int:
         """A number for a new operation."""
-        self.n_ops += 1
-        return self.n_ops
+        self._n_ops += 1
+        return self._n_ops
 
     def begin_op(self, event: OpStarted) -> None:
         """Log an operation that begins, and tell who listens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -104,8 +104,8 @@ class OpLog:
         return self._records[seq]
 
     @property
-    def records(self) -> list[OpRecord]:
-        """All of them, by sequence number: not a copy, so it grows. Only who writes the log adds to it."""
+    def records(self) -> Sequence[OpRecord]:
+        """All of them, by sequence number: not a copy, so it grows."""
         return self._records
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from kernbench.common.errors import IpcqError
 from kernbench.common.ids import pe_part
@@ -172,19 +172,6 @@ class QueueWait:
     kind: WaitKind
     direction: str | None
     line: int
-
-
-class SlotReleased(NamedTuple):
-    """The kernel of ``pe`` has done with message ``sequence`` of queue ``direction``, which ``peer`` sent by its queue
-    ``peer_direction``. The credit is there at ``credited_ps``; None: an earlier message is still held."""
-
-    pe: PeCoord
-    direction: str
-    sequence: int
-    time_ps: int
-    peer: PeCoord
-    peer_direction: str
-    credited_ps: int | None
 
 
 @dataclass(slots=True)

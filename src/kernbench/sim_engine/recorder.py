@@ -33,7 +33,6 @@ class Recorder:
     def __init__(self, log: OpLog, contents: ContentMaker, *, keep_data: bool) -> None:
         self.log = log
         self.contents = contents
-        self._records = log.records
         self._keep_data = keep_data
         self._content_of = contents.of if keep_data else contents.without_data
         self._unread: dict[int, _Unread] = {}
@@ -46,10 +45,7 @@ class Recorder:
         if self._keep_data:
             inputs, output, params = command.inputs, command.dst, params_of(command.attributes)
         what = (command.operator, inputs, output, params, kernel, launch_id, command.line)
-        records = self._records
-        record = OpRecord(len(records), component, "math", start_ps, start_ps, -1, -1, *what)
-        records.append(record)
-        return record
+        return self.log.add(OpRecord(-1, component, "math", start_ps, start_ps, -1, -1, *what))
 
     def message(
         self, component: str, name: str, command: SendCommand, slot: Operand, start_ps: int, kernel: str, launch_id: int
@@ -59,10 +55,7 @@ class Recorder:
         if self._keep_data:
             inputs, output = (command.src,), slot
         what = (name, inputs, output, params, kernel, launch_id, command.line)
-        records = self._records
-        record = OpRecord(len(records), component, "ipcq_copy", start_ps, start_ps, -1, -1, *what)
-        records.append(record)
-        return record
+        return self.log.add(OpRecord(-1, component, "ipcq_copy", start_ps, start_ps, -1, -1, *what))
 
     def started(self, event: OpStarted) -> None:
         """An operation occupies its component; it reads its operands now, or has accesses to make first."""
@@ -108,22 +101,8 @@ class Recorder:
         start, end = event.start_ps, event.end_ps
         inputs, output, params = _NO_DATA
         where = (kernel, launch_id, line, event.tile, parent)
-        records = self._records
-        records.append(
-            OpRecord(
-                len(records),
-                event.component,
-                event.stage,
-                start,
-                start,
-                end,
-                end,
-                "stage",
-                inputs,
-                output,
-                params,
-                *where,
-            )
+        self.log.add(
+            OpRecord(-1, event.component, event.stage, start, start, end, end, "stage", inputs, output, params, *where)
         )
 
     def _begin(self, started: OpStarted, read_ps: int) -> None:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.clock import NEVER
-from kernbench.sim_engine.hooks import OpStarted, Queued, QueueEvent, QueueWaited
+from kernbench.sim_engine.hooks import OpStarted, Queued, QueueEvent, QueueWaited, SlotReleased
 from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.queue_state import SlotReleased
 
 MessageKey = tuple[PeCoord, str, int]
 """The PE that receives it, its queue there, the number in that queue"""
@@ -75,7 +74,7 @@ class QueueLog:
     def __post_init__(self) -> None:
         self.machine.hooks.queue.subscribe(self._event)
         self.machine.hooks.queue_waited.subscribe(self.waits.append)
-        self.machine.slot_released.subscribe(self._released)
+        self.machine.hooks.slot_released.subscribe(self._released)
 
     def begun(self, event: OpStarted, queued: Queued) -> None:
         """A message is sent."""

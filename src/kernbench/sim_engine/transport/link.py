@@ -11,7 +11,8 @@ A packet of s bytes at the front of input FIFO L that wants link M:
   ``tail + overhead``.
 
 A request may be entered before it becomes valid (its time is known as soon as the packet before it is granted), so a
-packet costs one event per hop, plus one arbitration when it has to wait.
+packet costs one event per hop, plus one arbitration when it has to wait. On that path the larger of two is a condition:
+a call of ``max`` for each would be a tenth of the time.
 """
 
 from __future__ import annotations
