@@ -73,11 +73,12 @@ def test_a_tensor_in_memory_is_loaded_before_and_stored_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    "cubes", [pytest.param("2x2", id="32 PEs"), pytest.param("4x4", id="128 PEs", marks=pytest.mark.slow)]
+    ("sips", "cubes"),
+    [pytest.param(1, "2x2", id="32 PEs"), pytest.param(2, "4x4", id="256 PEs", marks=pytest.mark.slow)],
 )
-def test_a_message_of_a_ring_costs_at_most_ten_events(cubes: str) -> None:
+def test_a_message_of_a_ring_costs_at_most_ten_events(sips: int, cubes: str) -> None:
     """Everything counted: messages, sums, launch, load and store; 64 bytes a tile."""
-    machine = small(cubes=cubes)
+    machine = small(sips, cubes)
     ranks = machine.spec.num_pes
     run = all_reduce(algorithm("ring_allreduce", "ring_1d", ranks), machine, lambda pe: np.zeros(16, np.float32))
     run.enable_data = False

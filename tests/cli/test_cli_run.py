@@ -360,3 +360,26 @@ def test_what_kernels_print_is_shown(tmp_path, capsys):
     assert main(["run", "--bench", str(path), "--json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)["printed"]
     assert (line["pe"], line["text"]) == ([0, 0, 0], "x is f32[1, 2]")
+
+
+def test_a_deadlock_of_queues_names_who_waits_for_whom(kernbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(
+        """\
+from kernbench.policy.placement.dp import DPPolicy
+
+def receives(x_ptr, n, *, tl):
+    tl.store(x_ptr, tl.recv("W", (n,), "f32"))
+
+def run(torch):
+    torch.install_ipcq(algorithm="ring_allreduce_tcm", world_size_override=8)
+    x = torch.zeros(8, 16, dp=DPPolicy(pe="row_wise", num_cubes=1), name="x")
+    torch.launch("receives", receives, x, 16)
+"""
+    )
+    ran = kernbench("run", "--bench", "stuck.py")
+    assert ran.code == 1
+    assert "sip0.cube0.pe5.pe_cpu: kernel 'receives' waits for a message of queue W, at line 4" in ran.err
+    ring = " -> ".join(f"sip0.cube0.pe{pe}" for pe in (0, 7, 6, 5, 4, 3, 2, 1, 0))
+    assert f"who waits for whom: {ring}" in ran.err
+    assert "sip0.cube0.pe0 W <-> sip0.cube0.pe7 E: my_head=0" in ran.err
+    assert "Traceback" not in ran.err
