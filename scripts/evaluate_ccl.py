@@ -5,31 +5,18 @@ With --render-only: draw again from the ccl_sweep.json that is there.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 from kernbench.ccl.config import packaged_file
-from kernbench.common.errors import KernbenchError
 from kernbench.evaluation.ccl_report import check_numbers, draw_figures
 from kernbench.evaluation.ccl_results import read_sweep, write_data
 from kernbench.evaluation.ccl_study import CclStudy
+from kernbench.evaluation.figure_script import run_script
 from kernbench.topology.builder import resolve_topology
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 JOBS = 2
-
-
-def main() -> int:
-    """Simulate unless told not to, then draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--render-only", action="store_true")
-    try:
-        draw(render_only=parser.parse_args().render_only)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
 
 
 def draw(*, render_only: bool) -> None:
@@ -43,4 +30,4 @@ def draw(*, render_only: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__doc__, draw))

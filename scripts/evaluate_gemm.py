@@ -5,12 +5,11 @@ With --render-only: draw again from the gemm_sweep.json that is there.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import kernbench.benches
-from kernbench.common.errors import KernbenchError
+from kernbench.evaluation.figure_script import run_script
 from kernbench.evaluation.gemm_measure import GemmStudy
 from kernbench.evaluation.gemm_report import check_numbers, draw_figures
 from kernbench.evaluation.gemm_results import DATA_FILE, read_sweep, sweep_document
@@ -20,18 +19,6 @@ from kernbench.topology.builder import resolve_topology
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 assert kernbench.benches.__all__  # importing the package makes its benches known
-
-
-def main() -> int:
-    """Simulate unless told not to, then draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--render-only", action="store_true")
-    try:
-        draw(render_only=parser.parse_args().render_only)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
 
 
 def draw(*, render_only: bool) -> None:
@@ -45,4 +32,4 @@ def draw(*, render_only: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__doc__, draw))
