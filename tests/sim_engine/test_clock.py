@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Call, Clock
+from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Clock
 
 RANKS = (RANK_ARRIVE, RANK_ARBITRATE, RANK_DELIVER)
 
 
 def record(clock: Clock, log: list[object], when: int, rank: int, name: object) -> None:
-    clock.at(when, rank, Call(log.append, name))
+    clock.at(when, rank, log.append, name)
 
 
 @given(st.permutations([(when, rank + index) for when in (0, 7) for rank in RANKS for index in (0, 1, 9)]))
@@ -76,7 +76,7 @@ def test_a_reserved_place_is_kept_in_the_order_of_its_instant() -> None:
     clock.call_at(5, log.append, "before")
     place = clock.reserve(5)
     clock.call_at(5, log.append, "behind")
-    clock.call_at(3, lambda _: clock.at_place(5, place, Call(log.append, "in between")))
+    clock.call_at(3, lambda _: clock.at_place(5, place, log.append, "in between"))
     clock.advance()
     assert log == ["before", "in between", "behind"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -18,7 +19,7 @@ from kernbench.components.responder import Responder
 from kernbench.di.registry import register
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg
-from kernbench.sim_engine.clock import RANK_PROGRAM, Occurrence
+from kernbench.sim_engine.clock import RANK_PROGRAM
 from kernbench.sim_engine.component import Component, Done, Outcome
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import QueuePart
@@ -58,13 +59,13 @@ class DmaChannel:
                 begun(begin)
         self._clock.call_at(self._ready_at, go)
 
-    def post(self, after_ps: int, ready: Occurrence) -> None:
-        """Queue a descriptor that comes in ``after_ps``: ``ready`` fires when what it moves can go on the ``port``."""
+    def post(self, after_ps: int, ready: Callable[[Any], None], posting: object) -> None:
+        """Queue a descriptor that comes in ``after_ps``: ``ready(posting)`` when what it moves can go on the ``port``."""
         clock = self._clock
         begin = clock.time + after_ps
         begin = begin if begin > self._ready_at else self._ready_at
         self._ready_at = ready_at = begin + self._setup_ps
-        clock.at(ready_at, RANK_PROGRAM, ready)
+        clock.at(ready_at, RANK_PROGRAM, ready, posting)
 
 
 @register("builtin.pe_dma", kind="pe_dma")

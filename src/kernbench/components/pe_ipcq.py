@@ -43,7 +43,7 @@ class PeIpcq(QueuePart):
         self._carried: dict[str, Carried] = {}
         self._any: tuple[int, int, Got] | None = None
         self._turn = 0
-        self._on_decoded = (self.take_in,)
+        self._take_in = self.take_in
         self._installation = 0
         self.credits_back_ps = 0  # when the last credit that was given will have come
         self.delay_ps = self.overhead_ps
@@ -199,9 +199,8 @@ class PeIpcq(QueuePart):
     def arrived(self, message: QueueData) -> None:
         """A message for this PE is in its slot: the pointers move when that is decoded."""
         assert isinstance(message, Posting)
-        message.callbacks = self._on_decoded
         clock = self.clock
-        clock.at(clock.time + self.delay_ps, RANK_PROGRAM, message)
+        clock.at(clock.time + self.delay_ps, RANK_PROGRAM, self._take_in, message)
 
     def take_in(self, message: Posting) -> None:
         """A message is decoded: it may be received."""

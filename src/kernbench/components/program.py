@@ -31,8 +31,7 @@ from kernbench.triton_emu.slots import Slot
 class KernelProgram:
     """Runs the kernel of ``order``: every command takes ``issue_ps``, and has its effect at the end of it.
 
-    ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done. It is its own
-    event when a command is to take effect.
+    ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done.
     """
 
     __slots__ = (
@@ -48,11 +47,9 @@ class KernelProgram:
         "_returned",
         "_serve_by",
         "_start_ps",
-        "callbacks",
         "order",
         "run",
     )
-    _ok = True
 
     def __init__(
         self,
@@ -64,7 +61,6 @@ class KernelProgram:
     ) -> None:
         self.run = run
         self.order = order
-        self.callbacks: Any = None
         self._clock = run.clock
         self._issue_ps = issue_ps
         self._meet = meet
@@ -108,9 +104,8 @@ class KernelProgram:
         if kind in _WAITS:
             self._serve_by[kind](request)
         elif kind is not Receive or not self._await_message(request):
-            self.callbacks = EFFECT
             clock = self._clock
-            clock.at(clock.time + self._issue_ps, RANK_PROGRAM, self)
+            clock.at(clock.time + self._issue_ps, RANK_PROGRAM, EFFECT, self)
 
     def take_effect(self) -> None:
         """The request has been issued."""
@@ -178,8 +173,7 @@ class KernelProgram:
         request, receive = self._request, self._awaited
         assert isinstance(request, Receive)
         if found is None:
-            self.callbacks = TAKE
-            self._clock.at_place(receive.due_ps, receive.place, self)
+            self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
         else:
             self._received(request, receive.due_ps, found)
 
@@ -322,5 +316,5 @@ def _cause(request: KernelRequest | None) -> str:
 
 _WAITS = frozenset((AwaitCommand, AwaitSpace, Meet))
 """Requests that take no time to issue"""
-EFFECT = (KernelProgram.take_effect,)
-TAKE = (KernelProgram.take_message,)
+EFFECT = KernelProgram.take_effect
+TAKE = KernelProgram.take_message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from kernbench.common.errors import KernbenchError
 from kernbench.common.ids import pe_part
@@ -67,13 +67,12 @@ class SlotPlace:
 
 
 class Posting(QueueData):
-    """A message on its way. The DMA sends it when it fires, and the receiver takes it in when it fires again.
+    """A message on its way.
 
     ``done(command)`` is called when its last byte is delivered; ``record`` is that of the op-log.
     """
 
-    __slots__ = ("callbacks", "command", "done", "lane", "record")
-    _ok = True
+    __slots__ = ("command", "done", "lane", "record")
 
     def __init__(
         self,
@@ -86,7 +85,6 @@ class Posting(QueueData):
         done: Callable[[PeCommand], None],
     ) -> None:
         super().__init__(op, 0, lane.requester, place.access, sequence, lane.peer_pe, lane.coord)
-        self.callbacks: Any = lane.on_set_up
         self.lane = lane
         self.record = record
         self.command = command
@@ -110,6 +108,7 @@ class Lane:
         "_mate",
         "_memory",
         "_places",
+        "_put",
         "_queue",
         "_slots",
         "_way",
@@ -118,7 +117,6 @@ class Lane:
         "credit_ps",
         "deliver",
         "installed",
-        "on_set_up",
         "pair",
         "peer",
         "peer_pe",
@@ -132,7 +130,7 @@ class Lane:
         self.pair = pair
         self.posted: deque[Awaited] = deque()
         self.installed = True
-        self.on_set_up = (self.put,)  # what the DMA calls for a posting
+        self._put = self.put
         self.coord = ipcq.coord
         self.peer_pe = pair.peer.pe
         self.sender = ipcq.node.id
@@ -199,7 +197,7 @@ class Lane:
             carried = self._carried = ipcq.carried_by(self.pair.direction)
         carried.messages += 1
         carried.nbytes += nbytes
-        self._queue.post(ipcq.delay_ps, posting)
+        self._queue.post(ipcq.delay_ps, self._put, posting)
 
     def put(self, posting: Posting) -> None:
         """The descriptor of a message is set up: it goes to the peer's slot."""
@@ -260,7 +258,7 @@ class Lane:
         due = self.pair.credits
         if due and due[0][1] != self._woken_in:
             when, self._woken_in, _ = due[0]
-            self._ipcq.clock.at_place(when, self._woken_in, _Waking(self))
+            self._ipcq.clock.at_place(when, self._woken_in, WAKE, self)
 
     def wake(self) -> None:
         """A credit has come that the kernel may be waiting for."""
@@ -285,20 +283,6 @@ class Lane:
         self._blocked = None
 
 
-class _Waking:
-    """The time of a credit that somebody waits for."""
-
-    __slots__ = ("callbacks", "lane")
-    _ok = True
-
-    def __init__(self, lane: Lane) -> None:
-        self.callbacks: Any = WAKE
-        self.lane = lane
-
-    def wake(self) -> None:
-        self.lane.wake()
-
-
 def _nowhere(_: QueueData, transfer: Transfer) -> None:
     raise KernbenchError(f"transfer {transfer.serial} was delivered before it was sent")
 
@@ -310,4 +294,4 @@ def _delivered(transfer: Transfer) -> None:
     posting.done(posting.command)
 
 
-WAKE = (_Waking.wake,)
+WAKE = Lane.wake

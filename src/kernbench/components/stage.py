@@ -100,14 +100,12 @@ class Stage:
 class StageUnit(Stage):
     """A stage that works on one token at a time; ``ended(token, start, end)``, if set, is called for each."""
 
-    __slots__ = ("_clock", "_current", "_start", "callbacks", "ended")
-    _ok = True
+    __slots__ = ("_clock", "_current", "_start", "ended")
 
     def __init__(self, clock: Clock, name: str, slots: int) -> None:
         super().__init__(name, slots)
         self._clock = clock
         self.ended: Callable[[Token, int, int], None] | None = None
-        self.callbacks: Any = None
         self._current: Token | None = None
         self._start = 0
 
@@ -135,9 +133,8 @@ class StageUnit(Stage):
         if token.begun is not None:
             token.begun(token, self._start)
             token.begun = None
-        self.callbacks = FINISH
         token.to_spend -= 1
-        self._clock.at(self._start + token.times[token.to_spend], RANK_PROGRAM, self)
+        self._clock.at(self._start + token.times[token.to_spend], RANK_PROGRAM, FINISH, self)
 
     def finish(self) -> None:
         """The current token is done."""
@@ -183,4 +180,4 @@ class OverlappingStage(Stage):
             self.pass_on(self._inside.popleft())
 
 
-FINISH = (StageUnit.finish,)
+FINISH = StageUnit.finish

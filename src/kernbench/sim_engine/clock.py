@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-from simpy import Environment
+from simpy import Environment, Event
+from simpy.core import EmptySchedule
 
 NEVER = 1 << 62
 RANK_ARRIVE = -3 << 32
@@ -20,14 +21,8 @@ RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
 
 
-class Occurrence(Protocol):
-    """What the clock can fire, as SimPy sees an event: ``callbacks`` is spent when it fires and set again to reuse."""
-
-    callbacks: Any
-
-
 class Clock(Environment):
-    """A SimPy environment in picoseconds whose events may be plain reusable objects.
+    """A SimPy environment in picoseconds whose events may be plain calls of a function with one argument.
 
     ``time`` is the current time in ps (SimPy's ``now``, without the property call); ``n_events`` counts what fired.
 
@@ -44,13 +39,17 @@ class Clock(Environment):
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
 
-    def at(self, when: int, rank: int, occurrence: Occurrence) -> None:
-        """Fire ``occurrence`` at ``when`` ps among those of its instant by ``rank``."""
-        heappush(self._queue, (when, rank, next(self._eid), occurrence))  # type: ignore[misc]
+    def at(self, when: int, rank: int, function: Callable[[Any], None], argument: object) -> None:
+        """Call ``function(argument)`` at ``when`` ps among the events of its instant by ``rank``."""
+        heappush(self._queue, (when, rank, next(self._eid), function, argument))  # type: ignore[misc]
 
     def call_at(self, when: int, function: Callable[[Any], None], argument: object = None) -> None:
         """Call ``function(argument)`` at ``when`` ps, among the programs of that instant."""
-        heappush(self._queue, (when, RANK_PROGRAM, next(self._eid), Call(function, argument)))  # type: ignore[misc]
+        heappush(self._queue, (when, RANK_PROGRAM, next(self._eid), function, argument))  # type: ignore[misc]
+
+    def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
+        """Fire an event of SimPy's after ``delay`` ps."""
+        heappush(self._queue, (self.time + delay, priority, next(self._eid), _fire, event))  # type: ignore[misc]
 
     def reserve(self, when: int) -> int:
         """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
@@ -60,9 +59,9 @@ class Clock(Environment):
         self._lapse_ps = when if when > self._lapse_ps else self._lapse_ps
         return next(self._eid)
 
-    def at_place(self, when: int, place: int, occurrence: Occurrence) -> None:
-        """Fire ``occurrence`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
-        heappush(self._queue, (when, RANK_PROGRAM, place, occurrence))  # type: ignore[misc]
+    def at_place(self, when: int, place: int, function: Callable[[Any], None], argument: object) -> None:
+        """Call ``function(argument)`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
+        heappush(self._queue, (when, RANK_PROGRAM, place, function, argument))  # type: ignore[misc]
 
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
@@ -74,36 +73,40 @@ class Clock(Environment):
             return int(self._queue[0][0])
         return self._lapse_ps if self._lapse_ps > self.time else NEVER
 
+    @property
+    def now(self) -> int:
+        """``time``, for SimPy."""
+        return self.time
+
     def step(self) -> None:
-        """Fire the next event (SimPy's step, keeping ``time`` and the count)."""
-        self.time, _, self._place, _ = self._queue[0]  # type: ignore[assignment]
-        self.n_events += 1
-        super().step()
+        """Fire the next event. SimPy's EmptySchedule when there is none."""
+        if not self._queue:
+            raise EmptySchedule
+        self.advance(max_events=1)
 
     def advance(self, until: int = NEVER, max_events: int = NEVER) -> None:
         """Fire events up to and including ``until`` ps, at most ``max_events``, or until one of them calls ``halt``.
 
         The time is then ``until`` if one was given and nothing else ended it.
         """
-        queue, fired = self._queue, self.n_events
+        queue: list[Any] = self._queue
+        fired = self.n_events
         self._last = fired + max_events
-        while queue and queue[0][0] <= until:
-            when, _, self._place, event = heappop(queue)
-            self._now = self.time = when  # type: ignore[assignment]
-            fired += 1
-            self.n_events = fired
-            callbacks: Any = event.callbacks
-            event.callbacks = None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not event.defused:  # noqa: SLF001 - SimPy's own failure protocol
-                raise_failure(event.value)
+        while queue:
+            entry = heappop(queue)
+            when, _, place, function, argument = entry
+            if when > until:
+                heappush(queue, entry)
+                break
+            self.time = when
+            self._place = place
+            self.n_events = fired = fired + 1
+            function(argument)
             if fired >= self._last:
                 return
         self._place = NEVER
         last_ps = until if until < NEVER else self._lapse_ps
-        if last_ps > self.time:
-            self._now = self.time = last_ps
+        self.time = max(self.time, last_ps)
 
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""
@@ -117,20 +120,10 @@ def raise_failure(value: object) -> NoReturn:
     raise TypeError(f"a process failed with {value!r}, which is no exception")
 
 
-class Call:
-    """A function to be called once at a time."""
-
-    __slots__ = ("argument", "callbacks", "function")
-    _ok = True
-
-    def __init__(self, function: Callable[[Any], None], argument: object) -> None:
-        self.function = function
-        self.argument = argument
-        self.callbacks = CALL
-
-
-def _call(call: Call) -> None:
-    call.function(call.argument)
-
-
-CALL = (_call,)
+def _fire(event: Any) -> None:
+    """What SimPy does with an event that is due."""
+    callbacks, event.callbacks = event.callbacks, None
+    for callback in callbacks:
+        callback(event)
+    if not event.ok and not event.defused:
+        raise_failure(event.value)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from kernbench.sim_engine.clock import RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.sim_engine.hooks import Hook, LinkBusy
 from kernbench.sim_engine.transport.claims import Claim, Course
-from kernbench.sim_engine.transport.link import ARRIVE, DELIVER, Input, Link
+from kernbench.sim_engine.transport.link import Input, Link, arrive, deliver
 from kernbench.sim_engine.transport.port import Port
 from kernbench.sim_engine.transport.route import AT_ONCE, Passage, Profile
 from kernbench.sim_engine.transport.transfer import Packet, Transfer
@@ -31,7 +31,7 @@ class Express:
         self.busy_hook = busy_hook
         self.n_admitted = 0
         self.n_revoked = 0
-        self._arrived = (self._arrive,)
+        self._arrived = self._arrive
         self._free: dict[Transfer, Passage] = {}  # under way, with no claims yet, in the order of their admission
         self._carried: list[Passage] = []  # what delivered ones took, not yet in the figures of the links
 
@@ -68,13 +68,14 @@ class Express:
         transfer.start_ps = start
         transfer.express = True
         transfer.admission = self.n_admitted
-        transfer.callbacks = self._arrived
         route = transfer.route
         transfer.head_ps = start + route.total_overhead_ps
-        self.clock.at(start + passage.latency_ps, route.deliver_rank, transfer)
+        self.clock.at(start + passage.latency_ps, route.deliver_rank, self._arrived, transfer)
         self.n_admitted += 1
 
     def _arrive(self, transfer: Transfer) -> None:
+        if not transfer.express:  # it goes by packets since
+            return
         passage = self._free.pop(transfer, None)
         if passage is not None:
             if not passage.carried:
@@ -250,7 +251,6 @@ class Express:
         """Make the packets of ``transfer`` that have not arrived, each where it is at ``now``."""
         course = Course(transfer)
         transfer.express = False
-        transfer.callbacks = ()
         if course.start(0, len(course.links) - 1) > now:
             transfer.head_ps = 1 << 62
         if transfer.hop_times is not None:
@@ -287,14 +287,13 @@ class Express:
         link = links[hop - 1]
         if hop == len(links):
             if packet.last:
-                packet.callbacks = DELIVER
-                self.clock.at(course.tail(number, hop - 1) + link.overhead_ps, RANK_DELIVER + link.index, packet)
+                when = course.tail(number, hop - 1) + link.overhead_ps
+                self.clock.at(when, RANK_DELIVER + link.index, deliver, packet)
             return
         link.used += size
         packet.tail = course.tail(number, hop - 1) + link.hop_ps
         arrival = course.start(number, hop - 1) + link.hop_ps
         if arrival > now:
-            packet.callbacks = ARRIVE
-            self.clock.at(arrival, RANK_ARRIVE + link.index, packet)
+            self.clock.at(arrival, RANK_ARRIVE + link.index, arrive, packet)
         else:
             link.fifo.append(packet)

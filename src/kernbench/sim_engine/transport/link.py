@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernbench.common.units import ps_to_ns, transfer_ps
 from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Clock
@@ -105,7 +105,6 @@ class Link(Input):
         "busy_hook",
         "busy_ps",
         "bw_gbs",
-        "callbacks",
         "capacity",
         "catch_up",
         "clock",
@@ -118,7 +117,6 @@ class Link(Input):
         "packet_bytes",
         "packet_ps",
         "peak",
-        "pending",
         "requests",
         "src",
         "standing",
@@ -126,7 +124,6 @@ class Link(Input):
         "used",
         "users",
     )
-    _ok = True
 
     def __init__(
         self,
@@ -155,11 +152,9 @@ class Link(Input):
         self.capacity = NEVER if fifo_bytes is None else fifo_bytes
         self.busy_hook = busy_hook
         self.catch_up = catch_up  # enters what express transfers have not entered yet: call it before reading figures
-        self.callbacks: Any = None
         self.free_at = 0
         self.requests: list[tuple[int, int, Input]] = []
         self.armed_at = NEVER
-        self.pending = 0
         self.used = 0
         self.credits: deque[tuple[int, int]] = deque()
         self.users = 0  # packet-level transfers that have not passed it
@@ -247,15 +242,10 @@ class Link(Input):
             when = when if when > room_at else room_at
         if when < self.armed_at:
             self.armed_at = when
-            self.pending += 1
-            self.callbacks = ARBITRATE
-            self.clock.at(when, RANK_ARBITRATE + self.index, self)
+            self.clock.at(when, RANK_ARBITRATE + self.index, ARBITRATE, self)
 
     def arbitrate(self) -> None:
         """Grant the front request if that is possible now, and arm for the next one."""
-        self.pending -= 1
-        if self.pending:
-            self.callbacks = ARBITRATE
         now = self.clock.time
         if self.armed_at <= now:
             self.armed_at = NEVER
@@ -296,8 +286,7 @@ class Link(Input):
             if hop + 1 == len(packet.links):
                 packet.need = 0
             packet.tail = tail + self.hop_ps
-            packet.callbacks = ARRIVE
-            self.clock.at(now + self.hop_ps, self.arrive_rank, packet)
+            self.clock.at(now + self.hop_ps, self.arrive_rank, arrive, packet)
         source.leave(packet, tail, now)
 
     def learn_time(self, size: int) -> int:
@@ -310,8 +299,7 @@ class Link(Input):
             packet.transfer.head_ps = now + self.overhead_ps
         if packet.last:
             self.passed()
-            packet.callbacks = DELIVER
-            self.clock.at(tail + self.overhead_ps, RANK_DELIVER + self.index, packet)
+            self.clock.at(tail + self.overhead_ps, RANK_DELIVER + self.index, deliver, packet)
 
     def leave(self, packet: Packet, tail: int, now: int) -> None:
         """The FIFO gets its space back at ``tail``; the next packet may ask from then on."""
@@ -362,7 +350,8 @@ def note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
         times.tails[packet.hop] = tail
 
 
-def _arrive(packet: Packet) -> None:
+def arrive(packet: Packet) -> None:
+    """The head of ``packet`` is at the FIFO behind its last link."""
     link = packet.links[packet.hop - 1]
     fifo = link.fifo
     fifo.append(packet)
@@ -371,11 +360,10 @@ def _arrive(packet: Packet) -> None:
         packet.links[packet.hop].request(link, link.ready_at if link.ready_at > now else now)
 
 
-def _deliver(packet: Packet) -> None:
+def deliver(packet: Packet) -> None:
+    """The last byte of a transfer is there."""
     transfer = packet.transfer
     transfer.delivered(packet.links[-1].clock.time)
 
 
-ARRIVE = (_arrive,)
-DELIVER = (_deliver,)
-ARBITRATE = (Link.arbitrate,)
+ARBITRATE = Link.arbitrate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
@@ -48,13 +48,11 @@ class HopTimes:
 
 
 class Packet:
-    """A packet on its way; it is its own event (head arrival, then delivery)."""
+    """A packet on its way."""
 
-    __slots__ = ("callbacks", "hop", "last", "links", "need", "size", "tail", "transfer")
-    _ok = True
+    __slots__ = ("hop", "last", "links", "need", "size", "tail", "transfer")
 
     def __init__(self, transfer: Transfer, size: int, last: bool, hop: int, tail: int) -> None:
-        self.callbacks: Any = None
         self.transfer = transfer
         self.links = transfer.route.links
         self.size = size
@@ -68,14 +66,13 @@ class Transfer:
     """S bytes from a port along a route.
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
-    While it is ``express`` it has no packets, follows its ``passage`` and is its own delivery event; ``admission``
+    While it is ``express`` it has no packets and follows its ``passage``; ``admission``
     numbers express transfers in the order they were admitted, which is the order they use a link in.
     """
 
     __slots__ = (
         "admission",
         "arg",
-        "callbacks",
         "delivered_ps",
         "done",
         "express",
@@ -95,7 +92,6 @@ class Transfer:
         "supplies",
         "supply_index",
     )
-    _ok = True
 
     def __init__(
         self,
@@ -108,7 +104,6 @@ class Transfer:
     ) -> None:
         if nbytes < 1:
             raise TransportError(f"a transfer carries at least one byte, not {nbytes}")
-        self.callbacks: Any = None
         self.port = port
         self.route = route
         self.nbytes = nbytes
