@@ -12,7 +12,7 @@ from kernbench.components.access_plan import extent, plan
 from kernbench.components.initiator import Target
 from kernbench.components.pe_math import MathOperation, PeMath
 from kernbench.components.pe_parts import PeParts
-from kernbench.components.queue_lane import Lane, Posting
+from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.messages.commands import (
     Composite,
@@ -292,7 +292,7 @@ class KernelExecution:
             queued = Queued(command, pa, lane.pair.peer.pe, sequence)
             self._tell_started(op, sender, queued, 0, 1, now)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
-        lane.send(Posting(op, place, sequence, lane, record, command, self._done))
+        lane.send(op, place, sequence, record, command, self._done)
 
     def _start_print(self, command: PrintCommand, _: None) -> None:
         hook = self._hooks.printed

@@ -60,7 +60,7 @@ class DmaChannel:
         self._clock.call_at(self._ready_at, go)
 
     def post(self, after_ps: int, ready: Callable[[Any], None], posting: object) -> None:
-        """Queue a descriptor that comes in ``after_ps``: ``ready(posting)`` when what it moves can go on the ``port``."""
+        """Queue a descriptor that comes in ``after_ps``: ``ready(posting)`` when it can go on the ``port``."""
         clock = self._clock
         begin = clock.time + after_ps
         begin = begin if begin > self._ready_at else self._ready_at

@@ -273,9 +273,12 @@ class PeIpcq(QueuePart):
         When the message comes before, ``got`` is told so, by None, and asks for it (``taken``) when it is due.
         """
         lane = self._lanes.get(direction)
-        if lane is None or lane.pair.ready or lane.pair.my_rx_base_pa is None or receive.nbytes > lane.pair.slot_size:
+        if lane is None:
             return False
-        receive.sequence = lane.pair.take()
+        pair = lane.pair
+        if pair.peer_head_cache > pair.taken or pair.my_rx_base_pa is None or receive.nbytes > pair.slot_size:
+            return False
+        receive.sequence = pair.take()
         receive.due_ps, receive.place = due_ps, self.clock.reserve(due_ps)
         lane.posted.append(receive)
         return True

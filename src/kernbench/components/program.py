@@ -150,13 +150,13 @@ class KernelProgram:
         direction, receive = request.direction, self._awaited
         if direction is None:
             return False
-        _, receive.nbytes, receive.line = request
+        receive.nbytes, receive.line = request.nbytes, request.line
         ipcq = self._ipcq or self._queues
         return ipcq.expect(direction, receive, self._clock.time + self._issue_ps)
 
     def _receive(self, request: Receive) -> None:
         ipcq, receive, since = self._queues, self._awaited, self._clock.time
-        _, receive.nbytes, receive.line = request
+        receive.nbytes, receive.line = request.nbytes, request.line
         try:
             if request.direction is None:
                 slot = ipcq.receive_any(request.nbytes, request.line, partial(self._received, request, since))
@@ -170,12 +170,11 @@ class KernelProgram:
 
     def _message(self, found: Slot | Exception | None) -> None:
         """The message that the kernel awaits has come; None: before its receive takes effect."""
-        request, receive = self._request, self._awaited
-        assert isinstance(request, Receive)
+        receive = self._awaited
         if found is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
         else:
-            self._received(request, receive.due_ps, found)
+            self._received(self._request, receive.due_ps, found)
 
     def take_message(self) -> None:
         """A receive takes effect whose message has come meanwhile."""
@@ -190,7 +189,7 @@ class KernelProgram:
         else:
             self.go_on(slot)
 
-    def _received(self, request: Receive, since: int, found: Slot | Exception | None) -> None:
+    def _received(self, request: Any, since: int, found: Slot | Exception | None) -> None:
         """The kernel gets the message that it has waited for."""
         if self.run.machine.hooks.queue_waited.listeners:
             direction = found.direction if isinstance(found, Slot) else request.direction or "any"

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kernbench.common.errors import KernbenchError
 from kernbench.common.ids import pe_part
+from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.messages.commands import PeCommand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.hooks import SlotReleased
+from kernbench.sim_engine.hooks import Sent, SlotReleased
 from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.queue_state import Carried, QueuePair
 from kernbench.sim_engine.transport import Port, Route, Transfer
@@ -66,29 +67,17 @@ class SlotPlace:
     slot: Operand
 
 
+@value(kw_only=False)
 class Posting(QueueData):
     """A message on its way.
 
     ``done(command)`` is called when its last byte is delivered; ``record`` is that of the op-log.
     """
 
-    __slots__ = ("command", "done", "lane", "record")
-
-    def __init__(
-        self,
-        op: int,
-        place: SlotPlace,
-        sequence: int,
-        lane: Lane,
-        record: OpRecord,
-        command: PeCommand,
-        done: Callable[[PeCommand], None],
-    ) -> None:
-        super().__init__(op, 0, lane.requester, place.access, sequence, lane.peer_pe, lane.coord)
-        self.lane = lane
-        self.record = record
-        self.command = command
-        self.done = done
+    lane: Lane
+    record: OpRecord
+    command: PeCommand
+    done: Callable[[PeCommand], None]
 
     def committed(self, time_ps: int) -> None:
         """It is in its slot."""
@@ -187,11 +176,23 @@ class Lane:
             found = self._places[pa] = SlotPlace(Access(pa, array.nbytes), slot)
         return found
 
-    def send(self, posting: Posting) -> None:
-        """Write a message to the slot that it has."""
-        ipcq, nbytes = self._ipcq, posting.access.row_bytes
+    def send(
+        self,
+        op: int,
+        place: SlotPlace,
+        sequence: int,
+        record: OpRecord,
+        command: PeCommand,
+        done: Callable[[PeCommand], None],
+    ) -> None:
+        """Write the message of ``command`` to its slot; ``done(command)`` when its last byte is delivered."""
+        access = place.access
+        posting = Posting(
+            op, 0, self.requester, access, sequence, self.peer_pe, self.coord, self, record, command, done
+        )
+        ipcq, nbytes = self._ipcq, access.row_bytes
         if ipcq.machine.hooks.queue.listeners:
-            ipcq.tell("send", self.pair, nbytes, posting.sequence)
+            ipcq.tell("send", self.pair, nbytes, sequence)
         carried = self._carried
         if carried is None:
             carried = self._carried = ipcq.carried_by(self.pair.direction)
@@ -208,7 +209,15 @@ class Lane:
             way = self._way = (port, machine.route(port.name, self._memory, self.pair.via_port))
             target = machine.component(self._memory)
             self.deliver = target.write if isinstance(target, PeDma) else target.receive
-        self._ipcq.machine.post(*way, posting, _delivered)
+        port, route = way
+        machine, nbytes = self._ipcq.machine, posting.access.row_bytes
+        network, hook = machine.network, machine.hooks.sent
+        if hook.listeners:
+            transfer = network.make(port, route, nbytes, _delivered, posting)
+            hook.emit(Sent(transfer, posting))
+            network.inject(transfer)
+        else:
+            network.post(port, route, nbytes, _delivered, posting)
 
     def free(self, addr: int, /) -> None:
         """The kernel has done with the slot at ``addr``: when the tail moves on, a credit goes back on the fast path.

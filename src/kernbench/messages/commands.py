@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import Attributes
@@ -172,7 +172,8 @@ class Meet:
     line: int
 
 
-class Receive(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Receive:
     """The kernel waits for the next message of queue ``direction`` (None: of whichever has one, in turn).
 
     It is to have ``nbytes``. Answered with its slot.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TypeVar
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.di.registry import REGISTRY
-from kernbench.messages.fabric import QueueData
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.sim_engine.address_map import AddressMap
 from kernbench.sim_engine.clock import Clock
@@ -46,7 +44,7 @@ class Machine:
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
-        self._n_ops = 0
+        self.next_op = count(1).__next__  # a number for a new operation
 
     def component(self, node_id: str) -> Component:
         """The component at ``node_id``. UnknownNameError when the machine has no such part."""
@@ -70,11 +68,6 @@ class Machine:
     def components(self) -> tuple[Component, ...]:
         """The components made so far, in the order of their first use."""
         return tuple(self._components.values())
-
-    def next_op(self) -> int:
-        """A number for a new operation."""
-        self._n_ops += 1
-        return self._n_ops
 
     def begin_op(self, event: OpStarted) -> None:
         """Log an operation that begins, and tell who listens."""
@@ -124,16 +117,6 @@ class Machine:
         if self.hooks.sent.listeners:
             self.hooks.sent.emit(Sent(transfer, message))
         return transfer
-
-    def post(self, port: Port, route: Route, message: QueueData, delivered: Callable[[Transfer], None]) -> None:
-        """Send a message from ``port`` along ``route`` now; ``delivered(transfer)``, whose ``arg`` is the message, when
-        the last byte is there: it hands the message over."""
-        if not self.hooks.sent.listeners:
-            self.network.post(port, route, message.access.row_bytes, delivered, message)
-            return
-        transfer = self.network.make(port, route, message.access.row_bytes, delivered, message)
-        self.hooks.sent.emit(Sent(transfer, message))
-        self.network.inject(transfer)
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
         """Send ``message`` from the port of ``src`` for ``channel`` now."""

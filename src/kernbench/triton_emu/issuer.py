@@ -7,7 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
+from types import CodeType
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
@@ -46,7 +47,8 @@ class _Room:
         return made
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Asked:
     """A receive with the arguments of its call, and what they mean: the same for every turn of a loop."""
 
     direction: object
@@ -62,9 +64,11 @@ class Issuer(Language):
 
     __slots__ = (
         "_asked",
+        "_code",
         "_coord",
         "_file",
         "_lifetimes",
+        "_lines",
         "_messages",
         "_next_serial",
         "_request",
@@ -83,6 +87,9 @@ class Issuer(Language):
         self._lifetimes = Lifetimes()
         self._next_serial = 0
         self._file = site.file
+        # The function that last made a call, and the lines of its calls by where in its code they are.
+        self._code: CodeType | None = None
+        self._lines: dict[int, int] = {}
         # The array last received at each address.
         self._messages: dict[int, Operand] = {}
         # What scratch calls the result of a call in a line, and its size: the same for every turn of a loop.
@@ -112,7 +119,13 @@ class Issuer(Language):
         if not self._runner.inside:
             self._runner.check()
         frame = sys._getframe(above)  # noqa: SLF001 - as in ``call_line``, for whom most calls need not look further
-        return frame.f_lineno if frame.f_code.co_filename == self._file else call_line(self._file)
+        code = frame.f_code
+        if code is not self._code:
+            if code.co_filename != self._file:
+                return call_line(self._file)
+            self._code, self._lines = code, {}
+        at = frame.f_lasti
+        return self._lines.get(at) or self._lines.setdefault(at, frame.f_lineno)
 
     def _own(self, x: object) -> Handle:
         """``x`` as a handle in TCM that this kernel may use."""

@@ -19,10 +19,11 @@ class KernelRunner:
     runs now.
     """
 
-    __slots__ = ("_begun", "_closing", "_greenlet", "inside")
+    __slots__ = ("_begun", "_closing", "_greenlet", "_resumer", "inside")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         self._greenlet = greenlet(partial(function, *args, **kwargs))
+        self._resumer = getcurrent()  # where its requests go, and its end
         self._closing = False
         self._begun = False
         self.inside = False
@@ -33,10 +34,8 @@ class KernelRunner:
         What the kernel raises comes out of here, with a traceback that ends in the kernel.
         """
         kernel = self._greenlet
-        # Requests go to whoever resumes, who need not be the one who resumed before.
-        current = getcurrent()
-        if kernel.parent is not current:
-            kernel.parent = current
+        if self._resumer is not getcurrent():
+            self._come_back_here()
         self.inside = True
         try:
             if self._begun:
@@ -58,7 +57,7 @@ class KernelRunner:
         if kernel.dead:
             return None
         self._begun = self.inside = True
-        kernel.parent = getcurrent()
+        self._come_back_here()
         try:
             request: KernelRequest = kernel.throw(error)
         except Exception as failure:
@@ -73,10 +72,14 @@ class KernelRunner:
         if self._greenlet.dead:
             return
         self._closing = self.inside = True
-        self._greenlet.parent = getcurrent()
+        self._come_back_here()
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
         self.inside = False
+
+    def _come_back_here(self) -> None:
+        """Requests go to whoever resumes, who need not be the one who resumed before."""
+        self._resumer = self._greenlet.parent = getcurrent()
 
     def request(self, request: KernelRequest) -> object:
         """From inside the kernel: hand ``request`` over, stop until resumed, return the answer.
@@ -87,9 +90,7 @@ class KernelRunner:
             self.check()
         if self._closing:
             raise GreenletExit
-        parent = self._greenlet.parent
-        assert parent is not None
-        return parent.switch(request)
+        return self._resumer.switch(request)
 
     def check(self) -> None:
         """KernelError unless the caller runs inside the kernel."""

@@ -52,26 +52,27 @@ class Express:
             passage = route.passage(transfer.nbytes, supply.pace)
         if not passage.fits:
             return False
-        steps = passage.steps
-        for link, offset, _ in steps:
+        alone = True
+        for link, offset, _ in passage.steps:
             if start + offset < link.clear_at:
-                return self._join(transfer, passage, start)
-        for link, _, gone in steps:
-            link.clear_at = start + gone
-        port.clear_at = start + passage.leaves_port_ps
-        self._free[transfer] = passage
-        self._set_out(transfer, passage, start)
-        return True
-
-    def _set_out(self, transfer: Transfer, passage: Passage, start: int) -> None:
+                if not self._follows(transfer, passage, start):
+                    return False
+                alone = False
+                break
         transfer.passage = passage
         transfer.start_ps = start
-        transfer.express = True
-        transfer.admission = self.n_admitted
-        route = transfer.route
         transfer.head_ps = start + route.total_overhead_ps
+        transfer.express = True
+        self.n_admitted = transfer.admission = self.n_admitted + 1
+        if alone:
+            for link, _, gone in passage.steps:
+                link.clear_at = start + gone
+            port.clear_at = start + passage.leaves_port_ps
+            self._free[transfer] = passage
+        else:
+            self._claim(transfer, passage, self.clock.time)
         self.clock.at(start + passage.latency_ps, route.deliver_rank, self._arrived, transfer)
-        self.n_admitted += 1
+        return True
 
     def _arrive(self, transfer: Transfer) -> None:
         if not transfer.express:  # it goes by packets since
@@ -99,8 +100,8 @@ class Express:
             passage.post_figures()
         self._carried.clear()
 
-    def _join(self, transfer: Transfer, passage: Passage, start: int) -> bool:
-        """Send ``transfer`` express among others if it follows them everywhere."""
+    def _follows(self, transfer: Transfer, passage: Passage, start: int) -> bool:
+        """Whether ``transfer`` comes behind all others everywhere; they are on their links from now on."""
         for link, _, _ in passage.steps:
             if link.users:
                 return False
@@ -119,8 +120,6 @@ class Express:
             sure = not link.used and passage.profile.peaks[hop] + link.standing.nbytes <= link.capacity
             if not sure and not self._fits(transfer, passage, start, hop):
                 return False
-        self._set_out(transfer, passage, start)
-        self._claim(transfer, passage, self.clock.time)
         return True
 
     def _fits(self, transfer: Transfer, passage: Passage, start: int, hop: int) -> bool:
