@@ -36,7 +36,7 @@ def simulate(times: list[list[int]], slots: int) -> tuple[list[list[int]], int]:
     for unit in units:
         unit.ended = note
     for i, row in enumerate(times):
-        units[0].put(Token(i, list(reversed(units)), row[::-1], lambda token: None))
+        units[0].put(Token(i, units[::-1], len(units), row[::-1], len(row), lambda token: None, None))
     clock.advance()
     return ends, clock.n_events
 

@@ -132,4 +132,4 @@ def test_an_unknown_suffix() -> None:
 
 
 def test_operands_are_values() -> None:
-    assert A == A._replace() != A._replace(dtype=BF16)
+    assert A == replace(A) != replace(A, dtype=BF16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class CommandUnit:
     ) -> Array:
         """The array like ``like`` at an address: a virtual one, or a physical one in TCM."""
         if physical:
-            return self._tcm.view(like._replace(address=address))
+            return self._tcm.view(replace(like, address=address))
         return self._memory.view(MemoryRef(address, like.shape, like.dtype, strides), valid)
 
     def _load(self, command: LoadCommand) -> None:

@@ -246,7 +246,7 @@ class KernelExecution:
             return
         fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
         self._math_id = self.parts.math.node.id
-        operation = MathOperation(self.machine.next_op(), fill, (), (), self._done, self._math_begun)
+        operation = MathOperation(fill, (), 0, (), 0, self._done, self._math_begun, self.machine.next_op())
         self._math_begun(operation, self.clock.time)
         self._math_ended(operation)
 
@@ -286,8 +286,9 @@ class KernelExecution:
         op, now = self.machine.next_op(), self.clock.time
         lane, (sequence, pa) = claim
         place, sender = lane.place(pa, command.src), lane.sender
-        launch = (self._name, self._request_id)
-        record = self._recorder.message(sender, lane.record_name, command, place.slot, now, *launch)
+        record = self._recorder.message(
+            sender, lane.record_name, command, place.slot, now, self._name, self._request_id
+        )
         if self._hooks.op_started.listeners:
             queued = Queued(command, pa, lane.pair.peer.pe, sequence)
             self._tell_started(op, sender, queued, 0, 1, now)

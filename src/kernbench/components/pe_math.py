@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernbench.common.units import ns_to_ps
-from kernbench.components.stage import Stage, StageUnit, Token
+from kernbench.components.stage import StageUnit, Token
 from kernbench.di.registry import register
 from kernbench.messages.commands import MathCommand
 from kernbench.messages.operands import Operand
@@ -16,23 +17,12 @@ from kernbench.sim_engine.op_log import OpRecord
 from kernbench.topology.graph import Node
 
 
+@dataclass(slots=True, eq=False)
 class MathOperation(Token):
     """A single command in the MATH engine: operation ``op``, with its record once it has begun."""
 
-    __slots__ = ("op", "record")
-
-    def __init__(
-        self,
-        op: int,
-        command: MathCommand,
-        route: Sequence[Stage],
-        times: Sequence[int],
-        done: Callable[[Any], None],
-        begun: Callable[[Any, int], None],
-    ) -> None:
-        super().__init__(command, route, times, done, begun)
-        self.op = op
-        self.record: OpRecord | None = None
+    op: int
+    record: OpRecord | None = field(default=None, init=False)
 
 
 @register("builtin.pe_math", kind="pe_math")
@@ -66,4 +56,4 @@ class PeMath(Component):
             if x.__class__ is Operand and x.nbytes > widest:
                 widest = x.nbytes
         times = self._times.get(widest) or self._times.setdefault(widest, (self.operation_ps(widest),))
-        self.unit.enter(MathOperation(op, command, self._route, times, done, begun))
+        self.unit.enter(MathOperation(command, self._route, 1, times, 1, done, begun, op))

@@ -121,7 +121,7 @@ class PeScheduler(Component):
             route.append(self._dma_out)
         route.reverse()
         times.reverse()
-        return Token(TileWork(plan.op, tile, plan), route, times, self._retired)
+        return Token(TileWork(plan.op, tile, plan), route, len(route), times, len(times), self._retired, None)
 
     def _retired(self, token: Token) -> None:
         plan = token.work.plan

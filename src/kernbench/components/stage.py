@@ -8,38 +8,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from kernbench.sim_engine.clock import RANK_PROGRAM, Clock
 
 
+@dataclass(slots=True, eq=False)
 class Token:
     """A tile (or a single command) on its way through ``route``, the first stage last: ``to_pass`` are left of them.
 
     ``times`` are ps in each timed stage, the first one last, ``to_spend`` of them left; tokens may share both.
-    ``begun(token, now)`` is called when its first timed stage starts, ``retired(token)`` when the last stage has ended.
+    ``retired(token)`` is called when the last stage has ended, ``begun(token, now)`` when the first timed one starts.
     ``work`` is whatever the owner wants to find again.
     """
 
-    __slots__ = ("begun", "ready", "retired", "route", "times", "to_pass", "to_spend", "work")
-
-    def __init__(
-        self,
-        work: Any,
-        route: Sequence[Stage],
-        times: Sequence[int],
-        retired: Callable[[Token], None],
-        begun: Callable[[Token, int], None] | None = None,
-    ) -> None:
-        self.work = work
-        self.route = route
-        self.times = times
-        self.retired = retired
-        self.begun = begun
-        self.ready = False
-        self.to_pass = len(route)
-        self.to_spend = len(times)
+    work: Any
+    route: Sequence[Stage]
+    to_pass: int
+    times: Sequence[int]
+    to_spend: int
+    retired: Callable[[Any], None]
+    begun: Callable[[Any, int], None] | None
+    ready: bool = field(default=False, init=False)
 
 
 class Stage:
@@ -128,13 +120,14 @@ class StageUnit(Stage):
             self.put(token)
 
     def _begin(self, token: Token) -> None:
+        clock = self._clock
         self._current = token
-        self._start = self._clock.time
+        self._start = start = clock.time
         if token.begun is not None:
-            token.begun(token, self._start)
+            token.begun(token, start)
             token.begun = None
-        token.to_spend -= 1
-        self._clock.at(self._start + token.times[token.to_spend], RANK_PROGRAM, FINISH, self)
+        token.to_spend = left = token.to_spend - 1
+        clock.at(start + token.times[left], RANK_PROGRAM, FINISH, self)
 
     def finish(self) -> None:
         """The current token is done."""

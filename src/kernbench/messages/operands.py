@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
 
 from kernbench.common.dtypes import DType
 
 
-class Operand(NamedTuple):
-    """Where an array lies in memory. Immutable; a tuple, because one is made for every operand of every command.
+@dataclass(slots=True, unsafe_hash=True)
+class Operand:
+    """Where an array lies in memory. Never changed, but not frozen either: that would make it ten times as dear.
 
     ``space``: hbm, sram, tcm; ``owner``: coordinates (sip, cube) or (sip, cube, pe); ``address``: physical, of the
     first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the

@@ -184,7 +184,18 @@ def _input_row(x: Operand | float | None) -> Row:
 
 def _operand_row(operand: Operand) -> Row:
     segments = [{"address": a, "nbytes": n} for a, n in operand.segments]
-    return operand._asdict() | {"dtype": operand.dtype.name, "segments": segments}
+    return {
+        "space": operand.space,
+        "owner": operand.owner,
+        "address": operand.address,
+        "nbytes": operand.nbytes,
+        "shape": operand.shape,
+        "dtype": operand.dtype.name,
+        "strides": operand.strides,
+        "segments": segments,
+        "valid": operand.valid,
+        "other": operand.other,
+    }
 
 
 def _params_row(params: OpParams) -> Row:

@@ -8,7 +8,7 @@ from kernbench.common.errors import KernbenchError
 from kernbench.messages.commands import MathCommand, SendCommand
 from kernbench.messages.operands import Operand
 from kernbench.sim_engine.hooks import OpStarted, StageEnded, TileMoved
-from kernbench.sim_engine.op_log import NO_PARAMS, OpLog, OpParams, OpRecord
+from kernbench.sim_engine.op_log import NO_PARAMS, Kind, OpLog, OpParams, OpRecord
 from kernbench.sim_engine.record_content import ContentMaker, params_of
 
 _NO_DATA: tuple[tuple[Operand | float, ...], Operand | None, OpParams] = ((), None, NO_PARAMS)
@@ -44,8 +44,12 @@ class Recorder:
         inputs, output, params = _NO_DATA
         if self._keep_data:
             inputs, output, params = command.inputs, command.dst, params_of(command.attributes)
-        what = (command.operator, inputs, output, params, kernel, launch_id, command.line)
-        return self.log.add(OpRecord(-1, component, "math", start_ps, start_ps, -1, -1, *what))
+        name, line = command.operator, command.line
+        return self.log.add(
+            OpRecord(
+                -1, component, "math", start_ps, start_ps, -1, -1, name, inputs, output, params, kernel, launch_id, line
+            )
+        )
 
     def message(
         self, component: str, name: str, command: SendCommand, slot: Operand, start_ps: int, kernel: str, launch_id: int
@@ -54,8 +58,13 @@ class Recorder:
         inputs, output, params = _NO_DATA
         if self._keep_data:
             inputs, output = (command.src,), slot
-        what = (name, inputs, output, params, kernel, launch_id, command.line)
-        return self.log.add(OpRecord(-1, component, "ipcq_copy", start_ps, start_ps, -1, -1, *what))
+        kind: Kind = "ipcq_copy"
+        line = command.line
+        return self.log.add(
+            OpRecord(
+                -1, component, kind, start_ps, start_ps, -1, -1, name, inputs, output, params, kernel, launch_id, line
+            )
+        )
 
     def started(self, event: OpStarted) -> None:
         """An operation occupies its component; it reads its operands now, or has accesses to make first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from typing import Any, TypeAlias
@@ -142,7 +143,7 @@ def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> 
     segments = _behind(operand.segments, offset)
     address = segments[0][0] if segments else operand.address + offset
     nbytes = prod(shape) * operand.dtype.itemsize
-    return operand._replace(address=address, nbytes=nbytes, shape=shape, strides=steps, segments=segments)
+    return replace(operand, address=address, nbytes=nbytes, shape=shape, strides=steps, segments=segments)
 
 
 def _behind(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType
@@ -106,7 +106,7 @@ def as_matrix(array: StreamOperand) -> StreamOperand:
         return array
     shape = (1, *array.shape)
     if isinstance(array, Operand):
-        return array._replace(shape=shape)
+        return replace(array, shape=shape)
     return MemoryRef(array.va, shape, array.dtype, _one_row(array.strides, array.shape))
 
 
@@ -167,6 +167,6 @@ def as_vector(array: StreamOperand) -> StreamOperand:
         return array
     shape = array.shape[1:]
     if isinstance(array, Operand):
-        return array._replace(shape=shape)
+        return replace(array, shape=shape)
     strides = array.strides
     return MemoryRef(array.va, shape, array.dtype, None if strides is None else strides[1:])

@@ -19,13 +19,14 @@ class KernelRunner:
     runs now.
     """
 
-    __slots__ = ("_begun", "_closing", "_greenlet", "_resumer", "inside")
+    __slots__ = ("_closing", "_function", "_greenlet", "_over", "_resumer", "inside")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        self._greenlet = greenlet(partial(function, *args, **kwargs))
+        self._function = partial(function, *args, **kwargs)
+        self._greenlet = greenlet(self._run)
         self._resumer = getcurrent()  # where its requests go, and its end
         self._closing = False
-        self._begun = False
+        self._over = False
         self.inside = False
 
     def resume(self, answer: object = None) -> KernelRequest | None:
@@ -33,49 +34,50 @@ class KernelRunner:
 
         What the kernel raises comes out of here, with a traceback that ends in the kernel.
         """
-        kernel = self._greenlet
         if self._resumer is not getcurrent():
             self._come_back_here()
         self.inside = True
         try:
-            if self._begun:
-                request: KernelRequest = kernel.switch(answer)
-            else:
-                self._begun = True
-                request = kernel.switch()
+            request: KernelRequest = self._greenlet.switch(answer)
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
             raise
         finally:
             self.inside = False
-        # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
-        return None if kernel.dead else request
+        return None if self._over else request
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
-        kernel = self._greenlet
-        if kernel.dead:
+        if self._over:
             return None
-        self._begun = self.inside = True
+        self.inside = True
         self._come_back_here()
         try:
-            request: KernelRequest = kernel.throw(error)
+            request: KernelRequest = self._greenlet.throw(error)
         except Exception as failure:
             failure.__traceback__ = traceback_of_kernel(failure.__traceback__)
             raise
         finally:
             self.inside = False
-        return None if kernel.dead else request
+        return None if self._over else request
 
     def close(self) -> None:
         """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
-        if self._greenlet.dead:
+        if self._over:
             return
         self._closing = self.inside = True
         self._come_back_here()
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
         self.inside = False
+        self._over = True
+
+    def _run(self, _: object) -> None:
+        """What the greenlet does."""
+        try:
+            self._function()
+        finally:
+            self._over = True
 
     def _come_back_here(self) -> None:
         """Requests go to whoever resumes, who need not be the one who resumed before."""
@@ -96,6 +98,6 @@ class KernelRunner:
         """KernelError unless the caller runs inside the kernel."""
         if self.inside:
             return
-        if self._greenlet.dead:
+        if self._over:
             raise kernel_error("this tl belongs to a kernel that has ended")
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
