@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from kernbench.common.dtypes import dtype
 from kernbench.common.operators import PLAIN
@@ -63,12 +63,10 @@ class KernelExecution:
         "_math_id",
         "_name",
         "_plans",
-        "_prepare",
         "_recorder",
         "_region",
         "_region_bytes",
         "_request_id",
-        "_start",
         "board",
         "clock",
         "coord",
@@ -95,7 +93,6 @@ class KernelExecution:
         self._name = launch.kernel.name
         self._request_id = launch.request_id
         self._hooks = machine.hooks
-        self._prepare, self._start = self._tables()
         self.failure: Exception | None = None
         self._allocator = machine.memories.pes[coord]
         self._region, self._region_bytes = self._allocator.largest_tcm_hole()
@@ -106,26 +103,6 @@ class KernelExecution:
         )
         self.resume = self._kernel.resume
         self._kernel_completed = self._kernel.completed
-
-    def _tables(self) -> tuple[dict[type, Callable[[Any], Any]], dict[type, Callable[[Any, Any], None]]]:
-        """By the type of a command: what is found out when it is issued (addresses), and what starts it later."""
-        prepare: dict[type, Callable[[Any], Any]] = {
-            LoadCommand: self._translate,
-            StoreCommand: self._translate,
-            GemmComposite: self._streams,
-            MathComposite: self._streams,
-        }
-        start: dict[type, Callable[[Any, Any], None]] = {
-            LoadCommand: self._start_dma,
-            StoreCommand: self._start_dma,
-            GemmComposite: self._start_composite,
-            MathComposite: self._start_composite,
-            DotCommand: self._start_dot,
-            MathCommand: self._start_math,
-            SendCommand: self._start_send,
-            PrintCommand: self._start_print,
-        }
-        return prepare, start
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
@@ -183,16 +160,16 @@ class KernelExecution:
         if self._hooks.issued.listeners:
             self._tell_issued(command)
         kind = type(command)
-        prepare = self._prepare.get(kind)
+        prepare = _PREPARED_BY.get(kind)
         work: Any = None
         if prepare is not None:
             try:
-                work = prepare(command)
+                work = prepare(self, command)
             except Exception as fault:
                 self.fail_next(fault)  # it is the kernel's, at the line of its call
                 return
         if self.board.issue(command):
-            self._start[kind](command, work)
+            _STARTED_BY[kind](self, command, work)
         else:
             self._plans[command.serial] = work
 
@@ -327,9 +304,27 @@ class KernelExecution:
         ready = self.board.complete(serial)
         self._kernel_completed(serial)
         for other in ready:
-            self._start[type(other)](other, self._plans.pop(other.serial, None))
+            _STARTED_BY[type(other)](self, other, self._plans.pop(other.serial, None))
         if self.on_completion is not None:
             self.on_completion()
+
+    # By the type of a command: what is found out when it is issued (addresses), and what starts it later.
+    PREPARED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any], Any]]] = {
+        LoadCommand: _translate,
+        StoreCommand: _translate,
+        GemmComposite: _streams,
+        MathComposite: _streams,
+    }
+    STARTED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any, Any], None]]] = {
+        LoadCommand: _start_dma,
+        StoreCommand: _start_dma,
+        GemmComposite: _start_composite,
+        MathComposite: _start_composite,
+        DotCommand: _start_dot,
+        MathCommand: _start_math,
+        SendCommand: _start_send,
+        PrintCommand: _start_print,
+    }
 
     def under_way(self) -> str:
         """For a deadlock report: the commands that are not done."""
@@ -346,3 +341,7 @@ def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         strides.append(itemsize)
         itemsize *= count
     return tuple(reversed(strides))
+
+
+_PREPARED_BY = KernelExecution.PREPARED_BY
+_STARTED_BY = KernelExecution.STARTED_BY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from kernbench.common.errors import AbandonedError, KernelError
 from kernbench.common.ids import pe_name
@@ -45,7 +45,6 @@ class KernelProgram:
         "_over",
         "_request",
         "_returned",
-        "_serve_by",
         "_start_ps",
         "order",
         "run",
@@ -70,14 +69,6 @@ class KernelProgram:
         self._returned = False
         self._ipcq: PeIpcq | None = None
         self._awaited = Awaited(self._message)
-        self._serve_by: dict[type, Callable[[Any], None]] = {
-            SendCommand: self._send,
-            Receive: self._receive,
-            RecvCommand: self._post,
-            AwaitCommand: self._await_command,
-            AwaitSpace: self._await_space,
-            Meet: self._come_to_barrier,
-        }
         self._late = run.clock.time > order.start_ps
         self._start_ps = max(run.clock.time, order.start_ps)
 
@@ -102,7 +93,7 @@ class KernelProgram:
         self._request = request
         kind = type(request)
         if kind in _WAITS:
-            self._serve_by[kind](request)
+            _SERVED_BY[kind](self, request)
         elif kind is not Receive or not self._await_message(request):
             clock = self._clock
             clock.at(clock.time + self._issue_ps, RANK_PROGRAM, EFFECT, self)
@@ -111,9 +102,9 @@ class KernelProgram:
         """The request has been issued."""
         if not self._returned:
             request: Any = self._request
-            serve = self._serve_by.get(type(request))
+            serve = _SERVED_BY.get(type(request))
             if serve is not None:
-                serve(request)
+                serve(self, request)
             else:
                 self.run.issue(request)
                 self.go_on()
@@ -285,6 +276,15 @@ class KernelProgram:
         else:
             self._over(report)
 
+    SERVED_BY: ClassVar[dict[type, Callable[[KernelProgram, Any], None]]] = {
+        SendCommand: _send,
+        Receive: _receive,
+        RecvCommand: _post,
+        AwaitCommand: _await_command,
+        AwaitSpace: _await_space,
+        Meet: _come_to_barrier,
+    }
+
     def waits_for(self) -> str:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
         cause = "its commands to end" if self._returned else _cause(self._request)
@@ -315,5 +315,6 @@ def _cause(request: KernelRequest | None) -> str:
 
 _WAITS = frozenset((AwaitCommand, AwaitSpace, Meet))
 """Requests that take no time to issue"""
+_SERVED_BY = KernelProgram.SERVED_BY
 EFFECT = KernelProgram.take_effect
 TAKE = KernelProgram.take_message

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Mapping
 
-from kernbench.common.errors import KernelError
 from kernbench.messages.commands import KernelRequest
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.scratch import Scratch
 from kernbench.triton_emu.site import KernelSite
-from kernbench.triton_emu.source import kernel_source
 from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -22,7 +20,7 @@ class KernelRun:
     once of each command, when its result is in memory.
     """
 
-    __slots__ = ("_args", "_function", "_kwargs", "_runner", "_tl", "completed", "resume")
+    __slots__ = ("_runner", "_tl", "completed", "resume")
 
     def __init__(
         self,
@@ -32,11 +30,9 @@ class KernelRun:
         site: KernelSite,
         scratch: Scratch,
     ) -> None:
-        self._function = function
-        self._args = tuple(map(_seen, args))
-        self._kwargs = {name: _seen(value) for name, value in kwargs.items()}
-        self._runner = KernelRunner(self._main, (), {})
-        self._tl = TLContext(site, scratch, self._runner)
+        seen: dict[str, object] = {name: _seen(value) for name, value in kwargs.items()}
+        self._runner = KernelRunner(function, tuple(map(_seen, args)), seen)
+        self._tl = seen["tl"] = TLContext(site, scratch, self._runner)
         self.resume = self._runner.resume
         self.completed = self._tl.lifetimes.completed
 
@@ -48,19 +44,6 @@ class KernelRun:
         """End the kernel, if it has not ended, and give back its memory; what commands use, when they are done."""
         self._runner.close()
         self._tl.finish()
-
-    def _main(self) -> None:
-        try:
-            result = self._function(*self._args, tl=self._tl, **self._kwargs)
-        except TypeError as error:
-            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-                raise KernelError(f"{kernel_source(self._function)}: {error}") from None
-            raise
-        if isinstance(result, Generator | Coroutine):
-            place = kernel_source(self._function)
-            raise KernelError(
-                f"{place}: {self._tl.site.kernel} did not run: a kernel is a function without yield or await"
-            )
 
 
 def _seen(arg: LaunchArg) -> int | float | str | bool | tuple[int, ...] | None:

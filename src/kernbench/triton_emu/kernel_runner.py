@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
-from functools import partial
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from kernbench.common.errors import KernelError
 from kernbench.messages.commands import KernelRequest
-from kernbench.triton_emu.source import kernel_error, traceback_of_kernel
+from kernbench.triton_emu.source import kernel_error, kernel_source, traceback_of_kernel
 
 
 class KernelRunner:
     """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
 
     Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other. ``inside``: it
-    runs now.
+    runs now. ``kwargs`` are looked at when it begins.
+
+    The kernel is the greenlet, with nothing around it: every switch copies what lies on the stack from there on.
     """
 
-    __slots__ = ("_closing", "_function", "_greenlet", "_over", "_resumer", "inside")
+    __slots__ = ("_args", "_begun", "_closing", "_function", "_greenlet", "_kwargs", "_resumer", "inside")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        self._function = partial(function, *args, **kwargs)
-        self._greenlet = greenlet(self._run)
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._greenlet = greenlet(function)
         self._resumer = getcurrent()  # where its requests go, and its end
+        self._begun = False
         self._closing = False
-        self._over = False
         self.inside = False
 
     def resume(self, answer: object = None) -> KernelRequest | None:
@@ -34,50 +38,64 @@ class KernelRunner:
 
         What the kernel raises comes out of here, with a traceback that ends in the kernel.
         """
+        kernel = self._greenlet
         if self._resumer is not getcurrent():
             self._come_back_here()
         self.inside = True
         try:
-            request: KernelRequest = self._greenlet.switch(answer)
+            request: KernelRequest = kernel.switch(answer) if self._begun else self._begin()
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
+            if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
+                raise KernelError(f"{kernel_source(self._function)}: {error}") from None
             raise
         finally:
             self.inside = False
-        return None if self._over else request
+        if kernel:
+            return request
+        self._ended(request)
+        return None
+
+    def _begin(self) -> KernelRequest:
+        self._begun = True
+        request: KernelRequest = self._greenlet.switch(*self._args, **self._kwargs)
+        return request
+
+    def _ended(self, result: object) -> None:
+        """The kernel has returned ``result``; or it had ended before, and this is the answer that it cannot take."""
+        if isinstance(result, Generator | Coroutine):
+            result.close()
+            place = kernel_source(self._function)
+            raise KernelError(f"{place}: the kernel did not run: a kernel is a function without yield or await")
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
-        if self._over:
+        kernel = self._greenlet
+        if kernel.dead:
             return None
-        self.inside = True
+        self._begun = self.inside = True
         self._come_back_here()
         try:
-            request: KernelRequest = self._greenlet.throw(error)
+            request: KernelRequest = kernel.throw(error)
         except Exception as failure:
             failure.__traceback__ = traceback_of_kernel(failure.__traceback__)
             raise
         finally:
             self.inside = False
-        return None if self._over else request
+        if kernel:
+            return request
+        self._ended(request)
+        return None
 
     def close(self) -> None:
         """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
-        if self._over:
+        if self._greenlet.dead:
             return
         self._closing = self.inside = True
         self._come_back_here()
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
         self.inside = False
-        self._over = True
-
-    def _run(self, _: object) -> None:
-        """What the greenlet does."""
-        try:
-            self._function()
-        finally:
-            self._over = True
 
     def _come_back_here(self) -> None:
         """Requests go to whoever resumes, who need not be the one who resumed before."""
@@ -98,6 +116,6 @@ class KernelRunner:
         """KernelError unless the caller runs inside the kernel."""
         if self.inside:
             return
-        if self._over:
+        if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
