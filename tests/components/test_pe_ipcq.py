@@ -458,9 +458,9 @@ def test_a_look_between_release_and_credit_finds_no_credit() -> None:
     pair.claim()
     pair.credits.append((5, clock.reserve(5), 1))
     clock.advance(4)
-    assert pair.full
+    assert not pair.has_slot()
     clock.advance(5)
-    assert not pair.full
+    assert pair.has_slot()
 
 
 def test_a_message_alone_takes_what_its_parts_take(engine: GraphEngine) -> None:

@@ -121,7 +121,7 @@ class MockPe:
 
     def _claim(self, command: SendCommand) -> None:
         pair = self.queues.to_send(command.direction, command.src.nbytes)
-        self._later_unless(not pair.full)
+        self._later_unless(pair.has_slot())
         self._claims[command.serial] = (pair, pair.claim())
         self._under_way[command.serial] = command
 

@@ -124,7 +124,7 @@ class KernelProgram:
             self.fail(fault)
             return
         pair = lane.pair
-        if pair.full:
+        if not pair.has_slot():
             lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
             return
         self.run.issue_send(command, lane, pair.claim())

@@ -27,6 +27,7 @@ class QueuePair:
 
     ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
     messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order.
+    ``sizes`` are the bytes of the message in each slot of the own ring, 0 in an empty one.
     ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail). Nobody is told
     when one has come: whoever looks finds it there.
     """
@@ -41,11 +42,14 @@ class QueuePair:
     my_tail: int = 0
     peer_head_cache: int = 0
     taken: int = 0
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: list[int] = field(init=False)
     released: set[int] = field(default_factory=set)
     credits: deque[tuple[int, int, int]] = field(default_factory=deque)
     _clock: Clock | None = None
     _credited: int = 0
+
+    def __post_init__(self) -> None:
+        self.sizes = [0] * self.n_slots
 
     @classmethod
     def installed(cls, setup: QueueSetup, clock: Clock | None = None) -> QueuePair:
@@ -77,11 +81,10 @@ class QueuePair:
     def peer_tail_cache(self, tail: int) -> None:
         self._credited = tail
 
-    @property
-    def full(self) -> bool:
-        """Whether a sender has to wait for a credit."""
-        free = self.n_slots - self.my_head
-        return self._credited + free <= 0 and self.peer_tail_cache + free <= 0
+    def has_slot(self) -> bool:
+        """Whether a sender need not wait for a credit."""
+        needed = self.my_head - self.n_slots
+        return self._credited > needed or self.peer_tail_cache > needed
 
     @property
     def ready(self) -> bool:
@@ -118,16 +121,22 @@ class QueuePair:
 
     def arrive(self, sequence: int, pa: int, nbytes: int) -> None:
         """Message ``sequence`` is in the slot at ``pa``. IpcqError when that slot is not free for it."""
-        n_slots = self.n_slots
-        slot_pa = (self.my_rx_base_pa or 0) + sequence % n_slots * self.slot_size
-        if slot_pa != pa or not self.peer_head_cache <= sequence < self.my_tail + n_slots:
+        n_slots, sizes, head = self.n_slots, self.sizes, self.peer_head_cache
+        slot = sequence % n_slots
+        behind = self.my_tail + n_slots
+        if pa != (self.my_rx_base_pa or 0) + slot * self.slot_size or not head <= sequence < behind:
             raise IpcqError(
                 f"message {sequence} of {pe_part(*self.peer.pe, 'pe_ipcq')} arrived in a slot of queue "
                 f"{self.direction} that is not free for it: {self.counters}"
             )
-        self.sizes[sequence] = nbytes
-        while self.peer_head_cache in self.sizes:
-            self.peer_head_cache += 1
+        sizes[slot] = nbytes
+        while head < behind and sizes[head % n_slots]:
+            head += 1
+        self.peer_head_cache = head
+
+    def size_of(self, sequence: int) -> int:
+        """Bytes of a message that is in its slot."""
+        return self.sizes[sequence % self.n_slots]
 
     def release(self, pa: int) -> int:
         """The kernel has done with the message in the slot at ``pa``, whose sequence number this gives.
@@ -136,22 +145,22 @@ class QueuePair:
         """
         assert self.my_rx_base_pa is not None
         tail = self.my_tail
-        sequence = tail + ((pa - self.my_rx_base_pa) // self.slot_size - tail) % self.n_slots
-        if sequence > tail:
+        slot = (pa - self.my_rx_base_pa) // self.slot_size
+        self.sizes[slot] = 0
+        if slot != tail % self.n_slots:
+            sequence = tail + (slot - tail) % self.n_slots
             self.released.add(sequence)
             return sequence
-        self.sizes.pop(sequence, None)
         self.my_tail = tail + 1
         while self.my_tail in self.released:
             self.released.remove(self.my_tail)
-            self.sizes.pop(self.my_tail, None)
             self.my_tail += 1
-        return sequence
+        return tail
 
     def reset(self) -> None:
         """Forget everything that was ever sent or received."""
         self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
-        self.sizes.clear()
+        self.sizes = [0] * self.n_slots
         self.released.clear()
         self.credits.clear()
 

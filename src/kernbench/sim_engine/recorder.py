@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernbench.common.errors import KernbenchError
+from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import MathCommand, SendCommand
 from kernbench.messages.operands import Operand
 from kernbench.sim_engine.hooks import OpStarted, StageEnded, TileMoved
@@ -43,7 +44,9 @@ class Recorder:
         """The record of a command that ``component`` begins."""
         inputs, output, params = _NO_DATA
         if self._keep_data:
-            inputs, output, params = command.inputs, command.dst, params_of(command.attributes)
+            inputs, output = command.inputs, command.dst
+            if command.attributes is not PLAIN:
+                params = params_of(command.attributes)
         name, line = command.operator, command.line
         return self.log.add(
             OpRecord(

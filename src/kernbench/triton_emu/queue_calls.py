@@ -52,16 +52,10 @@ class QueueCalls(MemoryCalls):
         """
         line = self._line()
         direction = dir if type(dir) is str else _direction(dir)
-        if (src is None) is (src_addr is None):
-            raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
-        if src_addr is not None:
-            source = self._own(self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype)))
-        elif isinstance(src, Ref):
-            source = self.load(src.va, src.shape, src.dtype, strides=src.array.strides)
-        elif isinstance(src, Handle) and src.owner is self and src.array.space == "tcm":
+        if src_addr is None and isinstance(src, Handle) and src.owner is self and src.array.space == "tcm":
             source = src
         else:
-            source = self._own(src)
+            source = self._source(src, src_addr, space, nbytes, shape, dtype)
         serial, buffer = self._next_serial, source.buffer
         self._next_serial = serial + 1
         after = (buffer.producer,) if buffer.producer >= 0 else ()
@@ -69,6 +63,24 @@ class QueueCalls(MemoryCalls):
         self._lifetimes.under_way[serial] = (buffer,)
         buffer.uses += 1
         self._request(command)
+
+    def _source(
+        self,
+        src: Handle | Ref | None,
+        src_addr: int | None,
+        space: str,
+        nbytes: int | None,
+        shape: Ints | None,
+        dtype: object,
+    ) -> Handle:
+        """What ``send`` sends, in TCM."""
+        if (src is None) is (src_addr is None):
+            raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
+        if src_addr is not None:
+            return self._own(self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype)))
+        if isinstance(src, Ref):
+            return self.load(src.va, src.shape, src.dtype, strides=src.array.strides)
+        return self._own(src)
 
     def recv(
         self,
