@@ -19,7 +19,7 @@ from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.op_log import NO_PARAMS, OpLog, OpRecord
 from kernbench.sim_engine.replay_events import NEVER, PS_SHIFT, READ, SEQ_MASK, is_instant, is_tiled
 from kernbench.sim_engine.replay_operands import OperandMemory
-from kernbench.sim_engine.replay_ops import result
+from kernbench.sim_engine.replay_ops import RULES, result
 from kernbench.sim_engine.replay_streams import Group, Stream, Streams
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -95,7 +95,7 @@ class DataExecutor:
         fresh = self._log.since(self._next)
         self._next += len(fresh)
         waiting, self._uncommitted = self._uncommitted, []
-        replayed = [record for record in fresh if record.has_data]
+        replayed = [record for record in fresh if record.output is not None or record.has_data]
         events = [record.t_read_ps << PS_SHIFT | READ | record.seq for record in replayed]
         for record in chain(waiting, replayed):
             commit_ps = record.t_commit_ps
@@ -127,7 +127,7 @@ class DataExecutor:
         return pending[:n]
 
     def _run(self, events: list[int]) -> None:
-        records, memory, acc = self._log.records, self._memory, self._acc
+        records, memory, acc, commit = self._log.records, self._memory, self._acc, self._commit
         sampled, streams = self._sampled, self._streams
         for event, following in pairwise((*events, -1)):
             seq = event & SEQ_MASK
@@ -139,16 +139,16 @@ class DataExecutor:
                     continue
                 if streams.claimed:
                     self._advance(streams.using(record.output), event)
-                self._commit(record, array)
+                commit(record, array)
             elif record.params is not NO_PARAMS and is_tiled(record):
                 streams.open(record)
             elif streams.claimed:
                 self._read_beside(record, event, following)
             elif seq == following & SEQ_MASK or record.t_commit_ps == record.t_read_ps:
                 # Nothing happens between its read and its commit: the operands need not be kept.
-                self._commit(record, result(record, memory, acc, private=False))
+                commit(record, RULES[record.kind](record, memory, acc, False))
             else:
-                sampled[seq] = result(record, memory, acc, private=True)
+                sampled[seq] = RULES[record.kind](record, memory, acc, True)
 
     def _end_of(self, record: OpRecord, event: int) -> None:
         """The commit of a composite, or of a record that committed with its read: of that nothing is left."""
@@ -194,11 +194,11 @@ class DataExecutor:
         self.current = current
 
     def _commit(self, record: OpRecord, array: Array) -> None:
-        if record.output is None:
+        output, stats = record.output, self.stats
+        if output is None:
             record.data = array
         else:
-            self._memory.deposit(record.output, array)
-        stats = self.stats
+            self._memory.deposit(output, array)
         stats.ops += 1
         stats.nbytes += array.nbytes
 

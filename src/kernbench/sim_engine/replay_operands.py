@@ -47,17 +47,19 @@ class Segments:
 class OperandMemory:
     """A memory store, accessed by operands."""
 
-    __slots__ = ("_places", "_store")
+    __slots__ = ("_operands", "_places", "_store")
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         # By identity, which is quick, and enough: the log has one operand for all uses of an array.
-        self._places: dict[int, tuple[Operand, Array]] = {}
+        self._places: dict[int, Array] = {}
+        self._operands: list[Operand] = []  # those of the places, so that each keeps its identity
 
     def load(self, operand: Operand, *, private: bool) -> Array:
         """The operand's array; a ``private`` one stays as it is when memory changes, another is to be looked at."""
-        known = self._places.get(id(operand))
-        place = known[1] if known is not None else self._find(operand)
+        place = self._places.get(id(operand))
+        if place is None:
+            place = self._find(operand)
         if place is not None:
             return place.copy() if private else place
         if operand.segments or operand.valid is not None:
@@ -67,9 +69,10 @@ class OperandMemory:
 
     def deposit(self, operand: Operand, array: Array) -> None:
         """Write ``array`` where the operand lies. RunError when it has another shape."""
-        known = self._places.get(id(operand))
-        place = known[1] if known is not None else self._find(operand)
-        if place is not None and array.shape == place.shape:
+        place = self._places.get(id(operand))
+        if place is None:
+            place = self._find(operand)
+        if place is not None and array.shape == operand.shape:
             place[...] = array
         else:
             _deposit(self._store, operand, array)
@@ -82,7 +85,9 @@ class OperandMemory:
         if place is not None and operand.strides is None:
             if len(self._places) == _KEPT_PLACES:
                 self._places.clear()
-            self._places[id(operand)] = operand, place
+                self._operands.clear()
+            self._places[id(operand)] = place
+            self._operands.append(operand)
         return place
 
 

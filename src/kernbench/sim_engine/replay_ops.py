@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +25,7 @@ def result(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -
 
     ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
     """
-    return _RULES[record.kind](record, memory, acc, private)
+    return RULES[record.kind](record, memory, acc, private)
 
 
 def combine(
@@ -65,7 +64,7 @@ def _copied(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) 
     if source.dtype is not out.dtype:
         raise RunError(f"a copy does not convert: {source.dtype} to {out.dtype}")
     array = memory.load(source, private=private)
-    return array if array.shape == out.shape else array.reshape(out.shape)
+    return array if source.shape == out.shape else array.reshape(out.shape)
 
 
 def _calculated(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
@@ -123,7 +122,10 @@ def _output(record: OpRecord) -> Operand:
     return record.output
 
 
-_RULES: MappingProxyType[str, Rule] = MappingProxyType(
-    dict.fromkeys(sorted(COPIES), _copied)
-    | {"math": _calculated, "gemm": _combined, "memory_write": _written_by_host, "memory_read": _read_by_host}
-)
+RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copied) | {
+    "math": _calculated,
+    "gemm": _combined,
+    "memory_write": _written_by_host,
+    "memory_read": _read_by_host,
+}
+"""What makes the array of a record, by its kind: as ``result``, which see."""
