@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from simpy import Environment, Event
 from simpy.core import EmptySchedule
@@ -19,6 +19,10 @@ RANK_ARRIVE = -3 << 32
 RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
+
+
+Entry: TypeAlias = tuple[int, int, Callable[[Any], None], object]
+"""An event of an instant: its rank, its place among those of that rank, what is called, and with what"""
 
 
 class Clock(Environment):
@@ -38,18 +42,26 @@ class Clock(Environment):
         self._last = 0  # of the events that ``advance`` may fire
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
+        # What is to happen at each instant, and the instants: both heaps, of which those of instants are mostly short.
+        self._instants: dict[int, list[Entry]] = {}
+        self._times: list[int] = []
 
     def at(self, when: int, rank: int, function: Callable[[Any], None], argument: object) -> None:
         """Call ``function(argument)`` at ``when`` ps among the events of its instant by ``rank``."""
-        heappush(self._queue, (when, rank, next(self._eid), function, argument))  # type: ignore[misc]
+        instant = self._instants.get(when)
+        if instant is None:
+            self._instants[when] = [(rank, next(self._eid), function, argument)]
+            heappush(self._times, when)
+        else:
+            heappush(instant, (rank, next(self._eid), function, argument))
 
     def call_at(self, when: int, function: Callable[[Any], None], argument: object = None) -> None:
         """Call ``function(argument)`` at ``when`` ps, among the programs of that instant."""
-        heappush(self._queue, (when, RANK_PROGRAM, next(self._eid), function, argument))  # type: ignore[misc]
+        self.at(when, RANK_PROGRAM, function, argument)
 
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps."""
-        heappush(self._queue, (self.time + delay, priority, next(self._eid), _fire, event))  # type: ignore[misc]
+        self.at(self.time + delay, priority, _fire, event)  # type: ignore[arg-type]
 
     def reserve(self, when: int) -> int:
         """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
@@ -61,7 +73,11 @@ class Clock(Environment):
 
     def at_place(self, when: int, place: int, function: Callable[[Any], None], argument: object) -> None:
         """Call ``function(argument)`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
-        heappush(self._queue, (when, RANK_PROGRAM, place, function, argument))  # type: ignore[misc]
+        instant = self._instants.get(when)
+        if instant is None:
+            instant = self._instants[when] = []
+            heappush(self._times, when)
+        heappush(instant, (RANK_PROGRAM, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
@@ -69,8 +85,8 @@ class Clock(Environment):
 
     def next_time(self) -> int:
         """Time in ps of the next event, or up to which time goes on without; NEVER when nothing can happen."""
-        if self._queue:
-            return int(self._queue[0][0])
+        if self._times:
+            return self._times[0]
         return self._lapse_ps if self._lapse_ps > self.time else NEVER
 
     @property
@@ -80,7 +96,7 @@ class Clock(Environment):
 
     def step(self) -> None:
         """Fire the next event. SimPy's EmptySchedule when there is none."""
-        if not self._queue:
+        if not self._times:
             raise EmptySchedule
         self.advance(max_events=1)
 
@@ -89,17 +105,18 @@ class Clock(Environment):
 
         The time is then ``until`` if one was given and nothing else ended it.
         """
-        queue: list[Any] = self._queue
+        times, instants = self._times, self._instants
         fired = self.n_events
         self._last = fired + max_events
-        while queue:
-            entry = heappop(queue)
-            when, _, place, function, argument = entry
+        while times:
+            when = times[0]
             if when > until:
-                heappush(queue, entry)
                 break
+            instant = instants[when]
+            _, self._place, function, argument = heappop(instant)
+            if not instant:
+                del instants[heappop(times)]
             self.time = when
-            self._place = place
             self.n_events = fired = fired + 1
             function(argument)
             if fired >= self._last:
