@@ -251,9 +251,10 @@ class PeIpcq(QueuePart):
     def _slot(self, lane: Lane, sequence: int, nbytes: int, *, told: bool = False) -> Slot | Exception:
         """The slot of a message that is there; an error when it has another size. ``told``: listeners know."""
         pair = lane.pair
-        if pair.size_of(sequence) != nbytes:
+        came = pair.size_of(sequence)
+        if came != nbytes:
             return KernelError(
-                f"{self.node.id}: message {sequence} of queue {pair.direction} has {pair.size_of(sequence)} bytes, "
+                f"{self.node.id}: message {sequence} of queue {pair.direction} has {came} bytes, "
                 f"the kernel receives {nbytes}: both ends name the same shape and dtype"
             )
         if self.machine.hooks.queue.listeners and not told:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from kernbench.common.values import value
 from kernbench.messages.requests import PeCoord
 
 
-class Access(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Access:
     """Bytes of one memory: ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart."""
 
     pa: int
