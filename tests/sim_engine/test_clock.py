@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simpy import Interrupt
+from simpy.core import EmptySchedule
 
 from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Clock
 
@@ -138,3 +142,64 @@ def test_an_error_in_a_program_is_raised_where_the_run_was_asked_for() -> None:
     clock.process(program())
     with pytest.raises(ValueError, match="broken"):
         clock.advance()
+
+
+def test_an_error_leaves_the_rest_of_its_instant_to_the_next_run() -> None:
+    clock, log = Clock(), []
+
+    def broken(_: object) -> None:
+        raise ValueError("broken")
+
+    clock.call_at(3, broken)
+    with pytest.raises(ValueError, match="broken"):
+        clock.advance()
+    assert (clock.time, clock.next_time()) == (3, NEVER)
+    clock.call_at(4, broken)
+    clock.call_at(4, log.append, "behind")
+    with pytest.raises(ValueError, match="broken"):
+        clock.advance()
+    assert (clock.time, clock.next_time(), clock.n_events) == (4, 4, 2)
+    clock.advance()
+    assert log == ["behind"]
+
+
+def test_what_an_event_asks_for_at_its_own_instant_takes_its_rank() -> None:
+    clock, log = Clock(), []
+
+    def more(_: object) -> None:
+        clock.call_at(5, log.append, "program")
+        record(clock, log, 5, RANK_DELIVER, "deliver")
+
+    record(clock, log, 5, RANK_DELIVER + 1, "first")
+    clock.at(5, RANK_ARRIVE, more, None)
+    clock.call_at(5, more)
+    clock.advance()
+    assert log == ["deliver", "first", "deliver", "program", "program"]
+
+
+def test_simpy_finds_an_environment_of_its_own_kind() -> None:
+    clock, log = Clock(), []
+
+    def sleeper():
+        try:
+            yield clock.timeout(100)
+        except Interrupt as interrupt:
+            log.append((clock.now, interrupt.cause))
+
+    def program():
+        asleep = clock.process(sleeper())
+        yield clock.timeout(5) | clock.timeout(9)
+        asleep.interrupt("wake up")
+        yield clock.timeout(2) & clock.timeout(3)
+        log.append(clock.now)
+        return "done"
+
+    assert clock.peek() == inf
+    assert clock.run(clock.process(program())) == "done"
+    assert log == [(5, "wake up"), 8]
+    assert clock.peek() == 9
+    clock.run(50)
+    assert (clock.now, clock.peek()) == (50, 100)
+    clock.run()
+    with pytest.raises(EmptySchedule):
+        clock.step()

@@ -1,14 +1,15 @@
-"""Simulated time: integer picoseconds on SimPy's queue. The only module that knows how that queue is laid out.
+"""Simulated time: integer picoseconds, and what is to happen at each. The only module that knows how that is kept.
 
-SimPy orders its heap by (time, priority, serial). kernbench uses the priority as a *rank*, so that what happens at
-one instant happens in an order fixed by the machine and not by the history of the heap: first packet heads arrive
-(by input), then links arbitrate (by link), then deliveries (by link), then programs (in SimPy's own order).
+The events of an instant have a *rank*, so that they happen in an order fixed by the machine and not by who asked first:
+packet heads arrive (by input), then links arbitrate (by link), then deliveries (by link), then programs (in the order
+they asked). SimPy's events take part, with their priority as the rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 from typing import Any, NoReturn, TypeAlias
 
 from simpy import Environment, Event
@@ -93,6 +94,10 @@ class Clock(Environment):
     def now(self) -> int:
         """``time``, for SimPy."""
         return self.time
+
+    def peek(self) -> float:
+        """The time of the next event, for SimPy; infinity when there is none."""
+        return self._times[0] if self._times else inf
 
     def step(self) -> None:
         """Fire the next event. SimPy's EmptySchedule when there is none."""
