@@ -262,7 +262,7 @@ class KernelExecution:
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
         op, now = self.machine.next_op(), self.clock.time
         lane, (sequence, pa) = claim
-        place, sender = lane.place(pa, command.src), lane.sender
+        place, sender = lane.place(sequence, pa, command.src), lane.sender
         record = self._recorder.message(
             sender, lane.record_name, command, place.slot, now, self._name, self._request_id
         )

@@ -35,7 +35,8 @@ class PeMath(Component):
         self._operation_ps: dict[int, int] = {}
         # What the tokens of single commands share.
         self._route = (self.unit,)
-        self._times: dict[int, tuple[int]] = {}
+        self._widest = -1
+        self._times = (0,)
 
     def operation_ps(self, nbytes: int) -> int:
         """``startup_ns`` and ``nbytes``, those of the widest operand, at ``bytes_per_ns``."""
@@ -55,5 +56,6 @@ class PeMath(Component):
         for x in command.inputs:
             if x.__class__ is Operand and x.nbytes > widest:
                 widest = x.nbytes
-        times = self._times.get(widest) or self._times.setdefault(widest, (self.operation_ps(widest),))
-        self.unit.enter(MathOperation(command, self._route, 1, times, 1, done, begun, op))
+        if widest != self._widest:
+            self._widest, self._times = widest, (self.operation_ps(widest),)
+        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, op))

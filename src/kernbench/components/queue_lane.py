@@ -132,8 +132,8 @@ class Lane:
         self._queue = ipcq.dma.queue
         self._mate: Lane | None = None
         self._carried: Carried | None = None
-        self._places: dict[int, SlotPlace] = {}
-        self._slots: dict[int, Slot] = {}
+        self._places: list[SlotPlace | None] = [None] * pair.n_slots
+        self._slots: list[Slot | None] = [None] * pair.n_slots
         self._memory = ""
         self._way: tuple[Port, Route] | None = None
         self._blocked: _Blocked | None = None
@@ -157,7 +157,7 @@ class Lane:
     def slot(self, sequence: int, *, pending: bool = False) -> Slot:
         """The slot of message ``sequence`` of the own ring."""
         pair = self.pair
-        found = None if pending else self._slots.get(sequence % pair.n_slots)
+        found = None if pending else self._slots[sequence % pair.n_slots]
         if found is None:
             self.connect()
             pa = pair.slot_pa(sequence)
@@ -167,13 +167,14 @@ class Lane:
                 self._slots[sequence % pair.n_slots] = found
         return found
 
-    def place(self, pa: int, array: Operand) -> SlotPlace:
-        """The peer's slot at ``pa`` as ``array`` fills it."""
-        found = self._places.get(pa)
+    def place(self, sequence: int, pa: int, array: Operand) -> SlotPlace:
+        """The peer's slot for message ``sequence``, at ``pa``, as ``array`` fills it."""
+        at = sequence % self.pair.n_slots
+        found = self._places[at]
         if found is None or found.slot.shape != array.shape or found.slot.dtype is not array.dtype:
             where = self._ipcq.machine.addresses.place_of(pa)
             slot = Operand(where.space, where.owner, pa, array.nbytes, array.shape, array.dtype)
-            found = self._places[pa] = SlotPlace(Access(pa, array.nbytes), slot)
+            found = self._places[at] = SlotPlace(Access(pa, array.nbytes), slot)
         return found
 
     def send(

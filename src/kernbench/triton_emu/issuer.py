@@ -69,7 +69,6 @@ class Issuer(Language):
         "_file",
         "_lifetimes",
         "_lines",
-        "_messages",
         "_next_serial",
         "_request",
         "_rooms",
@@ -90,8 +89,6 @@ class Issuer(Language):
         # The function that last made a call, and the lines of its calls by where in its code they are.
         self._code: CodeType | None = None
         self._lines: dict[int, int] = {}
-        # The array last received at each address.
-        self._messages: dict[int, Operand] = {}
         # What scratch calls the result of a call in a line, and its size: the same for every turn of a loop.
         self._rooms: dict[tuple[int, str], _Room] = {}
         # What the receive in a line last asked for.

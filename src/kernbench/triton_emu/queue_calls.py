@@ -136,11 +136,10 @@ class QueueCalls(MemoryCalls):
         return handle
 
     def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
-        _, space, owner, address, ring, _ = slot
-        array = self._messages.get(address)
+        address, array = slot.address, slot.array
         if array is None or array.shape != shape or array.dtype is not item:
-            array = self._messages[address] = Operand(space, owner, address, nbytes, shape, item)
-        return Handle(self, array, Buffer(address, ring, self._lifetimes))
+            array = slot.array = Operand(slot.space, slot.owner, address, nbytes, shape, item)
+        return Handle(self, array, Buffer(address, slot.ring, self._lifetimes))
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
         """What lies at an address that the kernel names."""

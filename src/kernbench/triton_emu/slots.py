@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
+from kernbench.messages.operands import Operand
 from kernbench.triton_emu.scratch import Home
 
 
-class Slot(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Slot:
     """What a kernel gets for a receive: the message of queue ``direction``, at physical ``address`` of ``owner``.
 
     ``ring`` takes the slot back (``free(address)``) when the kernel has done with it; ``pending``: the message is yet
-    to come.
+    to come. ``array`` is how a message in it was last seen: messages of a queue are mostly alike.
     """
 
     direction: str
@@ -20,3 +23,4 @@ class Slot(NamedTuple):
     address: int
     ring: Home
     pending: bool = False
+    array: Operand | None = None
