@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_support import dma, hbm, launch, machine, place
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import OpLog
@@ -78,3 +80,9 @@ def test_parts_of_a_command_say_what_it_says() -> None:
         assert part.launch_id >= 0
         assert part.kernel == "both"
         assert whole.t_start_ps <= part.t_start_ps <= part.t_end_ps <= whole.t_end_ps
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=15))
+def test_a_union_is_as_long_as_the_moments_it_covers(given: list[tuple[int, int]]) -> None:
+    spans = [(start, start + length) for start, length in given]
+    assert union_ps(spans) == len({moment for start, end in spans for moment in range(start, end)})

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
@@ -22,6 +26,7 @@ ENGINE_OF: dict[Kind, str] = {
     "ipcq_copy": "ipcq",
 }
 """Which engine of a PE a record occupies, in the order of the pipeline."""
+Times: TypeAlias = NDArray[np.int64]
 NO_ENGINE = "no engine: CPU and waiting"
 BUSIEST_LINKS = 8
 
@@ -104,13 +109,17 @@ class Share:
 
 def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
     """Length of the union of (start, end) intervals."""
-    total = 0
-    covered = -1
-    for start, end in sorted(intervals):
-        if end > covered:
-            total += end - (start if start > covered else covered)
-            covered = end
-    return total
+    spans = np.array([*intervals], np.int64).reshape(-1, 2)
+    return _union_ps(spans[:, 0], spans[:, 1])
+
+
+def _union_ps(starts: Times, ends: Times) -> int:
+    if not len(starts):
+        return 0
+    order = np.argsort(starts, kind="stable")
+    since, until = starts[order], np.maximum.accumulate(ends[order])
+    since[1:] = np.maximum(since[1:], until[:-1])  # what an earlier one covers is counted there
+    return int(np.maximum(until - since, 0).sum())
 
 
 def engine_usage(records: Iterable[OpRecord], start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
@@ -119,11 +128,16 @@ def engine_usage(records: Iterable[OpRecord], start_ns: float, end_ns: float) ->
     A command that is done by tiles counts by these: the record of the whole command includes their waiting.
     """
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
-    spans: dict[str, dict[str, list[tuple[int, int]]]] = {engine: {} for engine in ENGINE_OF.values()}
+    units: dict[str, dict[str, tuple[list[int], list[int]]]] = {engine: {} for engine in ENGINE_OF.values()}
     for engine, record in _by_engine(records):
-        if begin <= record.t_start_ps and record.t_end_ps <= end:
-            spans[engine].setdefault(record.component, []).append((record.t_start_ps, record.t_end_ps))
-    return tuple(_usage(engine, units, end - begin) for engine, units in spans.items() if units)
+        start_ps, end_ps = record.t_start_ps, record.t_end_ps
+        if begin <= start_ps and end_ps <= end:
+            unit = units[engine].get(record.component)
+            if unit is None:
+                unit = units[engine][record.component] = ([], [])
+            unit[0].append(start_ps)
+            unit[1].append(end_ps)
+    return tuple(_usage(engine, spans.values(), end - begin) for engine, spans in units.items() if spans)
 
 
 def _by_engine(records: Iterable[OpRecord]) -> Iterator[tuple[str, OpRecord]]:
@@ -131,10 +145,11 @@ def _by_engine(records: Iterable[OpRecord]) -> Iterator[tuple[str, OpRecord]]:
     given = list(records)
     wholes = {record.parent for record in given}
     for record in given:
-        engine = ENGINE_OF.get(record.kind)
-        whole = record.seq in wholes or (record.kind == "gemm" and record.tile is None)
-        if engine is not None and not whole and record.t_end_ps >= 0:
-            yield engine, record
+        kind = record.kind
+        engine = ENGINE_OF.get(kind)
+        if engine is None or record.seq in wholes or record.t_end_ps < 0 or (kind == "gemm" and record.tile is None):
+            continue
+        yield engine, record
 
 
 def engine_shares(records: Iterable[OpRecord], begin: int, end: int) -> tuple[Share, ...]:
@@ -155,14 +170,15 @@ def engine_shares(records: Iterable[OpRecord], begin: int, end: int) -> tuple[Sh
     return tuple(Share(what, ps_to_ns(ps)) for what, ps in longest_first if ps)
 
 
-def _usage(engine: str, units: dict[str, list[tuple[int, int]]], duration: int) -> EngineUsage:
-    busy = sum(union_ps(intervals) for intervals in units.values())
-    everything = [interval for intervals in units.values() for interval in intervals]
-    window = max(end for _, end in everything) - min(start for start, _ in everything)
+def _usage(engine: str, spans: Collection[tuple[list[int], list[int]]], duration: int) -> EngineUsage:
+    """``spans``: of each unit, when its records start and when they end, in ps."""
+    units = [(np.array(starts, np.int64), np.array(ends, np.int64)) for starts, ends in spans]
+    busy = sum(_union_ps(starts, ends) for starts, ends in units)
+    window = max(int(ends.max()) for _, ends in units) - min(int(starts.min()) for starts, _ in units)
     return EngineUsage(
         engine=engine,
         pes=len(units),
-        records=len(everything),
+        records=sum(len(starts) for starts, _ in units),
         busy_ns=ps_to_ns(busy),
         window_ns=ps_to_ns(window),
         occupancy=busy / (duration * len(units)) if duration else 0.0,
