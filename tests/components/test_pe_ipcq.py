@@ -538,3 +538,38 @@ def test_an_address_in_another_tcm_is_refused(engine: GraphEngine) -> None:
     install(engine, line_of(A, B))
     with pytest.raises(KernelError, match="is not in the TCM of this PE"):
         launch(engine, foreign_tcm, numbers(engine, A), pes=(A,))
+
+
+def test_the_message_of_an_abandoned_receive_may_come_after_all(engine: GraphEngine) -> None:
+    """Its slot is given back before it comes, and the sender goes on; nothing is taken for a message that is none."""
+    install(engine, line_of(A, B), n_slots=1)
+
+    def receiver(tl):
+        tl.wait(tl.recv_async("W", (16,), "f32"))
+
+    def sender(tl):
+        for number in (1.0, 2.0):
+            tl.send("E", tl.full((16,), number, "f32"))
+
+    def start(kernel, pe):
+        return engine.submit(KernelLaunchMsg(kernel=KernelRef(name="k", function=kernel), args=(), targets=(pe,)))
+
+    stuck = start(receiver, B)
+    engine.run_until(engine.now + 600)
+    start(sender, A)
+    engine.abandon([stuck])
+    assert all(pair.settled for pe in (A, B) for pair in queue_part(engine, pe).queue_pairs.values())
+
+
+@pytest.mark.parametrize("n_slots", [1, 2])
+def test_a_slot_that_was_given_back_before_its_message_came_makes_no_second_message(n_slots: int) -> None:
+    peer = QueuePeer(pe=A, direction="E", rx_base_pa=0)
+    pair = QueuePair(direction="W", peer=peer, my_rx_base_pa=0, n_slots=n_slots, slot_size=64)
+    for _ in range(n_slots):
+        pair.take()
+    for slot in range(n_slots):
+        pair.release(slot * 64)
+    for slot in range(n_slots):
+        pair.arrive(slot, slot * 64, 16)
+        assert pair.peer_head_cache == slot + 1
+    assert not pair.ready

@@ -197,9 +197,35 @@ def test_simpy_finds_an_environment_of_its_own_kind() -> None:
     assert clock.peek() == inf
     assert clock.run(clock.process(program())) == "done"
     assert log == [(5, "wake up"), 8]
-    assert clock.peek() == 9
     clock.run(50)
     assert (clock.now, clock.peek()) == (50, 100)
     clock.run()
     with pytest.raises(EmptySchedule):
         clock.step()
+
+
+def test_a_run_until_an_event_leaves_it_to_whoever_waits_too() -> None:
+    clock, log = Clock(), []
+
+    def work():
+        yield clock.timeout(2)
+        return 9
+
+    working = clock.process(work())
+
+    def waiter():
+        log.append((yield working))
+
+    clock.process(waiter())
+    assert clock.run(working) == 9
+    clock.advance()
+    assert log == [9]
+
+
+def test_time_is_whole_picoseconds_and_never_is_never() -> None:
+    clock = Clock()
+    clock.timeout(2.6)
+    clock.timeout(inf)
+    clock.advance()
+    assert (clock.time, type(clock.time), clock.next_time()) == (3, int, NEVER)
+    clock.run()

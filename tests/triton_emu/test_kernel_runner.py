@@ -246,3 +246,23 @@ def test_the_source_of_a_kernel() -> None:
     assert kernel_source(Kernel().run).file == __file__
     assert kernel_source(Kernel()) == Source("<Kernel>", 0)
     assert str(place).endswith(f"test_kernel_runner.py:{place.line}")
+
+
+def test_a_kernel_that_resumes_itself_is_told_so_and_goes_on() -> None:
+    def kernel() -> None:
+        with pytest.raises(ValueError):
+            runner.resume()
+        runner.inside = True
+        runner.request(Meet(1))
+
+    runner = KernelRunner(kernel, (), {})
+    assert runner.resume() == Meet(1)
+
+
+def test_an_answer_that_comes_too_late_is_nobodys_result() -> None:
+    runner = KernelRunner(lambda: None, (), {})
+    assert runner.resume() is None
+    assert runner.resume(n for n in ()) is None
+    closed = KernelRunner(lambda given: given, ((n for n in ()),), {})
+    closed.close()
+    assert closed.resume() is None

@@ -122,6 +122,10 @@ class KernelLaunchMsg(HostMsg):
     kwargs: tuple[tuple[str, LaunchArg], ...] = ()
     grid: tuple[int, int, int] | None = None
 
+    def __post_init__(self) -> None:
+        if any(name == "tl" for name, _ in self.kwargs):
+            raise InputError(f"launch of {self.kernel.name!r}: the machine gives a kernel its tl; leave it out")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MmuMapMsg(HostMsg):

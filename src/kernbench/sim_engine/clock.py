@@ -13,14 +13,13 @@ from math import inf
 from typing import Any, NoReturn, TypeAlias
 
 from simpy import Environment, Event
-from simpy.core import EmptySchedule
+from simpy.core import EmptySchedule, StopSimulation
 
 NEVER = 1 << 62
 RANK_ARRIVE = -3 << 32
 RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
-
 
 Entry: TypeAlias = tuple[int, int, Callable[[Any], None], object]
 """An event of an instant: its rank, its place among those of that rank, what is called, and with what"""
@@ -61,8 +60,9 @@ class Clock(Environment):
         self.at(when, RANK_PROGRAM, function, argument)
 
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
-        """Fire an event of SimPy's after ``delay`` ps."""
-        self.at(self.time + delay, priority, _fire, event)  # type: ignore[arg-type]
+        """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
+        if delay < NEVER:
+            self.at(self.time + round(delay), priority, _fire, event)
 
     def reserve(self, when: int) -> int:
         """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
@@ -145,7 +145,12 @@ def raise_failure(value: object) -> NoReturn:
 def _fire(event: Any) -> None:
     """What SimPy does with an event that is due."""
     callbacks, event.callbacks = event.callbacks, None
-    for callback in callbacks:
-        callback(event)
+    for n, callback in enumerate(callbacks, 1):
+        try:
+            callback(event)
+        except StopSimulation:  # a run that was to go on until this event: what else waits for it is for the next
+            event.callbacks = callbacks[n:]
+            event.env.schedule(event, -1)
+            raise
     if not event.ok and not event.defused:
         raise_failure(event.value)

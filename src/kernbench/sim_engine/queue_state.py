@@ -27,7 +27,7 @@ class QueuePair:
 
     ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
     messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order.
-    ``sizes`` are the bytes of the message in each slot of the own ring, 0 in an empty one.
+    ``sizes`` are the bytes of the messages that have come and are not released, by number.
     ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail). Nobody is told
     when one has come: whoever looks finds it there.
     """
@@ -42,14 +42,11 @@ class QueuePair:
     my_tail: int = 0
     peer_head_cache: int = 0
     taken: int = 0
-    sizes: list[int] = field(init=False)
+    sizes: dict[int, int] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
     credits: deque[tuple[int, int, int]] = field(default_factory=deque)
     _clock: Clock | None = None
     _credited: int = 0
-
-    def __post_init__(self) -> None:
-        self.sizes = [0] * self.n_slots
 
     @classmethod
     def installed(cls, setup: QueueSetup, clock: Clock | None = None) -> QueuePair:
@@ -122,45 +119,44 @@ class QueuePair:
     def arrive(self, sequence: int, pa: int, nbytes: int) -> None:
         """Message ``sequence`` is in the slot at ``pa``. IpcqError when that slot is not free for it."""
         n_slots, sizes, head = self.n_slots, self.sizes, self.peer_head_cache
-        slot = sequence % n_slots
-        behind = self.my_tail + n_slots
-        if pa != (self.my_rx_base_pa or 0) + slot * self.slot_size or not head <= sequence < behind:
+        slot_pa = (self.my_rx_base_pa or 0) + sequence % n_slots * self.slot_size
+        if slot_pa != pa or not head <= sequence < self.my_tail + n_slots:
             raise IpcqError(
                 f"message {sequence} of {pe_part(*self.peer.pe, 'pe_ipcq')} arrived in a slot of queue "
                 f"{self.direction} that is not free for it: {self.counters}"
             )
-        sizes[slot] = nbytes
-        while head < behind and sizes[head % n_slots]:
+        sizes[sequence] = nbytes
+        while head in sizes:
             head += 1
         self.peer_head_cache = head
 
     def size_of(self, sequence: int) -> int:
         """Bytes of a message that is in its slot."""
-        return self.sizes[sequence % self.n_slots]
+        return self.sizes[sequence]
 
     def release(self, pa: int) -> int:
         """The kernel has done with the message in the slot at ``pa``, whose sequence number this gives.
 
-        The tail has moved on if no earlier message is held.
+        The tail has moved on if no earlier message is held. The message of an abandoned receive may not have come yet.
         """
         assert self.my_rx_base_pa is not None
-        tail = self.my_tail
-        slot = (pa - self.my_rx_base_pa) // self.slot_size
-        self.sizes[slot] = 0
-        if slot != tail % self.n_slots:
-            sequence = tail + (slot - tail) % self.n_slots
+        tail, sizes = self.my_tail, self.sizes
+        sequence = tail + ((pa - self.my_rx_base_pa) // self.slot_size - tail) % self.n_slots
+        if sequence > tail:
             self.released.add(sequence)
             return sequence
+        sizes.pop(sequence, None)
         self.my_tail = tail + 1
         while self.my_tail in self.released:
             self.released.remove(self.my_tail)
+            sizes.pop(self.my_tail, None)
             self.my_tail += 1
-        return tail
+        return sequence
 
     def reset(self) -> None:
         """Forget everything that was ever sent or received."""
         self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
-        self.sizes = [0] * self.n_slots
+        self.sizes.clear()
         self.released.clear()
         self.credits.clear()
 

@@ -9,7 +9,7 @@ from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import MathCommand, SendCommand
 from kernbench.messages.operands import Operand
 from kernbench.sim_engine.hooks import OpStarted, StageEnded, TileMoved
-from kernbench.sim_engine.op_log import NO_PARAMS, Kind, OpLog, OpParams, OpRecord
+from kernbench.sim_engine.op_log import NO_PARAMS, OpLog, OpParams, OpRecord
 from kernbench.sim_engine.record_content import ContentMaker, params_of
 
 _NO_DATA: tuple[tuple[Operand | float, ...], Operand | None, OpParams] = ((), None, NO_PARAMS)
@@ -47,11 +47,9 @@ class Recorder:
             inputs, output = command.inputs, command.dst
             if command.attributes is not PLAIN:
                 params = params_of(command.attributes)
-        name, line = command.operator, command.line
+        at, name, line = start_ps, command.operator, command.line
         return self.log.add(
-            OpRecord(
-                -1, component, "math", start_ps, start_ps, -1, -1, name, inputs, output, params, kernel, launch_id, line
-            )
+            OpRecord(-1, component, "math", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line)
         )
 
     def message(
@@ -61,12 +59,9 @@ class Recorder:
         inputs, output, params = _NO_DATA
         if self._keep_data:
             inputs, output = (command.src,), slot
-        kind: Kind = "ipcq_copy"
-        line = command.line
+        at, line = start_ps, command.line
         return self.log.add(
-            OpRecord(
-                -1, component, kind, start_ps, start_ps, -1, -1, name, inputs, output, params, kernel, launch_id, line
-            )
+            OpRecord(-1, component, "ipcq_copy", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line)
         )
 
     def started(self, event: OpStarted) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -51,22 +52,20 @@ class KernelRunner:
             raise
         finally:
             self.inside = False
-        if kernel:
-            return request
-        self._ended(request)
-        return None
+        # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
+        return request if kernel else None
 
-    def _begin(self) -> KernelRequest:
+    def _begin(self) -> Any:
+        """Run the kernel until its first request; or it returns at once what is no request."""
+        if self._closing:
+            return None
         self._begun = True
-        request: KernelRequest = self._greenlet.switch(*self._args, **self._kwargs)
-        return request
-
-    def _ended(self, result: object) -> None:
-        """The kernel has returned ``result``; or it had ended before, and this is the answer that it cannot take."""
-        if isinstance(result, Generator | Coroutine):
-            result.close()
+        first = self._greenlet.switch(*self._args, **self._kwargs)
+        if isinstance(first, Generator | Coroutine):
+            first.close()
             place = kernel_source(self._function)
             raise KernelError(f"{place}: the kernel did not run: a kernel is a function without yield or await")
+        return first
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
@@ -82,10 +81,8 @@ class KernelRunner:
             raise
         finally:
             self.inside = False
-        if kernel:
-            return request
-        self._ended(request)
-        return None
+        # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
+        return request if kernel else None
 
     def close(self) -> None:
         """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
@@ -99,7 +96,8 @@ class KernelRunner:
 
     def _come_back_here(self) -> None:
         """Requests go to whoever resumes, who need not be the one who resumed before."""
-        self._resumer = self._greenlet.parent = getcurrent()
+        here = self._greenlet.parent = getcurrent()  # ValueError if that is the kernel itself
+        self._resumer = here
 
     def request(self, request: KernelRequest) -> object:
         """From inside the kernel: hand ``request`` over, stop until resumed, return the answer.

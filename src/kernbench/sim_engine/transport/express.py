@@ -101,7 +101,7 @@ class Express:
         self._carried.clear()
 
     def _follows(self, transfer: Transfer, passage: Passage, start: int) -> bool:
-        """Whether ``transfer`` comes behind all others everywhere; they are on their links from now on."""
+        """Whether ``transfer`` comes behind all others everywhere."""
         for link, _, _ in passage.steps:
             if link.users:
                 return False
