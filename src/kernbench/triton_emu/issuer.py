@@ -115,11 +115,11 @@ class Issuer(Language):
         """
         if not self._runner.inside:
             self._runner.check()
-        frame = sys._getframe(above)  # noqa: SLF001 - as in ``call_line``, for whom most calls need not look further
+        frame = sys._getframe(above)  # noqa: SLF001 - documented, public in all but name
         code = frame.f_code
         if code is not self._code:
             if code.co_filename != self._file:
-                return call_line(self._file)
+                return call_line(self._file, frame)
             self._code, self._lines = code, {}
         at = frame.f_lasti
         return self._lines.get(at) or self._lines.setdefault(at, frame.f_lineno)

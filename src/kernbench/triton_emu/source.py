@@ -44,10 +44,8 @@ def kernel_source(function: Callable[..., object]) -> Source:
     return Source(f"<{type(function).__name__}>", 0)
 
 
-def call_line(file: str) -> int:
-    """The line of ``file``, the kernel's, that led to this call; else of whatever called into this package."""
-    # From the caller's caller, and through this package's frames without looking at them.
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - documented, public in all but name
+def call_line(file: str, frame: FrameType | None) -> int:
+    """The line of ``file``, the kernel's, that led to ``frame``; else of whatever called into this package."""
     while frame is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     frame = frame or _user_frame()
@@ -79,7 +77,7 @@ def traceback_of_kernel(trace: TracebackType | None) -> TracebackType | None:
 
 def _user_frame() -> FrameType | None:
     # The caller's: a frame that holds itself would live until the garbage collector finds it.
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return frame
