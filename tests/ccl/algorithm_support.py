@@ -250,22 +250,38 @@ def all_reduce(
     return Collective(topology=machine, kernel=chosen.kernel, edges=edges, pes=pes, args=args, tensors=[shards], **more)
 
 
-def over_sips(
-    name: str,
-    machine: Topology,
-    pes: Sequence[tuple[int, int]],
-    tensors: list[Shards],
-    table: tuple[int, ...],
-    **config: Any,
-) -> Collective:
-    """A collective on the ring of SIPs, of the same PEs of every SIP."""
+def shards_of(
+    sips: int, owned: Mapping[tuple[int, int], int], rng: np.random.Generator, dtype: str = "f32", blocks: int = 1
+) -> Shards:
+    """``blocks`` times as many elements as ``owned`` says for the PEs (cube, pe) of every SIP."""
+    found: Shards = {}
+    for sip in range(sips):
+        at = 64
+        for (cube, pe), count in owned.items():
+            array = values(rng, (blocks, count), dtype)
+            found[sip, cube, pe] = (at, array)
+            at += array.nbytes
+    return found
+
+
+def over_sips(name: str, machine: Topology, tensors: list[Shards], **config: Any) -> Collective:
+    """A collective on the ring of SIPs: in place of one tensor, or from one to another.
+
+    The same PEs of every SIP take part. Blocks of a rank lie one behind the other in each shard.
+    """
     spec = machine.spec
     chosen = algorithm(name, "none", spec.num_sips)
+    source, *target = tensors
+    table: list[int] = []
+    for (sip, cube, pe), (at, x) in source.items():
+        if sip == 0:
+            table += [cube, pe, at, x.shape[-1]]
+            if target:
+                table += [target[0][sip, cube, pe][0], x.itemsize * x.shape[-1]]
     args = {
-        sip: chosen.args_for(spec, n_elem=1, sip_rank=sip, shards=table, **ring_values(spec, sip), **config)
+        sip: chosen.args_for(spec, n_elem=1, sip_rank=sip, shards=tuple(table), **ring_values(spec, sip), **config)
         for sip in range(spec.num_sips)
     }
-    everywhere = [(sip, cube, pe) for sip in range(spec.num_sips) for cube, pe in pes]
-    taking_part = {(cube, pe) for cube, pe in pes}
+    taking_part = {pe[1:] for pe in source}
     edges = [edge for edge in fabric_edges(spec) if edge[0][1:] in taking_part]
-    return Collective(topology=machine, kernel=chosen.kernel, edges=edges, pes=everywhere, args=args, tensors=tensors)
+    return Collective(topology=machine, kernel=chosen.kernel, edges=edges, pes=[*source], args=args, tensors=tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,14 @@ from algorithm_support import (
     algorithm,
     all_reduce,
     assert_reduced,
-    assert_same_bits,
-    of_pe,
     over_sips,
+    shards_of,
     small,
     values,
 )
+from collective_checks import assert_all_reduced, assert_collective
 
 from kernbench.ccl.config import AlgorithmConfig, load_ccl_config, packaged_file
-from kernbench.common.dtypes import dtype as element_type
 from kernbench.topology.builder import Topology, resolve_topology
 
 KINDS = ("tcm", "hbm", "sram")
@@ -90,19 +89,12 @@ class World:
         return all_reduce(chosen, self.topology, data, op)
 
     def _over_sips(self, rng: np.random.Generator, n: int, dtype: str, op: str) -> Collective:
+        """From tensor to tensor: the one that has a block for every rank is the source, the target, or both."""
         owned = self._owned(n)
-        config = {"dtype": dtype, "reduce_op": op, **dict(self.passed)}
-        if self.name not in BETWEEN:
-            tensor = self._shards(rng, owned, dtype)
-            table = [v for pe, count in owned.items() for v in (*pe, tensor[0, *pe][0], count)]
-            return over_sips(self.name, self.topology, tuple(owned), [tensor], tuple(table), **config)
-        source = self._shards(rng, owned, dtype, 1 if self.name == "all_gather" else self.ranks)
-        target = self._shards(rng, owned, dtype, 1 if self.name == "reduce_scatter" else self.ranks)
-        item = element_type(dtype).itemsize
-        table = [
-            v for pe, count in owned.items() for v in (*pe, source[0, *pe][0], count, target[0, *pe][0], item * count)
-        ]
-        return over_sips(self.name, self.topology, tuple(owned), [source, target], tuple(table), **config)
+        blocks = {"all_gather": (1, self.ranks), "reduce_scatter": (self.ranks, 1)}.get(self.name, (self.ranks,) * 2)
+        each = blocks if self.name in BETWEEN else (1,)
+        tensors = [shards_of(self.ranks, owned, rng, dtype, count) for count in each]
+        return over_sips(self.name, self.topology, tensors, dtype=dtype, reduce_op=op, **dict(self.passed))
 
     def _owned(self, n: int) -> dict[tuple[int, int], int]:
         """How many elements each PE of a SIP owns: the first few have more than the last, which has the rest."""
@@ -110,91 +102,18 @@ class World:
         counts = [min(each, n - i * each) for i in range(len(self.pes))]
         return {pe: count for pe, count in zip(self.pes, counts, strict=True) if count > 0}
 
-    def _shards(
-        self, rng: np.random.Generator, owned: Mapping[tuple[int, int], int], dtype: str, blocks: int = 1
-    ) -> Shards:
-        found: Shards = {}
-        for sip in range(self.ranks):
-            at = 64
-            for (cube, pe), count in owned.items():
-                array = values(rng, (blocks, count), dtype)
-                found[sip, cube, pe] = (at, array)
-                at += array.nbytes
-        return found
-
     def check(self, before: list[Shards], after: list[Shards], op: str) -> None:
         """What the tensors have become is what NumPy makes of what they were: reductions up to their rounding."""
         if self.name in PATTERN_OF:
-            outputs = arrays(after[0])
-            assert_reduced(outputs, arrays(before[0]), op)
-            if self.name != "ring_allreduce":
-                assert_same_bits(outputs)
+            reduced = assert_reduced if self.name == "ring_allreduce" else assert_all_reduced
+            reduced(arrays(after[0]), arrays(before[0]), op)
             return
-        for pe in {coord[1:] for coord in before[0]}:
-            CHECKS[self.name]([of_pe(t, pe) for t in before], [of_pe(t, pe) for t in after], op, dict(self.passed))
+        assert_collective(self.name, before, after, op, dict(self.passed))
 
 
 def arrays(tensor: Shards) -> list[Array]:
     """The data of every PE."""
     return [x for _, x in tensor.values()]
-
-
-Tensors = list[list[Array]]
-"""For each tensor the data of one PE, by rank."""
-
-
-def _all_reduced(before: Tensors, after: Tensors, op: str, _: Mapping[str, Any]) -> None:
-    assert_reduced(after[0], before[0], op)
-    assert_same_bits(after[0])
-
-
-def _reduced_to_root(before: Tensors, after: Tensors, op: str, passed: Mapping[str, Any]) -> None:
-    root = passed["root"]
-    assert_reduced([after[0][root]], before[0], op)
-    _same(after[0][:root] + after[0][root + 1 :], before[0][:root] + before[0][root + 1 :])
-
-
-def _broadcast(before: Tensors, after: Tensors, _op: str, passed: Mapping[str, Any]) -> None:
-    _same(after[0], [before[0][passed["root"]]] * len(after[0]))
-
-
-def _sent(before: Tensors, after: Tensors, _op: str, passed: Mapping[str, Any]) -> None:
-    wanted = list(before[0])
-    wanted[passed["dst"]] = before[0][passed["src"]]
-    _same(after[0], wanted)
-
-
-def _unchanged(before: Tensors, after: Tensors, _op: str, _: Mapping[str, Any]) -> None:
-    _same(after[0], before[0])
-
-
-def _gathered(before: Tensors, after: Tensors, _op: str, _: Mapping[str, Any]) -> None:
-    _same(after[1], [np.concatenate(before[0])] * len(after[1]))
-
-
-def _scattered(before: Tensors, after: Tensors, op: str, _: Mapping[str, Any]) -> None:
-    for rank, x in enumerate(after[1]):
-        assert_reduced([x[0]], [blocks[rank] for blocks in before[0]], op)
-
-
-def _exchanged(before: Tensors, after: Tensors, _op: str, _: Mapping[str, Any]) -> None:
-    _same(after[1], [np.stack([blocks[rank] for blocks in before[0]]) for rank in range(len(after[1]))])
-
-
-def _same(found: list[Array], wanted: list[Array]) -> None:
-    assert [x.tobytes() for x in found] == [x.tobytes() for x in wanted]
-
-
-CHECKS: dict[str, Callable[[Tensors, Tensors, str, Mapping[str, Any]], None]] = {
-    "sip_allreduce": _all_reduced,
-    "reduce": _reduced_to_root,
-    "broadcast": _broadcast,
-    "send_recv": _sent,
-    "barrier": _unchanged,
-    "all_gather": _gathered,
-    "reduce_scatter": _scattered,
-    "all_to_all": _exchanged,
-}
 
 
 def _where_ranks_are_pes() -> list[World]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithm_support import Collective, Shards, algorithm, all_reduce, over_sips, small, values
+from algorithm_support import Collective, Shards, algorithm, all_reduce, over_sips, shards_of, small, values
 from cross_support import KINDS, WORLDS, World, assert_on_machine, packaged
 
 from kernbench.ccl.names import names_of
@@ -72,19 +72,8 @@ def test_hierarchical_allreduce_over_sips(sips: int) -> None:
     assert_as_in_the_mock(all_reduce(chosen, small(sips), random(70)))
 
 
-PES = ((0, 0), (1, 2))
-SIZES = (3, 1500)
-
-
 def shards(sips: int, blocks: int = 1) -> Shards:
-    rng = np.random.default_rng(blocks)
-    found: Shards = {}
-    for sip in range(sips):
-        at = 0
-        for (cube, pe), n in zip(PES, SIZES, strict=True):
-            found[sip, cube, pe] = (at, values(rng, (blocks, n), "f32"))
-            at += blocks * n * 4
-    return found
+    return shards_of(sips, {(0, 0): 3, (1, 2): 1500}, np.random.default_rng(blocks), blocks=blocks)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +81,7 @@ def shards(sips: int, blocks: int = 1) -> Shards:
 )
 @pytest.mark.parametrize("name", ["sip_allreduce", "broadcast", "reduce", "send_recv"])
 def test_collectives_in_place_over_sips(name: str, sips: int, fabric: str, grid: str) -> None:
-    table = (0, 0, 0, 3, 1, 2, 12, 1500)
-    assert_as_in_the_mock(over_sips(name, small(sips, fabric=fabric, grid=grid), PES, [shards(sips)], table))
+    assert_as_in_the_mock(over_sips(name, small(sips, fabric=fabric, grid=grid), [shards(sips)]))
 
 
 @pytest.mark.parametrize(("sips", "fabric", "grid"), [(2, "ring_1d", ""), (4, "torus_2d", "2x2"), (3, "switch", "")])
@@ -101,11 +89,7 @@ def test_collectives_in_place_over_sips(name: str, sips: int, fabric: str, grid:
 def test_collectives_between_two_tensors(name: str, sips: int, fabric: str, grid: str) -> None:
     many_in, many_out = name != "all_gather", name != "reduce_scatter"
     source, target = shards(sips, sips if many_in else 1), shards(sips, sips if many_out else 1)
-    table: list[int] = []
-    for (cube, pe), n in zip(PES, SIZES, strict=True):
-        table += [cube, pe, source[0, cube, pe][0], n, target[0, cube, pe][0], 4 * n]
-    machine = small(sips, fabric=fabric, grid=grid)
-    assert_as_in_the_mock(over_sips(name, machine, PES, [source, target], tuple(table)))
+    assert_as_in_the_mock(over_sips(name, small(sips, fabric=fabric, grid=grid), [source, target]))
 
 
 def test_the_cross_has_every_algorithm() -> None:
@@ -126,13 +110,15 @@ def test_a_sample_of_the_cross(world: World, kind: str) -> None:
 def test_no_rank_leaves_a_barrier_before_the_last_has_come() -> None:
     """The token of the SIP that comes late is what the others wait for."""
     machine = small(3)
-    run = over_sips("barrier", machine, ((0, 0),), [shards(3)], ())
+    tensor = shards_of(3, {(0, 0): 3}, np.random.default_rng(0))
+    at, _ = tensor[1, 0, 0]
+    run = over_sips("barrier", machine, [tensor])
     barrier = run.kernel
 
     def late(t_ptr: int, *args: Any, tl: Any) -> None:
         if tl.program_id(2) == 1:
             for _ in range(50):
-                tl.wait(tl.load(t_ptr, 3, "f32"))
+                tl.wait(tl.load(t_ptr + at, 3, "f32"))
             tl.device_print("comes")
         tl.barrier()
         barrier(t_ptr, *args, tl=tl)
