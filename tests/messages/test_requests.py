@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernbench.common.errors import InputError
-from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
+from kernbench.messages.requests import HostMsg, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 
 PE = (0, 0, 0)
 
@@ -24,6 +24,12 @@ PE = (0, 0, 0)
         (lambda: PeDmaMsg(pe=PE, pa=0, nbytes=4, repeat=0), "repeat=0"),
         (lambda: PeDmaMsg(pe=PE, pa=0, nbytes=4, outstanding=0), "outstanding=0"),
         (lambda: PeDmaMsg(pe=PE, pa=0, nbytes=4, op="swap"), "op='swap', must be read or write"),  # type: ignore[arg-type]
+        (
+            lambda: KernelLaunchMsg(
+                kernel=KernelRef(name="k", function=print), args=(), targets=(PE,), kwargs=(("tl", 1),)
+            ),
+            "launch 'k': the machine gives a kernel its tl",
+        ),
     ],
 )
 def test_a_request_of_nothing(make: Callable[[], HostMsg], words: str) -> None:

@@ -343,5 +343,6 @@ def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+# Found in the module, once for all PEs: through an object the class would be searched for every command.
 _PREPARED_BY = KernelExecution.PREPARED_BY
 _STARTED_BY = KernelExecution.STARTED_BY

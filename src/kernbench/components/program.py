@@ -315,6 +315,7 @@ def _cause(request: KernelRequest | None) -> str:
 
 _WAITS = frozenset((AwaitCommand, AwaitSpace, Meet))
 """Requests that take no time to issue"""
+# As the tables of commands in ``execution``.
 _SERVED_BY = KernelProgram.SERVED_BY
 EFFECT = KernelProgram.take_effect
 TAKE = KernelProgram.take_message

@@ -98,10 +98,8 @@ def _name(kernel: Kernel | str, launch: str) -> str:
 
 
 def _check_call(name: str, function: Kernel, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    if "tl" in kwargs:
-        raise InputError(f"launch {name!r}: the machine gives a kernel its tl; leave it out")
     try:
-        inspect.signature(function).bind(*args, **kwargs, tl=None)
+        inspect.signature(function).bind(*args, **{**kwargs, "tl": None})
     except TypeError as error:
         raise InputError(f"launch {name!r}: the arguments do not fit {_name(function, name)!r}: {error}") from error
 

@@ -47,7 +47,10 @@ class Clock(Environment):
         self._times: list[int] = []
 
     def at(self, when: int, rank: int, function: Callable[[Any], None], argument: object) -> None:
-        """Call ``function(argument)`` at ``when`` ps among the events of its instant by ``rank``."""
+        """Call ``function(argument)`` at ``when`` ps among the events of its instant by ``rank``.
+
+        Who asks by the million gives the function of a class and the object: a bound method is made anew each time.
+        """
         instant = self._instants.get(when)
         if instant is None:
             self._instants[when] = [(rank, next(self._eid), function, argument)]

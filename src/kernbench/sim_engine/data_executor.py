@@ -95,6 +95,7 @@ class DataExecutor:
         fresh = self._log.since(self._next)
         self._next += len(fresh)
         waiting, self._uncommitted = self._uncommitted, []
+        # Almost all have an output, and a look at a field is quicker than the property.
         replayed = [record for record in fresh if record.output is not None or record.has_data]
         events = [record.t_read_ps << PS_SHIFT | READ | record.seq for record in replayed]
         for record in chain(waiting, replayed):
