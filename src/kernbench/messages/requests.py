@@ -124,7 +124,8 @@ class KernelLaunchMsg(HostMsg):
 
     def __post_init__(self) -> None:
         if any(name == "tl" for name, _ in self.kwargs):
-            raise InputError(f"launch {self.name or self.kernel.name!r}: the machine gives a kernel its tl; leave it out")
+            name = self.name or self.kernel.name
+            raise InputError(f"launch {name!r}: the machine gives a kernel its tl; leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
