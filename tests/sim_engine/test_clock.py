@@ -16,7 +16,7 @@ RANKS = (RANK_ARRIVE, RANK_ARBITRATE, RANK_DELIVER)
 
 
 def record(clock: Clock, log: list[object], when: int, rank: int, name: object) -> None:
-    clock.at(when, rank, log.append, name)
+    clock.call_at(when, log.append, name, rank)
 
 
 @given(st.permutations([(when, rank + index) for when in (0, 7) for rank in RANKS for index in (0, 1, 9)]))
@@ -171,7 +171,7 @@ def test_what_an_event_asks_for_at_its_own_instant_takes_its_rank() -> None:
         record(clock, log, 5, RANK_DELIVER, "deliver")
 
     record(clock, log, 5, RANK_DELIVER + 1, "first")
-    clock.at(5, RANK_ARRIVE, more, None)
+    clock.call_at(5, more, rank=RANK_ARRIVE)
     clock.call_at(5, more)
     clock.advance()
     assert log == ["deliver", "first", "deliver", "program", "program"]

@@ -19,7 +19,6 @@ from kernbench.components.responder import Responder
 from kernbench.di.registry import register
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg
-from kernbench.sim_engine.clock import RANK_PROGRAM
 from kernbench.sim_engine.component import Component, Done, Outcome
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import QueuePart
@@ -65,7 +64,7 @@ class DmaChannel:
         begin = clock.time + after_ps
         begin = begin if begin > self._ready_at else self._ready_at
         self._ready_at = ready_at = begin + self._setup_ps
-        clock.at(ready_at, RANK_PROGRAM, ready, posting)
+        clock.call_at(ready_at, ready, posting)
 
 
 @register("builtin.pe_dma", kind="pe_dma")

@@ -15,7 +15,6 @@ from kernbench.di.registry import register
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.clock import RANK_PROGRAM
 from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import Carried, QueuePair, QueuePart, QueueWait
@@ -200,7 +199,7 @@ class PeIpcq(QueuePart):
         """A message for this PE is in its slot: the pointers move when that is decoded."""
         assert isinstance(message, Posting)
         clock = self.clock
-        clock.at(clock.time + self.delay_ps, RANK_PROGRAM, self._take_in, message)
+        clock.call_at(clock.time + self.delay_ps, self._take_in, message)
 
     def take_in(self, message: Posting) -> None:
         """A message is decoded: it may be received."""

@@ -22,7 +22,6 @@ from kernbench.messages.commands import (
     SendCommand,
 )
 from kernbench.messages.control import PeOrder, PeReport
-from kernbench.sim_engine.clock import RANK_PROGRAM
 from kernbench.sim_engine.hooks import QueueWaited, ScratchWaited
 from kernbench.sim_engine.queue_state import WaitKind
 from kernbench.triton_emu.slots import Slot
@@ -96,7 +95,7 @@ class KernelProgram:
             _SERVED_BY[kind](self, request)
         elif kind is not Receive or not self._await_message(request):
             clock = self._clock
-            clock.at(clock.time + self._issue_ps, RANK_PROGRAM, EFFECT, self)
+            clock.call_at(clock.time + self._issue_ps, EFFECT, self)
 
     def take_effect(self) -> None:
         """The request has been issued."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kernbench.sim_engine.clock import RANK_PROGRAM, Clock
+from kernbench.sim_engine.clock import Clock
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +127,7 @@ class StageUnit(Stage):
             token.begun(token, start)
             token.begun = None
         token.to_spend = left = token.to_spend - 1
-        clock.at(start + token.times[left], RANK_PROGRAM, FINISH, self)
+        clock.call_at(start + token.times[left], FINISH, self)
 
     def finish(self) -> None:
         """The current token is done."""

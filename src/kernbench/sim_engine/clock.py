@@ -46,8 +46,10 @@ class Clock(Environment):
         self._instants: dict[int, list[Entry]] = {}
         self._times: list[int] = []
 
-    def at(self, when: int, rank: int, function: Callable[[Any], None], argument: object) -> None:
-        """Call ``function(argument)`` at ``when`` ps among the events of its instant by ``rank``.
+    def call_at(
+        self, when: int, function: Callable[[Any], None], argument: object = None, rank: int = RANK_PROGRAM
+    ) -> None:
+        """Call ``function(argument)`` at ``when`` ps, among the events of that instant by ``rank``.
 
         Who asks by the million gives the function of a class and the object: a bound method is made anew each time.
         """
@@ -58,14 +60,10 @@ class Clock(Environment):
         else:
             heappush(instant, (rank, next(self._eid), function, argument))
 
-    def call_at(self, when: int, function: Callable[[Any], None], argument: object = None) -> None:
-        """Call ``function(argument)`` at ``when`` ps, among the programs of that instant."""
-        self.at(when, RANK_PROGRAM, function, argument)
-
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
         if delay < NEVER:
-            self.at(self.time + round(delay), priority, _fire, event)
+            self.call_at(self.time + round(delay), _fire, event, priority)
 
     def reserve(self, when: int) -> int:
         """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.

@@ -71,7 +71,7 @@ class Express:
             self._free[transfer] = passage
         else:
             self._claim(transfer, passage, self.clock.time)
-        self.clock.at(start + passage.latency_ps, route.deliver_rank, self._arrived, transfer)
+        self.clock.call_at(start + passage.latency_ps, self._arrived, transfer, route.deliver_rank)
         return True
 
     def _arrive(self, transfer: Transfer) -> None:
@@ -287,12 +287,12 @@ class Express:
         if hop == len(links):
             if packet.last:
                 when = course.tail(number, hop - 1) + link.overhead_ps
-                self.clock.at(when, RANK_DELIVER + link.index, deliver, packet)
+                self.clock.call_at(when, deliver, packet, RANK_DELIVER + link.index)
             return
         link.used += size
         packet.tail = course.tail(number, hop - 1) + link.hop_ps
         arrival = course.start(number, hop - 1) + link.hop_ps
         if arrival > now:
-            self.clock.at(arrival, RANK_ARRIVE + link.index, arrive, packet)
+            self.clock.call_at(arrival, arrive, packet, RANK_ARRIVE + link.index)
         else:
             link.fifo.append(packet)

@@ -242,7 +242,7 @@ class Link(Input):
             when = when if when > room_at else room_at
         if when < self.armed_at:
             self.armed_at = when
-            self.clock.at(when, RANK_ARBITRATE + self.index, ARBITRATE, self)
+            self.clock.call_at(when, ARBITRATE, self, RANK_ARBITRATE + self.index)
 
     def arbitrate(self) -> None:
         """Grant the front request if that is possible now, and arm for the next one."""
@@ -286,7 +286,7 @@ class Link(Input):
             if hop + 1 == len(packet.links):
                 packet.need = 0
             packet.tail = tail + self.hop_ps
-            self.clock.at(now + self.hop_ps, self.arrive_rank, arrive, packet)
+            self.clock.call_at(now + self.hop_ps, arrive, packet, self.arrive_rank)
         source.leave(packet, tail, now)
 
     def learn_time(self, size: int) -> int:
@@ -299,7 +299,7 @@ class Link(Input):
             packet.transfer.head_ps = now + self.overhead_ps
         if packet.last:
             self.passed()
-            self.clock.at(tail + self.overhead_ps, RANK_DELIVER + self.index, deliver, packet)
+            self.clock.call_at(tail + self.overhead_ps, deliver, packet, RANK_DELIVER + self.index)
 
     def leave(self, packet: Packet, tail: int, now: int) -> None:
         """The FIFO gets its space back at ``tail``; the next packet may ask from then on."""
