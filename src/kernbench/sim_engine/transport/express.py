@@ -50,10 +50,11 @@ class Express:
                 return False
             start = supply.start_ps
             passage = route.passage(transfer.nbytes, supply.pace)
-        if not passage.fits:
+        profile, links = passage.profile, passage.links
+        if not profile.fits:
             return False
         alone = True
-        for link, offset, _ in passage.steps:
+        for link, offset in zip(links, profile.offsets):  # noqa: B905 - of one length; asking is slower than looking
             if start + offset < link.clear_at:
                 if not self._follows(transfer, passage, start):
                     return False
@@ -65,13 +66,13 @@ class Express:
         transfer.express = True
         self.n_admitted = transfer.admission = self.n_admitted + 1
         if alone:
-            for link, _, gone in passage.steps:
+            for link, gone in zip(links, profile.gone):  # noqa: B905 - as above
                 link.clear_at = start + gone
-            port.clear_at = start + passage.leaves_port_ps
+            port.clear_at = start + profile.leaves_port_ps
             self._free[transfer] = passage
         else:
             self._claim(transfer, passage, self.clock.time)
-        self.clock.call_at(start + passage.latency_ps, self._arrived, transfer, route.deliver_rank)
+        self.clock.call_at(start + profile.latency_ps, self._arrived, transfer, route.deliver_rank)
         return True
 
     def _arrive(self, transfer: Transfer) -> None:
@@ -102,13 +103,14 @@ class Express:
 
     def _follows(self, transfer: Transfer, passage: Passage, start: int) -> bool:
         """Whether ``transfer`` comes behind all others everywhere."""
-        for link, _, _ in passage.steps:
+        profile, links = passage.profile, passage.links
+        for link in links:
             if link.users:
                 return False
         self._spread()
-        final = transfer.route.links[-1]
-        for hop, (link, offset, _) in enumerate(passage.steps):
-            at = start + offset
+        final = links[-1]
+        for hop, link in enumerate(links):
+            at = start + profile.offsets[hop]
             if at >= link.clear_at:
                 continue
             if at < link.free_at:
@@ -117,24 +119,24 @@ class Express:
                 continue
             if at + link.hop_ps < link.ready_at:
                 return False
-            sure = not link.used and passage.profile.peaks[hop] + link.standing.nbytes <= link.capacity
+            sure = not link.used and profile.peaks[hop] + link.standing.nbytes <= link.capacity
             if not sure and not self._fits(transfer, passage, start, hop):
                 return False
         return True
 
     def _fits(self, transfer: Transfer, passage: Passage, start: int, hop: int) -> bool:
         """Whether the FIFO behind link ``hop`` never overflows."""
-        link, offset, gone = passage.steps[hop]
-        own = passage.profile.peaks[hop]
+        link, profile = passage.links[hop], passage.profile
+        own = profile.peaks[hop]
         now = self.clock.time
         link.hold(0, now)
         link.settle(now)
-        most = own + link.used + link.standing.at(start + offset)
+        most = own + link.used + link.standing.at(start + profile.offsets[hop])
         if link.used:  # packets on their way out, which would have to be followed byte by byte for a new peak
             return most <= link.peak
-        if most > link.capacity and (link.standing.streams or passage.profile.n_full):
+        if most > link.capacity and (link.standing.streams or profile.n_full):
             transfer.passage, transfer.start_ps = passage, start
-            claim = Claim(transfer, hop, 0, 0, start + gone)
+            claim = Claim(transfer, hop, 0, 0, start + profile.gone[hop])
             claim.find_peak(reversed(link.claims))
             most = claim.peak
         return most <= link.capacity
@@ -153,8 +155,8 @@ class Express:
         Where its use is over there may be packets already: there it only adds to the figures.
         """
         profile, start, port = passage.profile, transfer.start_ps, transfer.port
-        final = len(passage.steps) - 1
-        for hop, (link, offset, gone) in enumerate(passage.steps):
+        final = len(passage.links) - 1
+        for hop, (link, offset, gone) in enumerate(zip(passage.links, profile.offsets, profile.gone, strict=True)):
             link.granted_bytes += profile.nbytes
             link.busy_ps += profile.busy[hop]
             over_at = start + gone
@@ -171,7 +173,7 @@ class Express:
             link.claims.append(claim)
             link.free_at = start + offset + profile.ends[hop]
             link.clear_at = max(link.clear_at, over_at)
-        port_end = start + passage.leaves_port_ps
+        port_end = start + profile.leaves_port_ps
         if port_end > now:
             port.settle(now)
             port.claims.append(Claim(transfer, -1, 0, port.ready_at, port_end))

@@ -12,7 +12,7 @@ from kernbench.sim_engine.hooks import Hook, LinkBusy
 from kernbench.sim_engine.transport.express import Express
 from kernbench.sim_engine.transport.link import Link
 from kernbench.sim_engine.transport.port import Port
-from kernbench.sim_engine.transport.route import Route
+from kernbench.sim_engine.transport.route import Route, Timing
 from kernbench.sim_engine.transport.transfer import HopTimes, Supply, Transfer
 
 PORT_INDEX_BASE = 1 << 24
@@ -39,6 +39,7 @@ class Network:
         self._link_indices: set[int] = set()
         self._ports: dict[tuple[str, str], Port] = {}
         self._routes: dict[tuple[str, ...], Route] = {}
+        self._timings: dict[tuple[tuple[float, int, int], ...], Timing] = {}  # by the figures of links
 
     @property
     def now_ns(self) -> float:
@@ -108,7 +109,10 @@ class Network:
                 raise TransportError(f"a route needs a source and a destination, not {list(key)}")
             if len(set(pairwise(key))) < len(key) - 1:
                 raise TransportError(f"a route passes each link once: {' -> '.join(key)}")
-            found = self._routes[key] = Route(tuple(map(self._link_between, key, key[1:])), self.packet_bytes)
+            links = tuple(map(self._link_between, key, key[1:]))
+            figures = tuple((link.bw_gbs, link.overhead_ps, link.capacity) for link in links)
+            found = self._routes[key] = Route(links, self.packet_bytes, self._timings.get(figures))
+            self._timings[figures] = found.timing
         return found
 
     def _link_between(self, src: str, dst: str) -> Link:

@@ -34,11 +34,13 @@ class Pace:
 AT_ONCE = Pace(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """The undisturbed course of a transfer of one size and supply pace over one route. Times in ps after its start.
+    """The undisturbed course of a transfer of one size and supply pace over links of certain figures.
 
-    ``peaks[j]`` is the most bytes it holds at once in the FIFO behind link j, ``busy[j]`` how long it serialises there.
+    Times in ps after its start: ``offsets[j]`` when the first packet is granted link j, ``gone[j]`` when the last has
+    left it and the FIFO behind it. ``peaks[j]`` is the most bytes it holds at once in that FIFO, ``fits`` whether no
+    FIFO is smaller; ``busy[j]`` how long it serialises on link j.
     """
 
     nbytes: int
@@ -48,35 +50,106 @@ class Profile:
     ends: tuple[int, ...]
     peaks: tuple[int, ...]
     busy: tuple[int, ...]
+    offsets: tuple[int, ...]
+    gone: tuple[int, ...]
+    latency_ps: int
+    leaves_port_ps: int
+    fits: bool
 
 
 class Passage:
-    """A profile on the links of its route, with what an express transfer checks and books there.
+    """A profile on the links of a route; ``carried``: transfers that the figures of the links do not have yet."""
 
-    ``steps``: each link, when the first packet is granted it, and when the last has left it and the FIFO behind it;
-    ``fits``: no FIFO is smaller than what is in it; ``carried``: transfers the figures of the links do not have yet.
-    """
+    __slots__ = ("carried", "links", "profile")
 
-    __slots__ = ("carried", "fits", "latency_ps", "leaves_port_ps", "profile", "steps")
-
-    def __init__(self, route: Route, profile: Profile) -> None:
-        ends = [offset + end for offset, end in zip(route.offsets, profile.ends, strict=True)]
+    def __init__(self, links: tuple[Link, ...], profile: Profile) -> None:
+        self.links = links
         self.profile = profile
-        self.latency_ps = route.total_overhead_ps + profile.ends[-1]
-        self.steps = tuple(zip(route.links, route.offsets, [*ends[1:], ends[-1]], strict=True))
-        self.fits = all(peak <= link.capacity for link, peak in zip(route.links, profile.peaks, strict=False))
-        self.leaves_port_ps = profile.ends[0]
         self.carried = 0
 
     def post_figures(self) -> None:
         """Add to the links what transfers have carried that had them for themselves, and forget it."""
         profile, n = self.profile, self.carried
-        for (link, _, _), busy_ps in zip(self.steps, profile.busy, strict=True):
+        for link, busy_ps in zip(self.links, profile.busy, strict=True):
             link.granted_bytes += n * profile.nbytes
             link.busy_ps += n * busy_ps
-        for (link, _, _), peak in zip(self.steps, profile.peaks, strict=False):
+        for link, peak in zip(self.links, profile.peaks, strict=False):
             link.peak = max(link.peak, peak)
         self.carried = 0
+
+
+class Timing:
+    """What transfers take on links of certain figures: one for all routes over such links.
+
+    Machines are made of equal parts, so there are few. What every transfer looks at is then in few places of memory.
+    """
+
+    __slots__ = ("_links", "_packet_bytes", "_profiles", "offsets", "total_overhead_ps")
+
+    def __init__(self, links: tuple[Link, ...], packet_bytes: int) -> None:
+        self._links = links
+        self._packet_bytes = packet_bytes
+        self._profiles: dict[tuple[int, int, int], Profile] = {}
+        offsets = [0]
+        for link in links[:-1]:
+            offsets.append(offsets[-1] + link.hop_ps)
+        self.offsets = tuple(offsets)
+        self.total_overhead_ps = offsets[-1] + links[-1].overhead_ps
+
+    def profile(self, nbytes: int, pace: Pace) -> Profile:
+        """The course of ``nbytes`` supplied at ``pace`` (cached)."""
+        key = (nbytes, pace.packet_ps, pace.last_ps)
+        found = self._profiles.get(key)
+        if found is None:
+            found = self._profiles[key] = self._make_profile(nbytes, pace)
+        return found
+
+    def _make_profile(self, nbytes: int, pace: Pace) -> Profile:
+        n_full = (nbytes - 1) // self._packet_bytes
+        last_bytes = nbytes - n_full * self._packet_bytes
+        step = pace.packet_ps
+        end = n_full * step + pace.last_ps
+        steps: list[int] = []
+        ends: list[int] = []
+        busy: list[int] = []
+        for link in self._links:
+            last_ps = link.serialise_ps(last_bytes)
+            step = max(step, link.packet_ps)
+            end = max(end, n_full * step + last_ps)
+            steps.append(step)
+            ends.append(end)
+            busy.append(n_full * link.packet_ps + last_ps)
+        peaks = self._own_peaks(nbytes, n_full, steps, ends) if n_full else [nbytes] * (len(self._links) - 1)
+        over = [offset + end for offset, end in zip(self.offsets, ends, strict=True)]
+        return Profile(
+            nbytes=nbytes,
+            packet_bytes=self._packet_bytes,
+            n_full=n_full,
+            pace=tuple(steps),
+            ends=tuple(ends),
+            peaks=tuple(peaks),
+            busy=tuple(busy),
+            offsets=self.offsets,
+            gone=(*over[1:], over[-1]),
+            latency_ps=self.total_overhead_ps + ends[-1],
+            leaves_port_ps=ends[0],
+            fits=all(peak <= link.capacity for link, peak in zip(self._links, peaks, strict=False)),
+        )
+
+    def _own_peaks(self, nbytes: int, n_full: int, pace: list[int], ends: list[int]) -> list[int]:
+        """Most bytes in the FIFO behind each link but the last: occupancy grows with grants, so at the last two."""
+        peaks: list[int] = []
+        offsets, size = self.offsets, self._packet_bytes
+        for hop in range(len(pace) - 1):
+            there = offsets[hop] - offsets[hop + 1]
+            peak = 0
+            for k, granted in ((n_full - 1, n_full * size), (n_full, nbytes)):
+                since = there + k * pace[hop]
+                if since < ends[hop + 1]:
+                    gone = min(max(since // pace[hop + 1], 0), n_full)
+                    peak = max(peak, granted - gone * size)
+            peaks.append(peak)
+        return peaks
 
 
 class Route:
@@ -89,20 +162,20 @@ class Route:
         "packet_bytes",
         "passages",
         "passages_at_once",
+        "timing",
         "total_overhead_ps",
     )
 
-    def __init__(self, links: tuple[Link, ...], packet_bytes: int) -> None:
+    def __init__(self, links: tuple[Link, ...], packet_bytes: int, timing: Timing | None = None) -> None:
+        """``timing``: that of other links with the same figures."""
         self.links = links
         self.packet_bytes = packet_bytes
+        self.timing = timing = timing or Timing(links, packet_bytes)
         self.passages: dict[tuple[int, int, int], Passage] = {}
         self.passages_at_once: dict[int, Passage] = {}
         self.deliver_rank = RANK_DELIVER + links[-1].index
-        offsets = [0]
-        for link in links[:-1]:
-            offsets.append(offsets[-1] + link.hop_ps)
-        self.offsets = tuple(offsets)
-        self.total_overhead_ps = offsets[-1] + links[-1].overhead_ps
+        self.offsets = timing.offsets
+        self.total_overhead_ps = timing.total_overhead_ps
 
     @property
     def bottleneck_gbs(self) -> float:
@@ -111,57 +184,24 @@ class Route:
 
     def latency_ps(self, nbytes: int, pace: Pace = AT_ONCE) -> int:
         """Time from injection to delivery when nobody else is there: Σ overhead + max(supply, S / min(bw))."""
-        return self.passage(nbytes, pace).latency_ps
+        return self.profile(nbytes, pace).latency_ps
 
     def profile(self, nbytes: int, pace: Pace) -> Profile:
         """The course of ``nbytes`` supplied at ``pace`` (cached)."""
-        return self.passage(nbytes, pace).profile
+        return self.timing.profile(nbytes, pace)
 
     def passage(self, nbytes: int, pace: Pace) -> Passage:
         """The course of ``nbytes`` supplied at ``pace`` with its links (cached)."""
         if pace is AT_ONCE:
             found = self.passages_at_once.get(nbytes)
             if found is None:
-                found = self.passages_at_once[nbytes] = Passage(self, self._make_profile(nbytes, pace))
+                found = self.passages_at_once[nbytes] = Passage(self.links, self.profile(nbytes, pace))
             return found
         key = (nbytes, pace.packet_ps, pace.last_ps)
         found = self.passages.get(key)
         if found is None:
-            found = self.passages[key] = Passage(self, self._make_profile(nbytes, pace))
+            found = self.passages[key] = Passage(self.links, self.profile(nbytes, pace))
         return found
-
-    def _make_profile(self, nbytes: int, pace: Pace) -> Profile:
-        n_full = (nbytes - 1) // self.packet_bytes
-        last_bytes = nbytes - n_full * self.packet_bytes
-        step = pace.packet_ps
-        end = n_full * step + pace.last_ps
-        steps: list[int] = []
-        ends: list[int] = []
-        busy: list[int] = []
-        for link in self.links:
-            last_ps = link.times_ps.get(last_bytes) or link.learn_time(last_bytes)
-            step = max(step, link.packet_ps)
-            end = max(end, n_full * step + last_ps)
-            steps.append(step)
-            ends.append(end)
-            busy.append(n_full * link.packet_ps + last_ps)
-        peaks = self._own_peaks(nbytes, n_full, steps, ends) if n_full else [nbytes] * (len(self.links) - 1)
-        return Profile(nbytes, self.packet_bytes, n_full, tuple(steps), tuple(ends), tuple(peaks), tuple(busy))
-
-    def _own_peaks(self, nbytes: int, n_full: int, pace: list[int], ends: list[int]) -> list[int]:
-        """Most bytes in the FIFO behind each link but the last: occupancy grows with grants, so at the last two."""
-        peaks: list[int] = []
-        offsets, size = self.offsets, self.packet_bytes
-        for hop in range(len(pace) - 1):
-            there = offsets[hop] - offsets[hop + 1]
-            peak = 0
-            for k, granted in ((n_full - 1, n_full * size), (n_full, nbytes)):
-                since = there + k * pace[hop]
-                if since < ends[hop + 1]:
-                    gone = min(max(since // pace[hop + 1], 0), n_full)
-                    peak = max(peak, granted - gone * size)
-            peaks.append(peak)
-        return peaks
 
     def started_bytes(self, profile: Profile, hop: int, after: int) -> int:
         """Bytes granted onto link ``hop`` up to ``after`` ps from the start of the transfer."""
