@@ -9,10 +9,11 @@ import pytest
 from fake_pe import TCM_BASE, FakePe, Memory, site_of
 
 from kernbench.common.errors import AllocationError, KernelError
-from kernbench.messages.commands import AwaitSpace, LoadCommand
+from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.scratch import Buffer, Lifetimes
+from kernbench.triton_emu.scratch import Buffer, Lifetimes, Message
+from kernbench.triton_emu.slots import Slot
 
 KIB = 1024
 
@@ -141,23 +142,82 @@ def test_what_comes_late_after_the_end_is_harmless() -> None:
     assert scratch.live() == ()
 
 
-def test_lifetimes_alone() -> None:
-    class Home:
-        def __init__(self) -> None:
-            self.freed: list[int] = []
+class Bytes:
+    def __init__(self, address: int, freed: list[int]) -> None:
+        self.address = address
+        self.freed = freed
 
-        def free(self, addr: int, /) -> None:
-            self.freed.append(addr)
+    def free(self) -> None:
+        self.freed.append(self.address)
 
-    home, lifetimes = Home(), Lifetimes()
-    a, b = Buffer(1, home, lifetimes), Buffer(2, home, lifetimes)
-    lifetimes.began(0, (a,))
-    lifetimes.began(1, (a, b))
-    a.drop()
-    a.drop()
-    assert (lifetimes.releasing, home.freed) == (1, [])
-    lifetimes.completed(0)
-    lifetimes.completed(1)
-    assert (lifetimes.releasing, home.freed) == (0, [1])
-    b.drop()
-    assert home.freed == [1, 2]
+
+class Ring:
+    def __init__(self) -> None:
+        self.freed: list[int] = []
+
+    def free(self, addr: int, /) -> None:
+        self.freed.append(addr)
+
+    def slot(self, address: int) -> Slot:
+        return Slot("W", "tcm", (0, 0, 0), address, self)
+
+
+COMMAND = PrintCommand(serial=0, line=1, after=(), parts=())
+
+
+def test_bytes_go_back_when_neither_a_handle_nor_a_command_has_them() -> None:
+    freed: list[int] = []
+    lifetimes = Lifetimes()
+    a, b = Buffer(Bytes(1, freed)), Buffer(Bytes(2, freed))
+    lifetimes.under_way[0] = (COMMAND, (a,))
+    lifetimes.under_way[1] = (COMMAND, (b, a))
+    del a
+    del lifetimes.under_way[0]
+    assert lifetimes.uses_scratch()
+    assert freed == []
+    del lifetimes.under_way[1]
+    assert freed == [1]
+    assert not lifetimes.uses_scratch()
+    del b
+    assert freed == [1, 2]
+
+
+def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:
+    ring, lifetimes = Ring(), Lifetimes()
+    slots = [ring.slot(address) for address in (1, 2, 2)]
+    for slot in slots:
+        lifetimes.received(slot)
+    idle, used, again = map(Message, slots)
+    lifetimes.under_way[0] = (COMMAND, (used, used))
+    lifetimes.under_way[1] = (COMMAND, (used,))
+    lifetimes.under_way[2] = (COMMAND, (again,))
+    assert not lifetimes.uses_scratch()
+    lifetimes.finish()
+    assert ring.freed == [1]
+    del lifetimes.under_way[0]
+    assert ring.freed == [1]
+    del lifetimes.under_way[1]
+    assert ring.freed == [1, 2]
+    next_kernels = Message(slots[0])
+    del idle, used, again
+    assert ring.freed == [1, 2]
+    del lifetimes.under_way[2]
+    assert ring.freed == [1, 2, 2]
+    del next_kernels
+    assert ring.freed == [1, 2, 2, 1]
+    assert not any(slot.is_held for slot in slots)
+
+
+def test_slots_of_posted_receives_are_forgotten_once_they_are_back() -> None:
+    ring, lifetimes = Ring(), Lifetimes()
+    kept = ring.slot(0)
+    lifetimes.received(kept)
+    message = Message(kept)
+    for address in range(1, 5000):
+        slot = ring.slot(address)
+        lifetimes.received(slot)
+        del_me = Message(slot)
+        del del_me
+    assert kept in lifetimes.slots
+    assert len(lifetimes.slots) < 2000
+    del message

@@ -58,7 +58,6 @@ class KernelExecution:
         "_allocator",
         "_hooks",
         "_kernel",
-        "_kernel_completed",
         "_math",
         "_math_id",
         "_name",
@@ -85,7 +84,6 @@ class KernelExecution:
         self.coord = coord
         self.launch = launch = order.launch
         self.on_completion: Callable[[], None] | None = None
-        self.board = Scoreboard()
         self._plans: dict[int, Any] = {}
         self._math: PeMath | None = None
         self._math_id = ""
@@ -102,7 +100,7 @@ class KernelExecution:
             launch.kernel.function, launch.args, dict(launch.kwargs), self._site(order.grid), scratch
         )
         self.resume = self._kernel.resume
-        self._kernel_completed = self._kernel.completed
+        self.board = Scoreboard(self._kernel.under_way)
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
@@ -166,6 +164,7 @@ class KernelExecution:
             try:
                 work = prepare(self, command)
             except Exception as fault:
+                self.board.withdraw(command.serial)
                 self.fail_next(fault)  # it is the kernel's, at the line of its call
                 return
         if self.board.issue(command):
@@ -300,10 +299,7 @@ class KernelExecution:
 
     def _done(self, command: PeCommand) -> None:
         """What waited for ``command`` can go on."""
-        serial = command.serial
-        ready = self.board.complete(serial)
-        self._kernel_completed(serial)
-        for other in ready:
+        for other in self.board.complete(command.serial):
             _STARTED_BY[type(other)](self, other, self._plans.pop(other.serial, None))
         if self.on_completion is not None:
             self.on_completion()
@@ -326,11 +322,12 @@ class KernelExecution:
         PrintCommand: _start_print,
     }
 
-    def under_way(self) -> str:
-        """For a deadlock report: the commands that are not done."""
+    def under_way(self, asked_for: object) -> str:
+        """For a deadlock report: the commands that are not done, but for what the kernel has only ``asked_for``."""
+        pending = [command for command, _ in self.board.under_way.values() if command is not asked_for]
         return ", ".join(
             f"{type(command).__name__.removesuffix('Command').lower()} of line {command.line}"
-            for command in self.board.under_way()[:4]
+            for command in pending[:4]
         )
 
 

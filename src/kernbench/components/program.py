@@ -197,12 +197,11 @@ class KernelProgram:
         except KernelError as fault:
             self.fail(fault)
             return
-        if slot.pending:
-            self.run.board.issue(command)
         self.go_on(slot)
 
     def fail(self, error: Exception) -> None:
         """The call that the kernel waits in raises ``error``."""
+        self._withdraw()
         self.run.fail_next(error)
         self.go_on()
 
@@ -252,13 +251,20 @@ class KernelProgram:
     def stop(self) -> None:
         """End the kernel where it is."""
         if not self._returned:
+            self._withdraw()
             self._return(AbandonedError("the kernel was stopped: its launch was abandoned"))
         if self._ipcq is not None:
             self._ipcq.cancel()
 
+    def _withdraw(self) -> None:
+        """What the kernel has asked for last will not be issued."""
+        if isinstance(self._request, Command):
+            self.run.board.withdraw(self._request.serial)
+
     def _return(self, error: Exception | None) -> None:
         """The kernel makes no more requests; it is over when its commands are done."""
         self._returned = True
+        self._request = None
         self._error = error
         self.run.close()
         self._until(self._idle, self._finish)
@@ -288,7 +294,7 @@ class KernelProgram:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
         cause = "its commands to end" if self._returned else _cause(self._request)
         text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
-        pending = self.run.under_way()
+        pending = self.run.under_way(self._request)
         return f"{text}; under way: {pending}" if pending else text
 
 

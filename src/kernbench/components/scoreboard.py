@@ -1,54 +1,57 @@
-"""Which commands of a kernel are under way, and which wait for others: the pure part of a PE's scoreboard."""
+"""Which commands of a kernel wait for others: the pure part of a PE's scoreboard."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kernbench.messages.commands import PeCommand
 
 
 class Scoreboard:
-    """Issued commands in program order; one starts when all it uses are done."""
+    """Issued commands; one starts when all it uses are done. ``under_way``: commands that are not done, by serial.
 
-    __slots__ = ("_missing", "_under_way", "_waiters")
+    A command is entered there when the kernel asks for it; what the commands use is held until they are taken out here.
+    """
 
-    def __init__(self) -> None:
-        self._under_way: dict[int, PeCommand] = {}
+    __slots__ = ("_missing", "_waiters", "under_way")
+
+    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]]) -> None:
+        self.under_way = under_way
         self._missing: dict[int, int] = {}
-        self._waiters: dict[int, list[int]] = {}
+        self._waiters: dict[int, list[PeCommand]] = {}
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self.under_way)
 
     def __contains__(self, serial: int) -> bool:
-        return serial in self._under_way
+        return serial in self.under_way
 
     def issue(self, command: PeCommand) -> bool:
-        """Enter a command; True when it can start at once."""
+        """Issue a command; True when it can start at once."""
         missing = 0
         for serial in command.after:
-            if serial in self._under_way:
-                self._waiters.setdefault(serial, []).append(command.serial)
+            if serial in self.under_way:
+                self._waiters.setdefault(serial, []).append(command)
                 missing += 1
-        self._under_way[command.serial] = command
         if missing:
             self._missing[command.serial] = missing
         return not missing
 
+    def withdraw(self, serial: int) -> None:
+        """A command that the kernel has asked for is not issued after all."""
+        self.under_way.pop(serial, None)
+
     def complete(self, serial: int) -> Sequence[PeCommand]:
         """A command is done; those that can start now, in program order."""
-        del self._under_way[serial]
+        del self.under_way[serial]
         waiters = self._waiters.pop(serial, None)
         if waiters is None:
             return ()
         ready: list[PeCommand] = []
         for waiter in waiters:
-            self._missing[waiter] -= 1
-            if not self._missing[waiter]:
-                del self._missing[waiter]
-                ready.append(self._under_way[waiter])
+            self._missing[waiter.serial] -= 1
+            if not self._missing[waiter.serial]:
+                del self._missing[waiter.serial]
+                ready.append(waiter)
         return ready
-
-    def under_way(self) -> tuple[PeCommand, ...]:
-        """What is not done, in program order."""
-        return tuple(self._under_way.values())

@@ -98,7 +98,8 @@ class Clock(Environment):
 
     def peek(self) -> float:
         """The time of the next event, for SimPy; infinity when there is none."""
-        return self._times[0] if self._times else inf
+        # The instant that is going on may have none left; the second time of a heap is next to its first.
+        return next((when for when in sorted(self._times[:3]) if self._instants[when]), inf)
 
     def step(self) -> None:
         """Fire the next event. SimPy's EmptySchedule when there is none."""
@@ -119,14 +120,17 @@ class Clock(Environment):
             if when > until:
                 break
             instant = instants[when]
-            _, self._place, function, argument = heappop(instant)
-            if not instant:
-                del instants[heappop(times)]
             self.time = when
-            self.n_events = fired = fired + 1
-            function(argument)
-            if fired >= self._last:
-                return
+            try:
+                while instant:
+                    _, self._place, function, argument = heappop(instant)
+                    self.n_events = fired = fired + 1
+                    function(argument)
+                    if fired >= self._last:
+                        return
+            finally:
+                if not instant and instants.get(when) is instant:  # none is left, and nobody has gone on meanwhile
+                    del instants[heappop(times)]
         self._place = NEVER
         last_ps = until if until < NEVER else self._lapse_ps
         self.time = max(self.time, last_ps)

@@ -63,7 +63,7 @@ class CompositeCalls(Issuer):
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
         that ``dot`` or the operator gives. KernelError for what does not fit.
         """
-        line = self._line()
+        line = self._call().line
         inputs, place, trailing = split_output(op, (*given(a), *operands, *given(b)), out_ptr)
         streams = [self._stream(x) for x in inputs]
         form = gemm_form(streams, self._site.dot_dtypes) if op == GEMM else elementwise_form(op, streams)

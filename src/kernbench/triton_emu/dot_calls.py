@@ -30,18 +30,18 @@ class DotCalls(Issuer):
         Its type is ``out_dtype``, else that of ``acc``, else that of the operands (i8: i32). ``acc`` has the shape and
         type of the result. KernelError for shapes and types that do not fit.
         """
-        line = self._line()
+        call = self._call()
         item = factor_type("dot", self._own(a).dtype, self._own(b).dtype, self._site.dot_dtypes)
         shape = product_shape("dot", a.shape, b.shape, trans_a, trans_b)
         out = _result_type(item, acc if acc is None else self._own(acc), out_dtype)
         if acc is not None and (acc.shape != shape or acc.dtype is not out):
             raise kernel_error(f"acc is {acc.shape} {acc.dtype}, the result {shape} {out}: they must be the same")
-        result = self._fresh("dot", shape, out, line)
+        result = self._fresh("dot", shape, out, call)
         reads = (a, b) if acc is None else (a, b, acc)
         serial, after = self._ordered(reads)
         command = DotCommand(
             serial=serial,
-            line=line,
+            line=call.line,
             after=after,
             a=a.array,
             b=b.array,

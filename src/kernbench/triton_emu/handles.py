@@ -50,9 +50,6 @@ class Handle:
         self.buffer = buffer
         self.physical = physical
 
-    def __del__(self) -> None:
-        self.buffer.drop()
-
     @property
     def space(self) -> str:
         """The memory that it lies in: tcm, hbm or sram."""

@@ -16,11 +16,11 @@ class KernelRun:
     """``function(*args, tl=…, **kwargs)`` on the PE ``site``; of a tensor argument the kernel sees the address.
 
     ``resume(answer=None)`` runs the kernel until its next request, None when it has returned, and raises what the
-    kernel raises; ``answer`` is that to its last request, a ``Slot`` for a receive. ``completed(serial)`` is to be said
-    once of each command, when its result is in memory.
+    kernel raises; ``answer`` is that to its last request, a ``Slot`` for a receive. ``under_way``: its commands, by
+    serial, with what each uses; each is to be taken out once its result is in memory.
     """
 
-    __slots__ = ("_runner", "_tl", "completed", "resume")
+    __slots__ = ("_runner", "_tl", "resume", "under_way")
 
     def __init__(
         self,
@@ -34,7 +34,11 @@ class KernelRun:
         self._runner = KernelRunner(function, tuple(map(_seen, args)), seen)
         self._tl = seen["tl"] = TLContext(site, scratch, self._runner)
         self.resume = self._runner.resume
-        self.completed = self._tl.lifetimes.completed
+        self.under_way = self._tl.lifetimes.under_way
+
+    def completed(self, serial: int) -> None:
+        """The command ``serial`` is done."""
+        self.under_way.pop(serial, None)
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""

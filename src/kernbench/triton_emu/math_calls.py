@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import Attributes
+from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -32,22 +33,22 @@ class ElementwiseCalls(Issuer):
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
         """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
-        return self._elementwise(self._line(), name, operands)
+        return self._elementwise(self._call(), name, operands)
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
         """The same for ``a`` and ``b``, for the operators between handles, which kernels are full of."""
-        line = self._line(3)
+        call = self._call(3)
         if isinstance(a, Handle) and isinstance(b, Handle) and a.owner is self and b.owner is self:
             x, y = a.array, b.array
             if x.space == y.space == "tcm" and x.shape == y.shape and x.dtype is y.dtype:
-                return self._combine(line, name, a, b, I8 if ELEMENTWISE[name].kind == "compare" else x.dtype)
-        return self._elementwise(line, name, (a, b))
+                return self._combine(call, name, a, b, I8 if ELEMENTWISE[name].kind == "compare" else x.dtype)
+        return self._elementwise(call, name, (a, b))
 
-    def _elementwise(self, line: int, name: str, operands: Sequence[Handle | Number]) -> Handle:
+    def _elementwise(self, call: Call, name: str, operands: Sequence[Handle | Number]) -> Handle:
         op = elementwise_operator(name, operands)
         item, shape = self._common(name, operands)
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
-        return self._compute(line, name, inputs, shape, I8 if op.kind == "compare" else item)
+        return self._compute(call, name, inputs, shape, I8 if op.kind == "compare" else item)
 
     def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
         """The larger of two, element by element."""
@@ -70,7 +71,7 @@ class ElementwiseCalls(Issuer):
         item, shape = self._common("where", (a, b))
         shape = broadcast(self._own(condition).shape, shape)
         x, y = (value if isinstance(value, Handle) else number_as(value, item) for value in (a, b))
-        return self._compute(self._line(), "where", (condition, x, y), shape, item)
+        return self._compute(self._call(), "where", (condition, x, y), shape, item)
 
     def exp(self, x: Handle) -> Handle:
         """e to the power ``x``."""
@@ -159,35 +160,35 @@ class MathCalls(ElementwiseCalls):
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
+        return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
         extent, item = as_shape(shape), element_type(dtype)
         along = axis_of(axis, extent)
         check_counts(item, extent[along] - 1)
-        return self._compute(self._line(), "iota", (), extent, item, Attributes(axis=along))
+        return self._compute(self._call(), "iota", (), extent, item, Attributes(axis=along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
         """An array of zeros."""
-        return self._compute(self._line(), "zeros", (), as_shape(shape), element_type(dtype))
+        return self._compute(self._call(), "zeros", (), as_shape(shape), element_type(dtype))
 
     def full(self, shape: Ints, value: Number, dtype: object) -> Handle:
         """An array filled with ``value``."""
         extent, item = as_shape(shape), element_type(dtype)
-        return self._compute(self._line(), "full", (number_as(value, item),), extent, item)
+        return self._compute(self._call(), "full", (number_as(value, item),), extent, item)
 
     def cast(self, x: Handle, dtype: object) -> Handle:
         """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
         item = element_type(dtype)
-        return x if self._own(x).dtype is item else self._compute(self._line(), "cast", (x,), x.shape, item)
+        return x if self._own(x).dtype is item else self._compute(self._call(), "cast", (x,), x.shape, item)
 
     def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
         order = permutation(perm, self._own(x).shape)
         axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
         return self._compute(
-            self._line(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order)
+            self._call(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order)
         )
 
     def broadcast(self, x: Handle, shape: Ints) -> Handle:
@@ -195,7 +196,7 @@ class MathCalls(ElementwiseCalls):
         extent = as_shape(shape)
         if broadcast(self._own(x).shape, extent) != extent:
             raise kernel_error(f"shape {x.shape} does not broadcast to {extent}")
-        return x if x.shape == extent else self._compute(self._line(), "broadcast", (x,), extent, x.dtype)
+        return x if x.shape == extent else self._compute(self._call(), "broadcast", (x,), extent, x.dtype)
 
     def _reduce(self, name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
         shape = self._own(x).shape
@@ -205,4 +206,4 @@ class MathCalls(ElementwiseCalls):
             rest = tuple(1 if i in gone else n for i, n in enumerate(shape))
         else:
             rest = tuple(n for i, n in enumerate(shape) if i not in gone)
-        return self._compute(self._line(), name, (x,), rest, x.dtype, Attributes(axis=along))
+        return self._compute(self._call(), name, (x,), rest, x.dtype, Attributes(axis=along))

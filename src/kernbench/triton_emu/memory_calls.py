@@ -37,14 +37,14 @@ class MemoryCalls(Issuer):
         ``other``. A single number does for one axis. KernelError for arguments that do not fit, AllocationError when
         scratch is full.
         """
-        line = self._line()
+        call = self._call()
         va, extent, item = pointer(ptr), as_shape(shape), element_type(dtype)
         steps, inside, fill = strides_of(strides, extent, item), valid_part(valid, extent), number_as(other, item)
-        result = self._fresh("load", extent, item, line)
+        result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
         command = LoadCommand(
             serial=serial,
-            line=line,
+            line=call.line,
             after=after,
             dst=result.array,
             va=va,
@@ -60,7 +60,7 @@ class MemoryCalls(Issuer):
 
         Elements outside ``valid`` are not written. KernelError for arguments that do not fit.
         """
-        line = self._line()
+        line = self._call().line
         va, source = pointer(ptr), self._own(handle)
         steps = strides_of(strides, source.shape, source.dtype)
         check_no_overlap(steps, source.shape)

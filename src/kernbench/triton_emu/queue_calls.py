@@ -16,12 +16,12 @@ from kernbench.messages.commands import (
     StoreCommand,
 )
 from kernbench.messages.operands import Operand
+from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
 from kernbench.triton_emu.handles import Handle
-from kernbench.triton_emu.issuer import Asked
 from kernbench.triton_emu.memory_calls import MemoryCalls
 from kernbench.triton_emu.refs import Ref
-from kernbench.triton_emu.scratch import Buffer
+from kernbench.triton_emu.scratch import Buffer, Message
 from kernbench.triton_emu.slots import Slot
 from kernbench.triton_emu.source import kernel_error
 
@@ -50,7 +50,7 @@ class QueueCalls(MemoryCalls):
         with ``shape`` and ``dtype``, or with ``nbytes``. What lies in memory is read by the DMA first.
         IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
         """
-        line = self._line()
+        line = self._call().line
         direction = dir if type(dir) is str else _direction(dir)
         if src_addr is None and isinstance(src, Handle) and src.owner is self and src.array.space == "tcm":
             source = src
@@ -58,10 +58,9 @@ class QueueCalls(MemoryCalls):
             source = self._source(src, src_addr, space, nbytes, shape, dtype)
         serial, buffer = self._next_serial, source.buffer
         self._next_serial = serial + 1
-        after = (buffer.producer,) if buffer.producer >= 0 else ()
+        after = (buffer.producer,) if buffer.producer in self._under_way else ()
         command = SendCommand(serial, line, after, direction, source.array)
-        self._lifetimes.under_way[serial] = (buffer,)
-        buffer.uses += 1
+        self._under_way[serial] = (command, (buffer,))
         self._request(command)
 
     def _source(
@@ -95,19 +94,19 @@ class QueueCalls(MemoryCalls):
         The handle is the slot itself, until it is dropped. With ``dst_space`` or ``dst_addr`` it is a copy: in
         scratch, at the TCM address, or in memory (``hbm``: a virtual address; ``sram``: a physical one).
         """
-        line = self._line()
-        asked = self._asked.get(line)
+        call = self._call()
+        asked = call.asked
         if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
-            asked = self._ask(line, dir, shape, dtype)
+            asked = call.asked = _asked(call.line, dir, shape, dtype)
         slot: Any = self._request(asked.receive)
         handle = self._in_slot(slot, asked.receive.nbytes, asked.extent, asked.item)
         if dst_addr is None and dst_space is None:
             return handle
-        return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
+        return self._copied(handle, _space(dst_space or "tcm"), dst_addr, call)
 
     def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
         """The next message of queue ``dir``, which may be yet to come: commands that use the handle wait for it."""
-        line = self._line()
+        line = self._call().line
         extent, item = _message(shape, dtype)
         serial, after = self._ordered(())
         nbytes = prod(extent) * item.itemsize
@@ -116,30 +115,25 @@ class QueueCalls(MemoryCalls):
         handle = self._in_slot(slot, nbytes, extent, item)
         if slot.pending:
             handle.buffer.producer = serial
-            self._lifetimes.began(serial, (handle.buffer,))
+            self._under_way[serial] = (command, (handle.buffer,))
         return handle
-
-    def _ask(self, line: int, name: object, shape: Ints | None, dtype: object) -> Asked:
-        """What a receive in ``line`` asks for, checked."""
-        extent, item = _message(shape, dtype)
-        direction = None if name is None else _direction(name)
-        receive = Receive(direction, prod(extent) * item.itemsize, line)
-        asked = self._asked[line] = Asked(name, shape, dtype, receive, extent, item)
-        return asked
 
     def wait(self, handle: Handle) -> Handle:
         """Wait until the command that makes ``handle`` is done; returns it."""
-        line = self._line()
+        line = self._call().line
         self._check_owner(handle)
-        if handle.buffer.producer >= 0:
-            self._request(AwaitCommand(handle.buffer.producer, line))
+        producer = handle.buffer.producer
+        if producer in self._under_way:
+            self._request(AwaitCommand(producer, line))
         return handle
 
     def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
-        address, array = slot.address, slot.array
-        if array is None or array.shape != shape or array.dtype is not item:
-            array = slot.array = Operand(slot.space, slot.owner, address, nbytes, shape, item)
-        return Handle(self, array, Buffer(address, slot.ring, self._lifetimes))
+        array = slot.array
+        if array is None or array.dtype is not item or array.shape != shape:
+            array = slot.array = Operand(slot.space, slot.owner, slot.address, nbytes, shape, item)
+        if slot.kernel is not self._lifetimes:
+            self._lifetimes.received(slot)
+        return Handle(self, array, Message(slot))
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
         """What lies at an address that the kernel names."""
@@ -149,10 +143,9 @@ class QueueCalls(MemoryCalls):
             raise kernel_error(
                 f"{here.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
             )
-        buffer = Buffer(here.address, _NOBODY, self._lifetimes)
-        return Handle(self, here, buffer, physical=space != "hbm")
+        return Handle(self, here, Buffer(_NOBODYS), physical=space != "hbm")
 
-    def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
+    def _copied(self, message: Handle, space: str, address: int | None, call: Call) -> Handle:
         """A copy of ``message``, whose slot is given back once it is made."""
         if address is None and space != "tcm":
             raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")
@@ -162,7 +155,7 @@ class QueueCalls(MemoryCalls):
             return source
         shape, item = source.shape, source.dtype
         if address is None:
-            result = self._fresh("recv", shape, item, line)
+            result = self._fresh("recv", shape, item, call)
         else:
             result = self._at_address(address, space, shape, item)
         serial, after = self._ordered((source,))
@@ -170,7 +163,7 @@ class QueueCalls(MemoryCalls):
             self._issue(
                 MathCommand(
                     serial=serial,
-                    line=line,
+                    line=call.line,
                     after=after,
                     operator="cast",
                     inputs=(source.array,),
@@ -183,21 +176,23 @@ class QueueCalls(MemoryCalls):
         else:
             va = result.array.address
             physical = result.physical
-            store = StoreCommand(serial=serial, line=line, after=after, src=source.array, va=va, physical=physical)
+            store = StoreCommand(
+                serial=serial, line=call.line, after=after, src=source.array, va=va, physical=physical
+            )
             self._issue(store, (source,), result)
         return result
 
 
-class _Nobody:
-    """The home of bytes that no allocator gave: they go back to nobody."""
+class _Nobodys:
+    """Bytes that no allocator gave: they go back to nobody."""
 
     __slots__ = ()
 
-    def free(self, addr: int, /) -> None:
+    def free(self) -> None:
         """Nothing to do."""
 
 
-_NOBODY = _Nobody()
+_NOBODYS = _Nobodys()
 
 
 def _direction(name: object) -> str:
@@ -216,6 +211,13 @@ def _message(shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
     if shape is None or dtype is None:
         raise kernel_error("recv needs the shape and the dtype of the message")
     return as_shape(shape), element_type(dtype)
+
+
+def _asked(line: int, name: object, shape: Ints | None, dtype: object) -> Asked:
+    """What a receive in ``line`` asks for, checked."""
+    extent, item = _message(shape, dtype)
+    direction = None if name is None else _direction(name)
+    return Asked(name, shape, dtype, Receive(direction, prod(extent) * item.itemsize, line), extent, item)
 
 
 def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shape, DType]:

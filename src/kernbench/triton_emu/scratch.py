@@ -3,93 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+from kernbench.messages.commands import PeCommand
+from kernbench.triton_emu.slots import Slot
 
 
-class Home(Protocol):
-    """Where a buffer's bytes go back to."""
+class Lent(Protocol):
+    """Bytes that go back."""
 
-    def free(self, addr: int, /) -> None:
-        """Take back the buffer at ``addr``."""
+    def free(self) -> None:
+        """Nobody uses them any more."""
 
 
-class Scratch(Home, Protocol):
+class Block(Lent, Protocol):
+    """Bytes of scratch from ``address`` on; ``array`` is how they were last seen."""
+
+    address: int
+    array: Any
+
+
+class Scratch(Protocol):
     """The part of a PE's TCM that kernels may fill; addresses are encoded physical ones."""
 
     @property
     def free_bytes(self) -> int:
         """Bytes that nothing holds."""
 
-    def alloc(self, nbytes: int, label: str, /) -> int:
-        """Address of ``nbytes`` for ``label``; AllocationError when no free stretch is long enough."""
+    def alloc(self, nbytes: int, label: str, /) -> Block:
+        """``nbytes`` for ``label``; AllocationError when no free stretch is long enough."""
 
     def live(self) -> Sequence[tuple[str, int]]:
         """Label and bytes of everything that is allocated."""
 
 
 class Buffer:
-    """The bytes of one handle: how many commands under way use them, and which of those writes them (-1: none).
+    """The bytes of one handle; ``producer``: the last command that writes them (-1: none does).
 
-    ``dropped``: its handle is gone, so nobody can give it to another command.
+    Whoever may still use the bytes has the buffer: the handle, and every command under way that reads or writes it.
+    Once nobody has it any more, the ``block`` goes back.
     """
 
-    __slots__ = ("address", "dropped", "home", "lifetimes", "producer", "uses")
+    __slots__ = ("block", "producer")
 
-    def __init__(self, address: int, home: Home, lifetimes: Lifetimes) -> None:
-        self.address = address
-        self.home = home
-        self.lifetimes = lifetimes
-        self.uses = 0
+    def __init__(self, block: Lent) -> None:
+        self.block = block
         self.producer = -1
-        self.dropped = False
-        lifetimes.live[self] = None
 
-    def drop(self) -> None:
-        """Its handle is gone."""
-        if self.dropped:
-            return
-        self.dropped = True
-        lifetimes = self.lifetimes
-        if self.uses:
-            lifetimes.releasing += 1
-        else:
-            del lifetimes.live[self]
-            self.home.free(self.address)
+    def __del__(self) -> None:
+        self.block.free()
+
+
+class Message(Buffer):
+    """The bytes of a message; its ``slot`` goes back, unless that has happened already."""
+
+    __slots__ = ("slot", "turn")
+
+    def __init__(self, slot: Slot) -> None:
+        self.producer = -1
+        self.slot = slot
+        self.turn = slot.turn = slot.turn + 1
+
+    def __del__(self) -> None:
+        slot = self.slot
+        if slot.turn == self.turn:
+            slot.turn += 1
+            slot.ring.free(slot.address)
 
 
 class Lifetimes:
     """Gives a buffer back once its handle is dropped and every command that reads or writes it is done.
 
-    So whoever gets the bytes next meets neither a read that is late nor a write that is. ``live``: buffers that have
-    not gone back; ``releasing``: how many of them do as soon as commands under way are done; ``under_way``: the buffers
-    that each command uses, and is counted in.
+    So whoever gets the bytes next meets neither a read that is late nor a write that is. ``under_way``: the commands
+    that are not done, by serial, with the buffers they use, which go back from the last to the first. ``slots``: those
+    that the kernel has had messages in.
     """
 
-    __slots__ = ("live", "releasing", "under_way")
+    __slots__ = ("slots", "under_way")
 
     def __init__(self) -> None:
-        self.live: dict[Buffer, None] = {}
-        self.releasing = 0
-        self.under_way: dict[int, tuple[Buffer, ...]] = {}
+        self.under_way: dict[int, tuple[PeCommand, tuple[Buffer, ...]]] = {}
+        self.slots: list[Slot] = []
 
-    def began(self, serial: int, buffers: tuple[Buffer, ...]) -> None:
-        """The command ``serial`` is under way and uses ``buffers``, one of them maybe several times."""
-        self.under_way[serial] = buffers
-        for buffer in buffers:
-            buffer.uses += 1
+    def uses_scratch(self) -> bool:
+        """Whether commands under way use scratch, of which some may thus go back soon."""
+        return any(not isinstance(b, Message) for _, buffers in self.under_way.values() for b in buffers)
 
-    def completed(self, serial: int) -> None:
-        """The command ``serial`` is done."""
-        for buffer in self.under_way.pop(serial, ()):
-            uses = buffer.uses = buffer.uses - 1
-            if buffer.producer == serial:
-                buffer.producer = -1
-            if not uses and buffer.dropped:
-                self.releasing -= 1
-                del self.live[buffer]
-                buffer.home.free(buffer.address)
+    def received(self, slot: Slot) -> None:
+        """The kernel has its first message in ``slot``."""
+        slot.kernel = self
+        if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own
+            self.slots = [each for each in self.slots if each.is_held]
+        self.slots.append(slot)
 
     def finish(self) -> None:
-        """The kernel is over and has no handles: everything goes back, what commands still use when they are done."""
-        for buffer in tuple(self.live):
-            buffer.drop()
+        """The kernel is over: the slots of its messages go back, those that commands still use when they are done.
+
+        Handles that somebody has kept hold none any more: commands get buffers of their own.
+        """
+        instead: dict[Buffer, Buffer] = {}
+        for buffer in [b for _, buffers in self.under_way.values() for b in buffers]:
+            if isinstance(buffer, Message) and buffer.turn == buffer.slot.turn:
+                buffer.slot.turn += 1
+                instead[buffer] = Message(buffer.slot)
+        for serial, (command, buffers) in self.under_way.items():
+            self.under_way[serial] = (command, tuple([instead.get(b, b) for b in buffers]))
+        used = [b.slot for b in instead.values() if isinstance(b, Message)]
+        for slot in self.slots:
+            if slot.is_held and slot not in used:
+                slot.turn += 1
+                slot.ring.free(slot.address)
+
+
+_MANY_SLOTS = 1024

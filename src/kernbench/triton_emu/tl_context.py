@@ -55,7 +55,7 @@ class TLContext(QueueCalls, DotCalls, MathCalls, CompositeCalls):
 
     def device_print(self, *args: object) -> None:
         """A line of output with time and PE; handles show their values once phase 2 knows them."""
-        line = self._line()
+        line = self._call().line
         reads = [self._own(x) for x in args if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         parts = tuple([x.array if isinstance(x, Handle) else str(x) for x in args])
@@ -63,7 +63,7 @@ class TLContext(QueueCalls, DotCalls, MathCalls, CompositeCalls):
 
     def barrier(self) -> None:
         """Wait until every PE of this launch in this cube has come to its barrier."""
-        self._runner.request(Meet(self._line()))
+        self._runner.request(Meet(self._call().line))
 
 
 def _program_axis(axis: int) -> int:

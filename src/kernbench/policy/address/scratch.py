@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 from kernbench.common.errors import AllocationError
 from kernbench.policy.address.free_list import FreeList
 
 SCRATCH_ALIGNMENT_BYTES = 64
+
+
+class Block:
+    """``nbytes`` of scratch at ``address``, held for ``label``; None: free for the next handle of that size.
+
+    ``array``: how whoever had it last saw its bytes, for whoever has it next.
+    """
+
+    __slots__ = ("_spare", "address", "array", "label", "nbytes")
+
+    def __init__(self, address: int, nbytes: int, spare: list[Block]) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.label: str | None = None
+        self.array: Any = None
+        self._spare = spare
+
+    def free(self) -> None:
+        """It goes back; AllocationError when it has gone back before."""
+        if self.label is None:
+            raise AllocationError(f"scratch: nothing is allocated at {self.address:#x} (freed twice)")
+        self.label = None
+        self._spare.append(self)
 
 
 class ScratchAllocator:
@@ -19,8 +43,8 @@ class ScratchAllocator:
     def __init__(self, base: int, nbytes: int, *, alignment: int = SCRATCH_ALIGNMENT_BYTES) -> None:
         # Whole units of the alignment: what lay between two of them would be a hole that no search could use.
         self._space = FreeList("scratch", base, nbytes, alignment=alignment, granule=alignment)
-        self._owners: dict[int, tuple[str, int]] = {}
-        self._spare: dict[int, list[int]] = {}
+        self._blocks: dict[int, Block] = {}
+        self._spare: dict[int, list[Block]] = {}
 
     @property
     def free_bytes(self) -> int:
@@ -30,17 +54,23 @@ class ScratchAllocator:
             for size, spare in self._spare.items()
         )
 
-    def alloc(self, nbytes: int, owner_label: str) -> int:
-        """Address of ``nbytes`` for the handle ``owner_label``.
+    def alloc(self, nbytes: int, owner_label: str) -> Block:
+        """``nbytes`` for the handle ``owner_label``.
 
         Raises AllocationError that says how much each live handle holds.
         """
         spare = self._spare.get(nbytes)
-        addr = spare.pop() if spare else self._carve(nbytes, owner_label)
-        self._owners[addr] = (owner_label, nbytes)
-        return addr
+        block = spare.pop() if spare else self._carve(nbytes, owner_label)
+        block.label = owner_label
+        return block
 
-    def _carve(self, nbytes: int, owner_label: str) -> int:
+    def _carve(self, nbytes: int, owner_label: str) -> Block:
+        spare = self._spare.setdefault(nbytes, [])
+        address = self._take(nbytes, owner_label)
+        block = self._blocks[address] = Block(address, nbytes, spare)
+        return block
+
+    def _take(self, nbytes: int, owner_label: str) -> int:
         with suppress(AllocationError):
             return self._space.alloc(nbytes)
         self._merge()
@@ -51,23 +81,15 @@ class ScratchAllocator:
 
     def _merge(self) -> None:
         for size, spare in self._spare.items():
-            for addr in spare:
-                self._space.free(addr, size)
-        self._spare.clear()
-
-    def free(self, addr: int) -> None:
-        """Take back what ``alloc`` gave; AllocationError when nothing is allocated there."""
-        owner = self._owners.pop(addr, None)
-        if owner is None:
-            raise AllocationError(f"scratch: nothing is allocated at {addr:#x} (freed twice, or not from here)")
-        spare = self._spare.get(owner[1])
-        if spare is None:
-            spare = self._spare[owner[1]] = []
-        spare.append(addr)
+            for block in spare:
+                self._space.free(block.address, size)
+                del self._blocks[block.address]
+            spare.clear()
 
     def live(self) -> tuple[tuple[str, int], ...]:
         """Owner and bytes of every live allocation, the largest first."""
-        return tuple(sorted(self._owners.values(), key=lambda held: (-held[1], held[0])))
+        held = [(block.label, block.nbytes) for block in self._blocks.values() if block.label is not None]
+        return tuple(sorted(held, key=lambda each: (-each[1], each[0])))
 
     def _holders(self) -> str:
         held = ", ".join(f"{label} {nbytes} bytes" for label, nbytes in self.live())

@@ -1,0 +1,69 @@
+"""The calls in a kernel's source, and what they have asked for: the same on every PE and in every turn of a loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import CodeType
+
+from kernbench.common.dtypes import DType
+from kernbench.messages.commands import Receive
+from kernbench.triton_emu.checks import Shape
+
+_KEPT_FUNCTIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the result of a call needs: an array of ``nbytes``, for ``label``."""
+
+    shape: Shape
+    dtype: DType
+    nbytes: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A receive with the arguments of its call, and what they mean."""
+
+    direction: object
+    shape: object
+    dtype: object
+    receive: Receive
+    extent: Shape
+    item: DType
+
+
+class Call:
+    """A call of ``tl`` in ``line``: what it last needed for each result, and what it last received, if it is a receive.
+
+    Whoever asks for something else enters that: nothing of it depends on the PE.
+    """
+
+    __slots__ = ("asked", "line", "rooms")
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.rooms: dict[str, Room] = {}
+        self.asked: Asked | None = None
+
+    def room(self, what: str, shape: Shape, dtype: DType) -> Room:
+        """What the result ``what`` needs from now on."""
+        label = f"{what} {shape} {dtype.name} at line {self.line}"
+        made = self.rooms[what] = Room(shape, dtype, math.prod(shape) * dtype.itemsize, label)
+        return made
+
+
+def calls_of(code: CodeType) -> dict[int, Call]:
+    """The calls in ``code`` that have been made so far, by where in it they are."""
+    found = _KNOWN.get(id(code))
+    if found is None:
+        if len(_KNOWN) == _KEPT_FUNCTIONS:
+            _KNOWN.clear()
+        found = _KNOWN[id(code)] = (code, {})
+    return found[1]
+
+
+# By identity, which the code is kept for: what it is equal to takes longer to find out than the line of a call.
+_KNOWN: dict[int, tuple[CodeType, dict[int, Call]]] = {}
