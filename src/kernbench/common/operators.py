@@ -74,6 +74,12 @@ def operator(name: str) -> Operator:
     return found
 
 
+def single(name: str, operands: int) -> Callable[..., Any] | None:
+    """What computes operator ``name`` of so many f32 arrays, to f32, element by element; None when nothing does."""
+    op = OPERATORS.get(name)
+    return op.fn if op is not None and op.arity == operands and op.kind in _SINGLE else None
+
+
 def evaluate(
     op: Operator,
     args: Sequence[Array | Number],
@@ -297,7 +303,8 @@ def _iota(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs:
     return np.broadcast_to(np.arange(extent[axis]).reshape(along), extent).astype(out.numpy)
 
 
-_ELEMENTWISE = frozenset(("unary", "binary", "compare", "ternary"))
+_SINGLE = frozenset(("unary", "binary", "ternary"))
+_ELEMENTWISE = _SINGLE | {"compare"}
 
 
 def _table() -> tuple[Operator, ...]:

@@ -128,8 +128,9 @@ class DataExecutor:
         return pending[:n]
 
     def _run(self, events: list[int]) -> None:
-        records, memory, acc, commit = self._log.records, self._memory, self._acc, self._commit
-        sampled, streams = self._sampled, self._streams
+        records, memory, acc = self._log.records, self._memory, self._acc
+        sampled, streams, deposit, plain = self._sampled, self._streams, self._memory.deposit, NO_PARAMS
+        stats = self.stats
         for event, following in pairwise((*events, -1)):
             seq = event & SEQ_MASK
             self.current = record = records[seq]
@@ -140,16 +141,25 @@ class DataExecutor:
                     continue
                 if streams.claimed:
                     self._advance(streams.using(record.output), event)
-                commit(record, array)
-            elif record.params is not NO_PARAMS and is_tiled(record):
+            elif record.params is not plain and is_tiled(record):
                 streams.open(record)
+                continue
             elif streams.claimed:
                 self._read_beside(record, event, following)
+                continue
             elif seq == following & SEQ_MASK or record.t_commit_ps == record.t_read_ps:
                 # Nothing happens between its read and its commit: the operands need not be kept.
-                commit(record, RULES[record.kind](record, memory, acc, False))
+                array = RULES[record.kind](record, memory, acc, False)
             else:
                 sampled[seq] = RULES[record.kind](record, memory, acc, True)
+                continue
+            output = record.output  # as ``_commit``, which would be called for half of all events
+            if output is None:
+                record.data = array
+            else:
+                deposit(output, array)
+            stats.ops += 1
+            stats.nbytes += array.nbytes
 
     def _end_of(self, record: OpRecord, event: int) -> None:
         """The commit of a composite, or of a record that committed with its read: of that nothing is left."""

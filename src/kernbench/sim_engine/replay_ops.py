@@ -9,10 +9,10 @@ import numpy as np
 
 from kernbench.common.dtypes import F32, DType
 from kernbench.common.errors import RunError
-from kernbench.common.operators import EPILOGUE, EpilogueStep, Operator, compute, gemm, narrow, operator
+from kernbench.common.operators import EPILOGUE, EpilogueStep, Operator, compute, gemm, narrow, operator, single
 from kernbench.messages.operands import Operand
 from kernbench.sim_engine.memory_store import as_bytes
-from kernbench.sim_engine.op_log import COPIES, Epilogue, OpRecord
+from kernbench.sim_engine.op_log import COPIES, NO_PARAMS, Epilogue, OpRecord
 from kernbench.sim_engine.replay_operands import OperandMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -60,7 +60,9 @@ def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
 
 
 def _copied(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    source, out = _operand(record.inputs[0]), _output(record)
+    source, out = record.inputs[0], record.output
+    if out is None or not isinstance(source, Operand):
+        source, out = _operand(source), _output(record)
     if source.dtype is not out.dtype:
         raise RunError(f"a copy does not convert: {source.dtype} to {out.dtype}")
     array = memory.load(source, private=private)
@@ -68,7 +70,18 @@ def _copied(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) 
 
 
 def _calculated(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
-    params, out = record.params, _output(record)
+    params, out = record.params, record.output or _output(record)
+    if params is NO_PARAMS and out.dtype is F32 and out.shape:  # mostly nothing is to be widened or rounded
+        arrays: list[Array] = []
+        for x in record.inputs:
+            if not isinstance(x, Operand) or x.dtype is not F32:
+                break
+            arrays.append(memory.load(x, private=False))
+        else:
+            fn = single(record.name, len(arrays))
+            if fn is not None:
+                made: Array = fn(*arrays)
+                return made
     if params.epilogue:
         return _combined(record, memory, acc, private)
     op = operator(record.name)
