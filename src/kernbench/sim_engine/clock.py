@@ -42,7 +42,8 @@ class Clock(Environment):
         self._last = 0  # of the events that ``advance`` may fire
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
-        # What is to happen at each instant, and the instants: both heaps, of which those of instants are mostly short.
+        # What is to happen at each instant, as it is asked for: put in order, the first last, when its time has come.
+        # The instants are a heap.
         self._instants: dict[int, list[Entry]] = {}
         self._times: list[int] = []
 
@@ -58,7 +59,9 @@ class Clock(Environment):
             self._instants[when] = [(rank, next(self._eid), function, argument)]
             heappush(self._times, when)
         else:
-            heappush(instant, (rank, next(self._eid), function, argument))
+            instant.append((rank, next(self._eid), function, argument))
+            if when == self.time:
+                instant.sort(reverse=True)
 
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
@@ -79,7 +82,9 @@ class Clock(Environment):
         if instant is None:
             instant = self._instants[when] = []
             heappush(self._times, when)
-        heappush(instant, (RANK_PROGRAM, place, function, argument))
+        instant.append((RANK_PROGRAM, place, function, argument))
+        if when == self.time:
+            instant.sort(reverse=True)
 
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
@@ -121,9 +126,11 @@ class Clock(Environment):
                 break
             instant = instants[when]
             self.time = when
+            if len(instant) > 1:
+                instant.sort(reverse=True)
             try:
                 while instant:
-                    _, self._place, function, argument = heappop(instant)
+                    _, self._place, function, argument = instant.pop()
                     self.n_events = fired = fired + 1
                     function(argument)
                     if fired >= self._last:
