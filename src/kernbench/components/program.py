@@ -90,10 +90,8 @@ class KernelProgram:
             self._return(None)
             return
         self._request = request
-        kind = type(request)
-        if kind in _WAITS:
-            _SERVED_BY[kind](self, request)
-        elif kind is not Receive or not self._await_message(request):
+        at_once = _AT_ONCE.get(type(request))
+        if at_once is None or not at_once(self, request):
             clock = self._clock
             clock.call_at(clock.time + self._issue_ps, EFFECT, self)
 
@@ -213,13 +211,15 @@ class KernelProgram:
             where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
             hook.emit(QueueWaited(*where, since, self._clock.time))
 
-    def _await_command(self, request: AwaitCommand) -> None:
+    def _await_command(self, request: AwaitCommand) -> bool:
         self._until(lambda: request.serial not in self.run.board, self.go_on)
+        return True
 
-    def _await_space(self, request: AwaitSpace) -> None:
+    def _await_space(self, request: AwaitSpace) -> bool:
         under_way = len(self.run.board)
         since = self._clock.time
         self._until(lambda: len(self.run.board) < under_way, partial(self._space, request, since))
+        return True
 
     def _space(self, request: AwaitSpace, since: int) -> None:
         hook, run = self.run.machine.hooks.scratch_waited, self.run
@@ -229,8 +229,9 @@ class KernelProgram:
             hook.emit(ScratchWaited(run.coord, launch.kernel.name, launch.request_id, *waited))
         self.go_on()
 
-    def _come_to_barrier(self, request: Meet) -> None:
+    def _come_to_barrier(self, request: Meet) -> bool:
         self._until(self._idle, partial(self._meet, self))
+        return True
 
     def _idle(self) -> bool:
         return not len(self.run.board)
@@ -281,13 +282,18 @@ class KernelProgram:
         else:
             self._over(report)
 
+    # What takes no time to issue: True if that is so for the request, and done.
+    AT_ONCE: ClassVar[dict[type, Callable[[KernelProgram, Any], bool]]] = {
+        Receive: _await_message,
+        AwaitCommand: _await_command,
+        AwaitSpace: _await_space,
+        Meet: _come_to_barrier,
+    }
+    # What is no command for an engine, or more than that.
     SERVED_BY: ClassVar[dict[type, Callable[[KernelProgram, Any], None]]] = {
         SendCommand: _send,
         Receive: _receive,
         RecvCommand: _post,
-        AwaitCommand: _await_command,
-        AwaitSpace: _await_space,
-        Meet: _come_to_barrier,
     }
 
     def waits_for(self) -> str:
@@ -318,9 +324,8 @@ def _cause(request: KernelRequest | None) -> str:
     return text
 
 
-_WAITS = frozenset((AwaitCommand, AwaitSpace, Meet))
-"""Requests that take no time to issue"""
 # As the tables of commands in ``execution``.
+_AT_ONCE = KernelProgram.AT_ONCE
 _SERVED_BY = KernelProgram.SERVED_BY
 EFFECT = KernelProgram.take_effect
 TAKE = KernelProgram.take_message

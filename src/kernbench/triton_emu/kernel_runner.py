@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -22,7 +22,7 @@ class KernelRunner:
     The kernel is the greenlet, with nothing around it: every switch copies what lies on the stack from there on.
     """
 
-    __slots__ = ("_args", "_begun", "_closing", "_function", "_greenlet", "_kwargs", "_resumer", "inside")
+    __slots__ = ("_args", "_closing", "_function", "_go_on", "_greenlet", "_hand_over", "_kwargs", "_resumer", "inside")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         self._function = function
@@ -30,7 +30,8 @@ class KernelRunner:
         self._kwargs = kwargs
         self._greenlet = greenlet(function)
         self._resumer = getcurrent()  # where its requests go, and its end
-        self._begun = False
+        self._hand_over: Callable[[KernelRequest], object] = self._resumer.switch
+        self._go_on: Callable[[object], Any] = self._begin
         self._closing = False
         self.inside = False
 
@@ -39,12 +40,11 @@ class KernelRunner:
 
         What the kernel raises comes out of here, with a traceback that ends in the kernel.
         """
-        kernel = self._greenlet
         if self._resumer is not getcurrent():
             self._come_back_here()
         self.inside = True
         try:
-            request: KernelRequest = kernel.switch(answer) if self._begun else self._begin()
+            request: KernelRequest = self._go_on(answer)
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
             if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
@@ -53,13 +53,13 @@ class KernelRunner:
         finally:
             self.inside = False
         # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
-        return request if kernel else None
+        return request if self._greenlet else None
 
-    def _begin(self) -> Any:
+    def _begin(self, _: object) -> Any:
         """Run the kernel until its first request; or it returns at once what is no request."""
         if self._closing:
             return None
-        self._begun = True
+        self._go_on = self._greenlet.switch
         first = self._greenlet.switch(*self._args, **self._kwargs)
         if isinstance(first, Generator | Coroutine):
             first.close()
@@ -72,7 +72,8 @@ class KernelRunner:
         kernel = self._greenlet
         if kernel.dead:
             return None
-        self._begun = self.inside = True
+        self._go_on = kernel.switch
+        self.inside = True
         self._come_back_here()
         try:
             request: KernelRequest = kernel.throw(error)
@@ -90,6 +91,7 @@ class KernelRunner:
             return
         self._closing = self.inside = True
         self._come_back_here()
+        self._hand_over = _leave
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
         self.inside = False
@@ -98,6 +100,7 @@ class KernelRunner:
         """Requests go to whoever resumes, who need not be the one who resumed before."""
         here = self._greenlet.parent = getcurrent()  # ValueError if that is the kernel itself
         self._resumer = here
+        self._hand_over = here.switch
 
     def request(self, request: KernelRequest) -> object:
         """From inside the kernel: hand ``request`` over, stop until resumed, return the answer.
@@ -106,9 +109,7 @@ class KernelRunner:
         """
         if not self.inside:
             self.check()
-        if self._closing:
-            raise GreenletExit
-        return self._resumer.switch(request)
+        return self._hand_over(request)
 
     def check(self) -> None:
         """KernelError unless the caller runs inside the kernel."""
@@ -117,3 +118,8 @@ class KernelRunner:
         if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
+
+
+def _leave(_: KernelRequest) -> NoReturn:
+    """What a kernel that is closed gets for a request."""
+    raise GreenletExit
