@@ -71,8 +71,11 @@ def test_a_run_can_be_taken_in_portions() -> None:
     clock, log = Clock(), []
     for when in (1, 2, 3):
         clock.call_at(when, log.append, when)
-    clock.advance(max_events=2)
-    assert (log, clock.time) == ([1, 2], 2)
+    clock.call_at(2, log.append, 2)
+    clock.advance(enough=2)
+    assert (log, clock.time) == ([1, 2, 2], 2)
+    clock.step()
+    assert (log, clock.time) == ([1, 2, 2, 3], 3)
 
 
 def test_a_reserved_place_is_kept_in_the_order_of_its_instant() -> None:

@@ -48,7 +48,7 @@ class RunEngine(GraphEngine):
         """Let time pass up to the limits."""
         self._check_limits()
         until = NEVER if self._limits.sim_ns is None else self._last_ps
-        self.machine.clock.advance(until, NEVER if self._deadline is None else EVENTS_PER_LOOK)
+        self.machine.clock.advance(until, None if self._deadline is None else EVENTS_PER_LOOK)
 
     def _check_limits(self) -> None:
         at = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"

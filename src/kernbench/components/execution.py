@@ -66,6 +66,9 @@ class KernelExecution:
         "_region",
         "_region_bytes",
         "_request_id",
+        "_when_begun",
+        "_when_done",
+        "_when_ended",
         "board",
         "clock",
         "coord",
@@ -101,6 +104,8 @@ class KernelExecution:
         )
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way)
+        # Made once: a method is bound anew wherever it is handed on.
+        self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self._done
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
@@ -242,7 +247,8 @@ class KernelExecution:
         if math is None:
             math = self._math = self.parts.math
             self._math_id = math.node.id
-        math.submit(self.machine.next_op(), command, self._math_begun, self._math_ended)
+        next_op = self.machine.next_op
+        math.submit(next_op(), command, self._when_begun, self._when_ended)
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> None:
         command: MathCommand = operation.work
@@ -259,7 +265,8 @@ class KernelExecution:
         self._done(operation.work)
 
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
-        op, now = self.machine.next_op(), self.clock.time
+        next_op, now = self.machine.next_op, self.clock.time
+        op = next_op()
         lane, (sequence, pa) = claim
         place, sender = lane.place(sequence, pa, command.src), lane.sender
         record = self._recorder.message(
@@ -269,7 +276,7 @@ class KernelExecution:
             queued = Queued(command, pa, lane.pair.peer.pe, sequence)
             self._tell_started(op, sender, queued, 0, 1, now)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
-        lane.send(op, place, sequence, record, command, self._done)
+        lane.send(op, place, sequence, record, command, self._when_done)
 
     def _start_print(self, command: PrintCommand, _: None) -> None:
         hook = self._hooks.printed

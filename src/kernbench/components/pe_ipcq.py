@@ -217,15 +217,16 @@ class PeIpcq(QueuePart):
         posted = lane.posted
         while posted and posted[0].sequence < pair.peer_head_cache:
             receive = posted.popleft()
+            got = receive.got
             if receive.due_ps < now or clock.has_come(receive.due_ps, receive.place):
-                receive.got(self._slot(lane, receive.sequence, receive.nbytes, told=receive.posted))
+                got(self._slot(lane, receive.sequence, receive.nbytes, told=receive.posted))
             else:
-                receive.got(None)
+                got(None)
         if self._any is not None and pair.ready:
-            nbytes, _, got = self._any
+            nbytes, _, take = self._any
             self._any = None
             self._turn = [each for each in self._lanes.values() if each.pair.my_rx_base_pa is not None].index(lane) + 1
-            got(self._slot(lane, pair.take(), nbytes))
+            take(self._slot(lane, pair.take(), nbytes))
 
     def _lane_at(self, message: QueueData) -> Lane:
         pa = message.access.pa

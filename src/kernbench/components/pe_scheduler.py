@@ -165,6 +165,7 @@ class _StageReporter:
         work = token.work
         if isinstance(work, TileWork):  # a single MATH command has a record of its own
             event = StageEnded(work.op, self._component, self._stage, work.tile.index, start, end)
-            self._log(event)
+            log = self._log
+            log(event)
             if self._hook.listeners:
                 self._hook.emit(event)

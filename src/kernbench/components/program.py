@@ -81,7 +81,8 @@ class KernelProgram:
             return
         run = self.run
         try:
-            request = run.resume(answer) if run.failure is None else run.throw()
+            resume = run.resume
+            request = resume(answer) if run.failure is None else run.throw()
         except Exception as failure:
             failure.add_note(f"on {pe_name(run.coord)}, kernel {run.launch.kernel.name!r}")
             self._return(failure)

@@ -278,7 +278,8 @@ class Lane:
         poll_ps, clock = self._ipcq.poll_ps, self._ipcq.clock
         self._blocked = None
         if not poll_ps:
-            blocked.free()
+            free = blocked.free
+            free()
             return
         waited = -(-(clock.time - blocked.since_ps) // poll_ps) * poll_ps
         clock.call_at(blocked.since_ps + waited, lambda _: blocked.free())
@@ -300,8 +301,9 @@ def _nowhere(_: QueueData, transfer: Transfer) -> None:
 def _delivered(transfer: Transfer) -> None:
     posting = transfer.arg
     assert isinstance(posting, Posting)
-    posting.lane.deliver(posting, transfer)
-    posting.done(posting.command)
+    deliver, done = posting.lane.deliver, posting.done
+    deliver(posting, transfer)
+    done(posting.command)
 
 
 WAKE = Lane.wake

@@ -86,8 +86,8 @@ class Responder:
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered."""
-        server, access = self.writes, message.access
-        whole = self.write_ps(access)
+        server, access, write_ps = self.writes, message.access, self.write_ps
+        whole = write_ps(access)
         busy = server.work_since(transfer.head_ps, whole)
         if busy < whole and self.machine.hooks.served.listeners:
             self.served(message.op, True, server.free_at - (whole - busy), server.free_at)
@@ -105,7 +105,8 @@ class Responder:
             self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
         if isinstance(message, QueueData):
             message.committed(self.clock.time)
-            self.arrived(message)
+            arrived = self.arrived
+            arrived(message)
             return
         self.machine.recorder.committed(message.op, self.clock.time)
         ack = WriteAck(op=message.op, part=message.part)

@@ -123,8 +123,9 @@ class StageUnit(Stage):
         clock = self._clock
         self._current = token
         self._start = start = clock.time
-        if token.begun is not None:
-            token.begun(token, start)
+        begun = token.begun
+        if begun is not None:
+            begun(token, start)
             token.begun = None
         token.to_spend = left = token.to_spend - 1
         clock.call_at(start + token.times[left], FINISH, self)
@@ -134,13 +135,15 @@ class StageUnit(Stage):
         token = self._current
         assert token is not None
         self._current = None
-        if self.ended is not None:
-            self.ended(token, self._start, self._clock.time)
+        ended = self.ended
+        if ended is not None:
+            ended(token, self._start, self._clock.time)
         if token.to_pass > 1 or self.blocked or self.waiting:
             self.pass_on(token)
             return
         token.to_pass = 0
-        token.retired(token)
+        retired = token.retired
+        retired(token)
         self.free += 1
         if self.blocked or self.waiting:
             self.settle()

@@ -39,7 +39,7 @@ class Clock(Environment):
         super().__init__(initial_time=0)
         self.time = 0
         self.n_events = 0
-        self._last = 0  # of the events that ``advance`` may fire
+        self._halted = False
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
         # What is to happen at each instant, as it is asked for: put in order, the first last, when its time has come.
@@ -110,19 +110,29 @@ class Clock(Environment):
         """Fire the next event. SimPy's EmptySchedule when there is none."""
         if not self._times:
             raise EmptySchedule
-        self.advance(max_events=1)
+        self._fire(NEVER, None, once=True)
 
-    def advance(self, until: int = NEVER, max_events: int = NEVER) -> None:
-        """Fire events up to and including ``until`` ps, at most ``max_events``, or until one of them calls ``halt``.
+    def advance(self, until: int = NEVER, enough: int | None = None) -> None:
+        """Fire events up to and including ``until`` ps, or until one of them calls ``halt``.
 
-        The time is then ``until`` if one was given and nothing else ended it.
+        It also ends with an instant after which ``enough`` have been fired. If nothing else ended it, the time is then
+        ``until``, if one was given.
         """
+        self._fire(until, enough, once=False)
+        if self._halted:
+            return
+        self._place = NEVER
+        last_ps = until if until < NEVER else self._lapse_ps
+        self.time = max(self.time, last_ps)
+
+    def _fire(self, until: int, enough: int | None, *, once: bool) -> None:
+        """Fire an event, if ``once``, or as ``advance``."""
         times, instants = self._times, self._instants
-        fired = self.n_events
-        self._last = fired + max_events
+        self._halted, bounded, fired = once, until < NEVER, self.n_events
+        last = None if enough is None else fired + enough
         while times:
             when = times[0]
-            if when > until:
+            if bounded and when > until:
                 break
             instant = instants[when]
             self.time = when
@@ -133,18 +143,18 @@ class Clock(Environment):
                     _, self._place, function, argument = instant.pop()
                     self.n_events = fired = fired + 1
                     function(argument)
-                    if fired >= self._last:
+                    if self._halted:
                         return
             finally:
                 if not instant and instants.get(when) is instant:  # none is left, and nobody has gone on meanwhile
                     del instants[heappop(times)]
-        self._place = NEVER
-        last_ps = until if until < NEVER else self._lapse_ps
-        self.time = max(self.time, last_ps)
+            if last is not None and fired >= last:
+                self._halted = True
+                return
 
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""
-        self._last = 0
+        self._halted = True
 
 
 def raise_failure(value: object) -> NoReturn:

@@ -45,6 +45,7 @@ class Machine:
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
         self.next_op = count(1).__next__  # a number for a new operation
+        self._delivered = self._deliver  # bound once
 
     def component(self, node_id: str) -> Component:
         """The component at ``node_id``. UnknownNameError when the machine has no such part."""
@@ -113,7 +114,7 @@ class Machine:
         self, port: Port, src: str, dst: str, nbytes: int, message: object, via_port: str | None = None
     ) -> Transfer:
         """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
-        transfer = self.network.make(port, self.route(src, dst, via_port), nbytes, self._deliver, message)
+        transfer = self.network.make(port, self.route(src, dst, via_port), nbytes, self._delivered, message)
         if self.hooks.sent.listeners:
             self.hooks.sent.emit(Sent(transfer, message))
         return transfer

@@ -69,19 +69,26 @@ class QueuePair:
     @property
     def peer_tail_cache(self) -> int:
         """How many messages the peer is known to have released."""
-        clock, due = self._clock, self.credits
-        while due and clock is not None and clock.has_come(due[0][0], due[0][1]):
-            self._credited = due.popleft()[2]
-        return self._credited
+        return self._released()
 
     @peer_tail_cache.setter
     def peer_tail_cache(self, tail: int) -> None:
         self._credited = tail
 
+    def _released(self) -> int:
+        clock, due = self._clock, self.credits
+        while due and clock is not None:
+            when, place, tail = due[0]
+            if not clock.has_come(when, place):
+                break
+            due.popleft()
+            self._credited = tail
+        return self._credited
+
     def has_slot(self) -> bool:
         """Whether a sender need not wait for a credit."""
         needed = self.my_head - self.n_slots
-        return self._credited > needed or self.peer_tail_cache > needed
+        return self._credited > needed or self._released() > needed
 
     @property
     def ready(self) -> bool:

@@ -25,6 +25,7 @@ ELEMENTWISE = MappingProxyType(
     {op.name: op for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "ternary")}
 )
 """The operators that work element by element on operands of one type."""
+COMPARISONS = frozenset(op.name for op in ELEMENTWISE.values() if op.kind == "compare")
 
 # Not unions: those are made anew at each check, and every command has several.
 _SEQUENCES = (tuple, list)

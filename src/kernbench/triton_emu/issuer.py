@@ -186,7 +186,8 @@ class Issuer(Language):
         command = MathCommand(serial, call.line, after, name, (left, right), result.array, PLAIN)
         made.producer = serial
         under_way[serial] = (command, (made, other, one))
-        self._request(command)
+        request = self._request
+        request(command)
         return result
 
     def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:

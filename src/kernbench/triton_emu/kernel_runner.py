@@ -42,9 +42,10 @@ class KernelRunner:
         """
         if self._resumer is not getcurrent():
             self._come_back_here()
+        go_on = self._go_on
         self.inside = True
         try:
-            request: KernelRequest = self._go_on(answer)
+            request: KernelRequest = go_on(answer)
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__)
             if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
@@ -109,7 +110,8 @@ class KernelRunner:
         """
         if not self.inside:
             self.check()
-        return self._hand_over(request)
+        hand_over = self._hand_over
+        return hand_over(request)
 
     def check(self) -> None:
         """KernelError unless the caller runs inside the kernel."""

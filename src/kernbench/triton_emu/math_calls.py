@@ -8,7 +8,7 @@ from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import Attributes
 from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
-    ELEMENTWISE,
+    COMPARISONS,
     Ints,
     Shape,
     as_shape,
@@ -41,7 +41,7 @@ class ElementwiseCalls(Issuer):
         if isinstance(a, Handle) and isinstance(b, Handle) and a.owner is self and b.owner is self:
             x, y = a.array, b.array
             if x.space == y.space == "tcm" and x.shape == y.shape and x.dtype is y.dtype:
-                return self._combine(call, name, a, b, I8 if ELEMENTWISE[name].kind == "compare" else x.dtype)
+                return self._combine(call, name, a, b, I8 if name in COMPARISONS else x.dtype)
         return self._elementwise(call, name, (a, b))
 
     def _elementwise(self, call: Call, name: str, operands: Sequence[Handle | Number]) -> Handle:

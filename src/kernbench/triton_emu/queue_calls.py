@@ -61,7 +61,8 @@ class QueueCalls(MemoryCalls):
         after = (buffer.producer,) if buffer.producer in self._under_way else ()
         command = SendCommand(serial, line, after, direction, source.array)
         self._under_way[serial] = (command, (buffer,))
-        self._request(command)
+        request = self._request
+        request(command)
 
     def _source(
         self,
@@ -98,7 +99,8 @@ class QueueCalls(MemoryCalls):
         asked = call.asked
         if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
             asked = call.asked = _asked(call.line, dir, shape, dtype)
-        slot: Any = self._request(asked.receive)
+        request = self._request
+        slot: Any = request(asked.receive)
         handle = self._in_slot(slot, asked.receive.nbytes, asked.extent, asked.item)
         if dst_addr is None and dst_space is None:
             return handle

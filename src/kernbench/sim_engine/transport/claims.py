@@ -11,30 +11,26 @@ from kernbench.sim_engine.transport.transfer import Transfer
 
 
 class Claim:
-    """An express transfer's use of one link (``hop`` of its route), or of its port (``hop`` -1).
+    """An express transfer's use of one link (``hop`` of its route), or of its port (``hop`` -1), by its ``profile``.
 
     ``free_before`` and ``ready_before`` are the link's state without it; ``over_at`` is when its use ends; ``peak`` the
     most bytes it finds in the FIFO, its own included; ``earlier`` are the claims whose bytes may still be there when it
     comes, if they have to be known one by one.
     """
 
-    __slots__ = ("earlier", "free_before", "hop", "over_at", "peak", "ready_before", "transfer")
+    __slots__ = ("earlier", "free_before", "hop", "over_at", "peak", "profile", "ready_before", "transfer")
 
-    def __init__(self, transfer: Transfer, hop: int, free_before: int, ready_before: int, over_at: int) -> None:
+    def __init__(
+        self, transfer: Transfer, profile: Profile, hop: int, free_before: int, ready_before: int, over_at: int
+    ) -> None:
         self.transfer = transfer
+        self.profile = profile
         self.hop = hop
         self.free_before = free_before
         self.ready_before = ready_before
         self.over_at = over_at
         self.peak = 0
         self.earlier: tuple[Claim, ...] = ()
-
-    @property
-    def profile(self) -> Profile:
-        """The course of the transfer."""
-        passage = self.transfer.passage
-        assert passage is not None
-        return passage.profile
 
     @property
     def ends_here(self) -> bool:

@@ -91,8 +91,9 @@ class Express:
         transfer.express = False
         transfer.delivered_ps = now
         transfer.port.undelivered -= 1
-        if transfer.done is not None:
-            transfer.done(transfer)
+        done = transfer.done
+        if done is not None:
+            done(transfer)
 
     def catch_up(self) -> None:
         """Bring the figures of all links up to date."""
@@ -136,7 +137,7 @@ class Express:
             return most <= link.peak
         if most > link.capacity and (link.standing.streams or profile.n_full):
             transfer.passage, transfer.start_ps = passage, start
-            claim = Claim(transfer, hop, 0, 0, start + profile.gone[hop])
+            claim = Claim(transfer, profile, hop, 0, 0, start + profile.gone[hop])
             claim.find_peak(reversed(link.claims))
             most = claim.peak
         return most <= link.capacity
@@ -166,7 +167,7 @@ class Express:
                 continue
             if link.claims:
                 link.settle(now)
-            claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at)
+            claim = Claim(transfer, profile, hop, link.free_at, link.ready_at, over_at)
             if hop < final:
                 self._stand(link, claim, start + offset, profile)
                 link.ready_at = over_at
@@ -176,7 +177,7 @@ class Express:
         port_end = start + profile.leaves_port_ps
         if port_end > now:
             port.settle(now)
-            port.claims.append(Claim(transfer, -1, 0, port.ready_at, port_end))
+            port.claims.append(Claim(transfer, profile, -1, 0, port.ready_at, port_end))
             port.ready_at = port_end
             port.clear_at = max(port.clear_at, port_end)
 

@@ -127,8 +127,9 @@ class Transfer:
         """Its last byte is there."""
         self.delivered_ps = now
         self.port.undelivered -= 1
-        if self.done is not None:
-            self.done(self)
+        done = self.done
+        if done is not None:
+            done(self)
 
     @property
     def delivered_ns(self) -> float:
