@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from fake_pe import TCM_BASE, FakePe, Memory, site_of
 
+from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
 from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand
+from kernbench.messages.operands import in_tcm
 from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.scratch import Buffer, Lifetimes, Message
-from kernbench.triton_emu.slots import Slot
+from kernbench.triton_emu.lifetimes import Lifetimes
+from kernbench.triton_emu.places import Slot
 
 KIB = 1024
 
@@ -146,6 +149,7 @@ class Bytes:
     def __init__(self, address: int, freed: list[int]) -> None:
         self.address = address
         self.freed = freed
+        self.turn = 0
 
     def free(self) -> None:
         self.freed.append(self.address)
@@ -165,10 +169,15 @@ class Ring:
 COMMAND = PrintCommand(serial=0, line=1, after=(), parts=())
 
 
+def handle(place: Any) -> Handle:
+    owner: Any = None
+    return Handle(owner, in_tcm((0, 0, 0), 0, (4,), F32), place)
+
+
 def test_bytes_go_back_when_neither_a_handle_nor_a_command_has_them() -> None:
     freed: list[int] = []
     lifetimes = Lifetimes()
-    a, b = Buffer(Bytes(1, freed)), Buffer(Bytes(2, freed))
+    a, b = handle(Bytes(1, freed)), handle(Bytes(2, freed))
     lifetimes.under_way[0] = (COMMAND, (a,))
     lifetimes.under_way[1] = (COMMAND, (b, a))
     del a
@@ -187,7 +196,7 @@ def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:
     slots = [ring.slot(address) for address in (1, 2, 2)]
     for slot in slots:
         lifetimes.received(slot)
-    idle, used, again = map(Message, slots)
+    idle, used, again = map(handle, slots)
     lifetimes.under_way[0] = (COMMAND, (used, used))
     lifetimes.under_way[1] = (COMMAND, (used,))
     lifetimes.under_way[2] = (COMMAND, (again,))
@@ -198,7 +207,7 @@ def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:
     assert ring.freed == [1]
     del lifetimes.under_way[1]
     assert ring.freed == [1, 2]
-    next_kernels = Message(slots[0])
+    next_kernels = handle(slots[0])
     del idle, used, again
     assert ring.freed == [1, 2]
     del lifetimes.under_way[2]
@@ -210,14 +219,11 @@ def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:
 
 def test_slots_of_posted_receives_are_forgotten_once_they_are_back() -> None:
     ring, lifetimes = Ring(), Lifetimes()
-    kept = ring.slot(0)
-    lifetimes.received(kept)
-    message = Message(kept)
+    held = handle(ring.slot(0))
+    lifetimes.received(held.place)
     for address in range(1, 5000):
         slot = ring.slot(address)
         lifetimes.received(slot)
-        del_me = Message(slot)
-        del del_me
-    assert kept in lifetimes.slots
+        assert handle(slot).place is slot
+    assert held.place in lifetimes.slots
     assert len(lifetimes.slots) < 2000
-    del message

@@ -19,7 +19,7 @@ from kernbench.messages.commands import (
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.queue_state import QueuePair, QueueWait
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.slots import Slot
+from kernbench.triton_emu.places import Slot
 
 
 class _Later(Exception):  # noqa: N818 - a signal of this module, not an error

@@ -10,7 +10,7 @@ from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.common.ids import pe_part
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.queue_state import QueuePair
-from kernbench.triton_emu.slots import Slot
+from kernbench.triton_emu.places import Slot
 
 
 @dataclass(slots=True, eq=False)

@@ -19,7 +19,7 @@ from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.queue_state import Carried, QueuePair, QueuePart, QueueWait
 from kernbench.topology.graph import Node
-from kernbench.triton_emu.slots import Slot
+from kernbench.triton_emu.places import Slot
 
 
 @register("builtin.pe_ipcq", kind="pe_ipcq")

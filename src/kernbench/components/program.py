@@ -24,7 +24,7 @@ from kernbench.messages.commands import (
 from kernbench.messages.control import PeOrder, PeReport
 from kernbench.sim_engine.hooks import QueueWaited, ScratchWaited
 from kernbench.sim_engine.queue_state import WaitKind
-from kernbench.triton_emu.slots import Slot
+from kernbench.triton_emu.places import Slot
 
 
 class KernelProgram:

@@ -20,7 +20,7 @@ from kernbench.sim_engine.hooks import Sent, SlotReleased
 from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.queue_state import Carried, QueuePair
 from kernbench.sim_engine.transport import Port, Route, Transfer
-from kernbench.triton_emu.slots import Slot
+from kernbench.triton_emu.places import Slot
 
 if TYPE_CHECKING:
     from kernbench.components.pe_ipcq import PeIpcq

@@ -6,7 +6,7 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.messages.operands import Operand
-from kernbench.triton_emu.scratch import Buffer
+from kernbench.triton_emu.places import Place
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_error
 
@@ -41,14 +41,23 @@ class Handle:
 
     # NumPy scalars and arrays leave an operation with a handle to the handle.
     __array_ufunc__ = None
-    __slots__ = ("array", "buffer", "owner", "physical")
+    __slots__ = ("array", "owner", "physical", "place", "producer", "turn")
 
-    def __init__(self, owner: Language, array: Operand, buffer: Buffer, physical: bool = True) -> None:
+    def __init__(self, owner: Language, array: Operand, place: Place, physical: bool = True) -> None:
         self.owner = owner
         # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
         self.array = array
-        self.buffer = buffer
+        self.place = place
+        # While this is the turn of the place, the place is the handle's.
+        self.turn = place.turn = place.turn + 1
+        self.producer = -1  # the last command that writes it; -1: none does
         self.physical = physical
+
+    def __del__(self) -> None:
+        place = self.place
+        if place.turn == self.turn:
+            place.turn += 1
+            place.free()
 
     @property
     def space(self) -> str:

@@ -17,8 +17,9 @@ from kernbench.triton_emu.calls import Call, Room, calls_of
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
+from kernbench.triton_emu.lifetimes import Lifetimes
+from kernbench.triton_emu.places import Block, Scratch
 from kernbench.triton_emu.refs import Ref, load_first
-from kernbench.triton_emu.scratch import Block, Buffer, Lifetimes, Scratch
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import call_line, call_place, kernel_error
 
@@ -115,14 +116,16 @@ class Issuer(Language):
         call = self._call()
         copy = self._fresh("message", x.shape, x.dtype, call)
         serial, after = self._ordered((x,))
-        there, source, here, buffer = x.array, x.buffer, copy.array, copy.buffer
+        there, here = x.array, copy.array
         # The two change places: the slot goes back with the handle that nobody has.
-        x.array, x.buffer, copy.array, copy.buffer = here, buffer, there, source
-        buffer.producer = serial
+        x.array, copy.array = here, there
+        x.place, copy.place = copy.place, x.place
+        x.turn, copy.turn = copy.turn, x.turn
+        x.producer = serial
         load = LoadCommand(
             serial=serial, line=call.line, after=after, dst=here, va=there.address, physical=x.physical
         )
-        self._under_way[serial] = (load, (buffer, source))
+        self._under_way[serial] = (load, (x, copy))
         self._request(load)
 
     def _fresh(self, what: str, shape: Shape, dtype: DType, call: Call) -> Handle:
@@ -137,7 +140,7 @@ class Issuer(Language):
         array = block.array
         if array is None or array.dtype is not dtype or array.shape != shape:
             array = block.array = Operand("tcm", self._coord, block.address, room.nbytes, shape, dtype)
-        return Handle(self, array, Buffer(block))
+        return Handle(self, array, block)
 
     def _alloc_later(self, room: Room, line: int) -> Block:
         """Wait until enough has come back; AllocationError when nothing is about to."""
@@ -165,15 +168,14 @@ class Issuer(Language):
         if not reads:
             return serial, ()
         under_way = self._under_way
-        producers = [producer for x in reads if (producer := x.buffer.producer) in under_way]
+        producers = [producer for x in reads if (producer := x.producer) in under_way]
         return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
 
     def _combine(self, call: Call, name: str, a: Handle, b: Handle, dtype: DType) -> Handle:
         """Issue the MATH operator ``name`` on two handles in TCM of one shape."""
         left, right = a.array, b.array
         result = self._fresh(name, left.shape, dtype, call)
-        one, other, made = a.buffer, b.buffer, result.buffer
-        serial, first, second = self._next_serial, one.producer, other.producer
+        serial, first, second = self._next_serial, a.producer, b.producer
         self._next_serial = serial + 1
         after: tuple[int, ...]
         under_way = self._under_way
@@ -184,18 +186,18 @@ class Issuer(Language):
         else:
             after = (first, second) if first < second else (second, first)
         command = MathCommand(serial, call.line, after, name, (left, right), result.array, PLAIN)
-        made.producer = serial
-        under_way[serial] = (command, (made, other, one))
+        result.producer = serial
+        under_way[serial] = (command, (result, b, a))
         request = self._request
         request(command)
         return result
 
     def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
-        buffers = [x.buffer for x in reads]
+        handles = [*reads]
         if result is not None:
-            result.buffer.producer = command.serial
-            buffers.append(result.buffer)
-        self._under_way[command.serial] = (command, tuple(reversed(buffers)))
+            result.producer = command.serial
+            handles.append(result)
+        self._under_way[command.serial] = (command, tuple(reversed(handles)))
         self._request(command)
 
     def _compute(

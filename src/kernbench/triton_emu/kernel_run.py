@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from kernbench.messages.commands import KernelRequest
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.triton_emu.kernel_runner import KernelRunner
-from kernbench.triton_emu.scratch import Scratch
+from kernbench.triton_emu.places import Scratch
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.tl_context import TLContext
 

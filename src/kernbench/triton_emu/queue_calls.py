@@ -20,9 +20,8 @@ from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.memory_calls import MemoryCalls
+from kernbench.triton_emu.places import Elsewhere, Slot
 from kernbench.triton_emu.refs import Ref
-from kernbench.triton_emu.scratch import Buffer, Message
-from kernbench.triton_emu.slots import Slot
 from kernbench.triton_emu.source import kernel_error
 
 _SPACES = ("tcm", "hbm", "sram")
@@ -56,11 +55,11 @@ class QueueCalls(MemoryCalls):
             source = src
         else:
             source = self._source(src, src_addr, space, nbytes, shape, dtype)
-        serial, buffer = self._next_serial, source.buffer
+        serial, producer, under_way = self._next_serial, source.producer, self._under_way
         self._next_serial = serial + 1
-        after = (buffer.producer,) if buffer.producer in self._under_way else ()
+        after = (producer,) if producer in under_way else ()
         command = SendCommand(serial, line, after, direction, source.array)
-        self._under_way[serial] = (command, (buffer,))
+        under_way[serial] = (command, (source,))
         request = self._request
         request(command)
 
@@ -116,17 +115,16 @@ class QueueCalls(MemoryCalls):
         slot: Any = self._request(command)
         handle = self._in_slot(slot, nbytes, extent, item)
         if slot.pending:
-            handle.buffer.producer = serial
-            self._under_way[serial] = (command, (handle.buffer,))
+            handle.producer = serial
+            self._under_way[serial] = (command, (handle,))
         return handle
 
     def wait(self, handle: Handle) -> Handle:
         """Wait until the command that makes ``handle`` is done; returns it."""
         line = self._call().line
         self._check_owner(handle)
-        producer = handle.buffer.producer
-        if producer in self._under_way:
-            self._request(AwaitCommand(producer, line))
+        if handle.producer in self._under_way:
+            self._request(AwaitCommand(handle.producer, line))
         return handle
 
     def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
@@ -135,7 +133,7 @@ class QueueCalls(MemoryCalls):
             array = slot.array = Operand(slot.space, slot.owner, slot.address, nbytes, shape, item)
         if slot.kernel is not self._lifetimes:
             self._lifetimes.received(slot)
-        return Handle(self, array, Message(slot))
+        return Handle(self, array, slot)
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
         """What lies at an address that the kernel names."""
@@ -145,7 +143,7 @@ class QueueCalls(MemoryCalls):
             raise kernel_error(
                 f"{here.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
             )
-        return Handle(self, here, Buffer(_NOBODYS), physical=space != "hbm")
+        return Handle(self, here, Elsewhere(), physical=space != "hbm")
 
     def _copied(self, message: Handle, space: str, address: int | None, call: Call) -> Handle:
         """A copy of ``message``, whose slot is given back once it is made."""
@@ -183,18 +181,6 @@ class QueueCalls(MemoryCalls):
             )
             self._issue(store, (source,), result)
         return result
-
-
-class _Nobodys:
-    """Bytes that no allocator gave: they go back to nobody."""
-
-    __slots__ = ()
-
-    def free(self) -> None:
-        """Nothing to do."""
-
-
-_NOBODYS = _Nobodys()
 
 
 def _direction(name: object) -> str:

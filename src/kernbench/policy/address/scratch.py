@@ -14,16 +14,17 @@ SCRATCH_ALIGNMENT_BYTES = 64
 class Block:
     """``nbytes`` of scratch at ``address``, held for ``label``; None: free for the next handle of that size.
 
-    ``array``: how whoever had it last saw its bytes, for whoever has it next.
+    For whoever has it: ``array``, how its bytes were seen last, and ``turn``, a count of those who have had it.
     """
 
-    __slots__ = ("_spare", "address", "array", "label", "nbytes")
+    __slots__ = ("_spare", "address", "array", "label", "nbytes", "turn")
 
     def __init__(self, address: int, nbytes: int, spare: list[Block]) -> None:
         self.address = address
         self.nbytes = nbytes
         self.label: str | None = None
         self.array: Any = None
+        self.turn = 0
         self._spare = spare
 
     def free(self) -> None:

@@ -1,0 +1,87 @@
+"""Where the bytes of a handle lie, and to whom they go back: scratch, or the slot of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from kernbench.messages.operands import Operand
+
+
+class Place(Protocol):
+    """Bytes that one handle has at a time; ``turn`` counts how often they were taken and given back."""
+
+    turn: int
+
+    def free(self) -> None:
+        """They go back."""
+
+
+class Block(Place, Protocol):
+    """Bytes of scratch from ``address`` on; ``array`` is how they were last seen."""
+
+    address: int
+    array: Any
+
+
+class Scratch(Protocol):
+    """The part of a PE's TCM that kernels may fill; addresses are encoded physical ones."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that nothing holds."""
+
+    def alloc(self, nbytes: int, label: str, /) -> Block:
+        """``nbytes`` for ``label``; AllocationError when no free stretch is long enough."""
+
+    def live(self) -> Sequence[tuple[str, int]]:
+        """Label and bytes of everything that is allocated."""
+
+
+class Ring(Protocol):
+    """The slots of a queue."""
+
+    def free(self, addr: int, /) -> None:
+        """Take back the slot at ``addr``."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """What a kernel gets for a receive: the message of queue ``direction``, at physical ``address`` of ``owner``.
+
+    ``ring`` takes the slot back when the kernel has done with it; ``pending``: the message is yet to come. ``array`` is
+    how a message in it was last seen: messages of a queue are mostly alike. ``turn`` as for every place; ``kernel``:
+    whose it was last.
+    """
+
+    direction: str
+    space: Literal["tcm", "hbm", "sram"]
+    owner: tuple[int, ...]
+    address: int
+    ring: Ring
+    pending: bool = False
+    array: Operand | None = None
+    turn: int = 0
+    kernel: object = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a kernel has it."""
+        return self.turn % 2 == 1
+
+    def free(self) -> None:
+        """The ring gets it back."""
+        self.ring.free(self.address)
+
+
+class Elsewhere:
+    """Bytes that no allocator gave and that go back to nobody."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def free(self) -> None:
+        """Nothing to do."""
