@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 # A run makes objects by the million that live to its end, and next to no cycles: looking through them again and again
 # is a third of the time of a large one.
-PATIENT = (100_000, 50, 1000)
+PATIENT = (1_000_000, 50, 1000)
 
 
 @contextmanager
