@@ -159,11 +159,11 @@ class Ring:
     def __init__(self) -> None:
         self.freed: list[int] = []
 
-    def free(self, addr: int, /) -> None:
-        self.freed.append(addr)
+    def free(self, slot: Slot, /) -> None:
+        self.freed.append(slot.address)
 
     def slot(self, address: int) -> Slot:
-        return Slot("W", "tcm", (0, 0, 0), address, self)
+        return Slot("W", "tcm", (0, 0, 0), address, self, sequence=0)
 
 
 COMMAND = PrintCommand(serial=0, line=1, after=(), parts=())

@@ -40,7 +40,7 @@ class MockPe:
         self._request: KernelRequest | None = None
         self._failure: KernelError | None = None
         self._under_way: dict[int, PeCommand] = {}
-        self._claims: dict[int, tuple[QueuePair, tuple[int, int]]] = {}
+        self._claims: dict[int, tuple[QueuePair, int]] = {}
         self._posted: dict[int, tuple[QueuePair, int]] = {}
         self._awaited: tuple[QueuePair, int] | None = None
         self._completions = 0
@@ -174,8 +174,8 @@ class MockPe:
 
     def _carry_out(self, command: PeCommand) -> None:
         if isinstance(command, SendCommand):
-            pair, claim = self._claims.pop(command.serial)
-            self.queues.deliver(pair, claim, self._tcm.window(command.src.address, command.src.nbytes))
+            pair, sequence = self._claims.pop(command.serial)
+            self.queues.deliver(pair, sequence, self._tcm.window(command.src.address, command.src.nbytes))
         elif isinstance(command, RecvCommand):
             self._received(command)
         else:

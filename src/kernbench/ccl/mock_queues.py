@@ -20,11 +20,9 @@ class _Ring:
     pair: QueuePair
     credit: Callable[[QueuePair], None]
 
-    def free(self, addr: int, /) -> None:
-        """Give the slot at ``addr`` back, and its sender a credit."""
-        before = self.pair.my_tail
-        self.pair.release(addr)
-        if self.pair.my_tail > before:
+    def free(self, slot: Slot, /) -> None:
+        """Give ``slot`` back, and its sender a credit."""
+        if self.pair.release(slot.sequence):
             self.credit(self.pair)
 
 
@@ -75,7 +73,7 @@ class MockQueues:
 
     def slot(self, pair: QueuePair, sequence: int, pending: bool = False) -> Slot:
         """What the kernel gets for the message number ``sequence``."""
-        return Slot(pair.direction, "tcm", (), pair.slot_pa(sequence), _Ring(pair, self._credit), pending)
+        return Slot(pair.direction, "tcm", (), pair.slot_pa(sequence), _Ring(pair, self._credit), sequence, pending)
 
     def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
         """KernelError when the message, which is there, has another size."""
@@ -86,9 +84,9 @@ class MockQueues:
                 f"the kernel receives {nbytes}: both ends name the same shape and dtype"
             )
 
-    def deliver(self, pair: QueuePair, claim: tuple[int, int], message: Array) -> None:
-        """Write a message to the slot of the peer that ``claim`` names."""
-        sequence, pa = claim
+    def deliver(self, pair: QueuePair, sequence: int, message: Array) -> None:
+        """Write message number ``sequence`` to its slot of the peer."""
+        pa = pair.peer_slot_pa(sequence)
         self._queues_of(pair.peer.pe).take_in(pair.peer.direction, pa, sequence, message)
 
     def take_in(self, direction: str, pa: int, sequence: int, message: Array) -> None:

@@ -42,8 +42,8 @@ from kernbench.triton_emu.source import kernel_source
 
 Places: TypeAlias = tuple[tuple[Segment, ...], tuple[Target, ...]]
 """The physical ranges of a descriptor, and the accesses that they make"""
-Claim: TypeAlias = tuple[Lane, tuple[int, int]]
-"""A queue, and the peer's slot that a message goes to: its number and its address"""
+Claim: TypeAlias = tuple[Lane, int]
+"""The queue that a message goes by, and its number there"""
 What: TypeAlias = Moved | Streamed | Queued | PeCommand
 
 
@@ -146,14 +146,14 @@ class KernelExecution:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
-    def issue_send(self, command: SendCommand, lane: Lane, slot: tuple[int, int]) -> None:
-        """Enter a message that goes to ``slot`` of the peer."""
+    def issue_send(self, command: SendCommand, lane: Lane, sequence: int) -> None:
+        """Enter a message that goes by ``lane``, as number ``sequence``."""
         if self._hooks.issued.listeners:
             self._tell_issued(command)
-        if self.board.issue(command):
-            self._start_send(command, (lane, slot))
+        if not command.after or self.board.issue(command):
+            self._start_send(command, (lane, sequence))
         else:
-            self._plans[command.serial] = (lane, slot)
+            self._plans[command.serial] = (lane, sequence)
 
     def _tell_issued(self, command: PeCommand) -> None:
         self._hooks.issued.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
@@ -172,7 +172,7 @@ class KernelExecution:
                 self.board.withdraw(command.serial)
                 self.fail_next(fault)  # it is the kernel's, at the line of its call
                 return
-        if self.board.issue(command):
+        if not command.after or self.board.issue(command):
             _STARTED_BY[kind](self, command, work)
         else:
             self._plans[command.serial] = work
@@ -267,13 +267,13 @@ class KernelExecution:
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
         next_op, now = self.machine.next_op, self.clock.time
         op = next_op()
-        lane, (sequence, pa) = claim
-        place, sender = lane.place(sequence, pa, command.src), lane.sender
+        lane, sequence = claim
+        place, sender = lane.place(sequence, command.src), lane.sender
         record = self._recorder.message(
             sender, lane.record_name, command, place.slot, now, self._name, self._request_id
         )
         if self._hooks.op_started.listeners:
-            queued = Queued(command, pa, lane.pair.peer.pe, sequence)
+            queued = Queued(command, place.access.pa, lane.pair.peer.pe, sequence)
             self._tell_started(op, sender, queued, 0, 1, now)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
         lane.send(op, place, sequence, record, command, self._when_done)

@@ -44,9 +44,13 @@ class PeIpcq(QueuePart):
         self._turn = 0
         self._take_in = self.take_in
         self._installation = 0
-        self.credits_back_ps = 0  # when the last credit that was given will have come
         self.delay_ps = self.overhead_ps
         self._dma: PeDma | None = None
+
+    @property
+    def credits_back_ps(self) -> int:
+        """When the last credit that was given will have come."""
+        return max((lane.credits_back_ps for lane in self._lanes.values()), default=0)
 
     @property
     def dma(self) -> PeDma:

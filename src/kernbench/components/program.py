@@ -42,6 +42,7 @@ class KernelProgram:
         "_late",
         "_meet",
         "_over",
+        "_queue_waited",
         "_request",
         "_returned",
         "_start_ps",
@@ -68,6 +69,7 @@ class KernelProgram:
         self._returned = False
         self._ipcq: PeIpcq | None = None
         self._awaited = Awaited(self._message)
+        self._queue_waited = run.machine.hooks.queue_waited
         self._late = run.clock.time > order.start_ps
         self._start_ps = max(run.clock.time, order.start_ps)
 
@@ -162,8 +164,10 @@ class KernelProgram:
         receive = self._awaited
         if found is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
-        else:
+        elif isinstance(found, Exception) or self._queue_waited.listeners:
             self._received(self._request, receive.due_ps, found)
+        else:
+            self.go_on(found)
 
     def take_message(self) -> None:
         """A receive takes effect whose message has come meanwhile."""
@@ -180,7 +184,7 @@ class KernelProgram:
 
     def _received(self, request: Any, since: int, found: Slot | Exception | None) -> None:
         """The kernel gets the message that it has waited for."""
-        if self.run.machine.hooks.queue_waited.listeners:
+        if self._queue_waited.listeners:
             direction = found.direction if isinstance(found, Slot) else request.direction or "any"
             self._waited("recv", direction, -1, request.line, since)
         if isinstance(found, Exception):

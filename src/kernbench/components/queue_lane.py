@@ -162,16 +162,18 @@ class Lane:
             self.connect()
             pa = pair.slot_pa(sequence)
             owner = self._ipcq.machine.addresses.place_of(pa).owner
-            found = Slot(pair.direction, self._ipcq.buffer_kind, owner, pa, self, pending)
+            found = Slot(pair.direction, self._ipcq.buffer_kind, owner, pa, self, sequence, pending)
             if not pending:
                 self._slots[sequence % pair.n_slots] = found
+        found.sequence = sequence
         return found
 
-    def place(self, sequence: int, pa: int, array: Operand) -> SlotPlace:
-        """The peer's slot for message ``sequence``, at ``pa``, as ``array`` fills it."""
+    def place(self, sequence: int, array: Operand) -> SlotPlace:
+        """The peer's slot for message ``sequence`` as ``array`` fills it."""
         at = sequence % self.pair.n_slots
         found = self._places[at]
-        if found is None or found.slot.shape != array.shape or found.slot.dtype is not array.dtype:
+        if found is None or found.slot.dtype is not array.dtype or found.slot.shape != array.shape:
+            pa = self.pair.peer_slot_pa(sequence)
             where = self._ipcq.machine.addresses.place_of(pa)
             slot = Operand(where.space, where.owner, pa, array.nbytes, array.shape, array.dtype)
             found = self._places[at] = SlotPlace(Access(pa, array.nbytes), slot)
@@ -220,24 +222,21 @@ class Lane:
         else:
             network.post(port, route, nbytes, _delivered, posting)
 
-    def free(self, addr: int, /) -> None:
-        """The kernel has done with the slot at ``addr``: when the tail moves on, a credit goes back on the fast path.
+    def free(self, slot: Slot, /) -> None:
+        """The kernel has done with ``slot``: when the tail moves on, a credit goes back on the fast path.
 
         Nothing happens when the queue has been removed.
         """
         if not self.installed:
             return
-        ipcq, pair = self._ipcq, self.pair
+        ipcq, pair, sequence = self._ipcq, self.pair, slot.sequence
         clock = ipcq.clock
-        before = pair.my_tail
-        sequence = pair.release(addr)
         credited: int | None = None
-        if pair.my_tail > before:
+        if pair.release(sequence):
             mate = self._mate
             if mate is None or not mate.installed:
                 mate = self._find_mate()
             credited = clock.time + self.credit_ps
-            ipcq.credits_back_ps = credited if credited > ipcq.credits_back_ps else ipcq.credits_back_ps
             mate.credit(credited, pair.my_tail)
         hook = ipcq.machine.hooks.slot_released
         if hook.listeners:
@@ -252,6 +251,12 @@ class Lane:
         assert self.pair.my_rx_base_pa is not None
         mate = self._mate = peer.lane_into(self.pair.my_rx_base_pa)
         return mate
+
+    @property
+    def credits_back_ps(self) -> int:
+        """When the last credit that was given here will have come."""
+        under_way = () if self._mate is None else self._mate.pair.credits
+        return under_way[-1][0] if under_way else 0
 
     def credit(self, when: int, tail: int) -> None:
         """At ``when`` it will be known here that the peer has released all messages before ``tail``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -87,40 +87,35 @@ class OpRecord:
 
 
 class OpLog:
-    """Records in the order of their sequence numbers, which is the order in which commands read their operands."""
+    """``records`` in the order of their sequence numbers, which is the order in which commands read their operands."""
 
-    __slots__ = ("_records",)
+    __slots__ = ("records",)
 
     def __init__(self) -> None:
-        self._records: list[OpRecord] = []
+        self.records: list[OpRecord] = []
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def __iter__(self) -> Iterator[OpRecord]:
-        return iter(self._records)
+        return iter(self.records)
 
     def __getitem__(self, seq: int) -> OpRecord:
-        return self._records[seq]
-
-    @property
-    def records(self) -> Sequence[OpRecord]:
-        """All of them, by sequence number: not a copy, so it grows."""
-        return self._records
+        return self.records[seq]
 
     @property
     def open_records(self) -> tuple[OpRecord, ...]:
         """Records that have begun and not finished, in order."""
-        return tuple(record for record in self._records if record.t_end_ps < 0)
+        return tuple(record for record in self.records if record.t_end_ps < 0)
 
     def since(self, seq: int) -> list[OpRecord]:
         """The records from sequence number ``seq`` on."""
-        return self._records[seq:]
+        return self.records[seq:]
 
     def add(self, record: OpRecord) -> OpRecord:
         """Take ``record``, whose command reads its operands now, and give it its number."""
-        record.seq = len(self._records)
-        self._records.append(record)
+        record.seq = len(self.records)
+        self.records.append(record)
         return record
 
     def begin(

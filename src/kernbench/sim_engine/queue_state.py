@@ -110,12 +110,17 @@ class QueuePair:
         assert self.my_rx_base_pa is not None
         return self.my_rx_base_pa + sequence % self.n_slots * self.slot_size
 
-    def claim(self) -> tuple[int, int]:
-        """Take the next slot of the peer: (sequence number, physical address). One must be free, or about to be."""
-        base, sequence = self.peer.rx_base_pa, self.my_head
-        assert base is not None
+    def claim(self) -> int:
+        """Take the next slot of the peer, for the message of this number. One must be free, or about to be."""
+        sequence = self.my_head
         self.my_head = sequence + 1
-        return sequence, base + sequence % self.n_slots * self.slot_size
+        return sequence
+
+    def peer_slot_pa(self, sequence: int) -> int:
+        """Where the message number ``sequence`` lies in the ring of the peer."""
+        base = self.peer.rx_base_pa
+        assert base is not None
+        return base + sequence % self.n_slots * self.slot_size
 
     def take(self) -> int:
         """The sequence number of the kernel's next receive, whether or not its message is there."""
@@ -141,24 +146,24 @@ class QueuePair:
         """Bytes of a message that is in its slot."""
         return self.sizes[sequence]
 
-    def release(self, pa: int) -> int:
-        """The kernel has done with the message in the slot at ``pa``, whose sequence number this gives.
+    def release(self, sequence: int) -> bool:
+        """The kernel has done with a message; False while an earlier one is held: else the tail has moved on.
 
-        The tail has moved on if no earlier message is held. The message of an abandoned receive may not have come yet.
+        The message of an abandoned receive may not have come yet.
         """
-        assert self.my_rx_base_pa is not None
-        tail, sizes = self.my_tail, self.sizes
-        sequence = tail + ((pa - self.my_rx_base_pa) // self.slot_size - tail) % self.n_slots
-        if sequence > tail:
-            self.released.add(sequence)
-            return sequence
+        tail, sizes, released = self.my_tail, self.sizes, self.released
+        if sequence != tail:
+            released.add(sequence)
+            return False
         sizes.pop(sequence, None)
-        self.my_tail = tail + 1
-        while self.my_tail in self.released:
-            self.released.remove(self.my_tail)
-            sizes.pop(self.my_tail, None)
-            self.my_tail += 1
-        return sequence
+        tail += 1
+        if released:
+            while tail in released:
+                released.remove(tail)
+                sizes.pop(tail, None)
+                tail += 1
+        self.my_tail = tail
+        return True
 
     def reset(self) -> None:
         """Forget everything that was ever sent or received."""

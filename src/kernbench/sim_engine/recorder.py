@@ -47,10 +47,11 @@ class Recorder:
             inputs, output = command.inputs, command.dst
             if command.attributes is not PLAIN:
                 params = params_of(command.attributes)
-        at, name, line = start_ps, command.operator, command.line
-        return self.log.add(
-            OpRecord(-1, component, "math", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line)
-        )
+        at, name, line, log = start_ps, command.operator, command.line, self.log.records
+        n = len(log)
+        record = OpRecord(n, component, "math", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line)
+        log.append(record)
+        return record
 
     def message(
         self, component: str, name: str, command: SendCommand, slot: Operand, start_ps: int, kernel: str, launch_id: int
@@ -59,10 +60,12 @@ class Recorder:
         inputs, output, params = _NO_DATA
         if self._keep_data:
             inputs, output = (command.src,), slot
-        at, line = start_ps, command.line
-        return self.log.add(
-            OpRecord(-1, component, "ipcq_copy", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line)
+        at, line, log = start_ps, command.line, self.log.records
+        record = OpRecord(
+            len(log), component, "ipcq_copy", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line
         )
+        log.append(record)
+        return record
 
     def started(self, event: OpStarted) -> None:
         """An operation occupies its component; it reads its operands now, or has accesses to make first."""

@@ -42,17 +42,17 @@ class Scratch(Protocol):
 class Ring(Protocol):
     """The slots of a queue."""
 
-    def free(self, addr: int, /) -> None:
-        """Take back the slot at ``addr``."""
+    def free(self, slot: Slot, /) -> None:
+        """Take back ``slot``."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """What a kernel gets for a receive: the message of queue ``direction``, at physical ``address`` of ``owner``.
+    """What a kernel gets for a receive: message ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
 
-    ``ring`` takes the slot back when the kernel has done with it; ``pending``: the message is yet to come. ``array`` is
-    how a message in it was last seen: messages of a queue are mostly alike. ``turn`` as for every place; ``kernel``:
-    whose it was last.
+    The address is a physical one. ``ring`` takes the slot back when the kernel has done with it; ``pending``: the
+    message is yet to come. ``array`` is how a message in it was last seen: messages of a queue are mostly alike.
+    ``turn`` as for every place; ``kernel``: whose it was last.
     """
 
     direction: str
@@ -60,6 +60,7 @@ class Slot:
     owner: tuple[int, ...]
     address: int
     ring: Ring
+    sequence: int
     pending: bool = False
     array: Operand | None = None
     turn: int = 0
@@ -72,7 +73,7 @@ class Slot:
 
     def free(self) -> None:
         """The ring gets it back."""
-        self.ring.free(self.address)
+        self.ring.free(self)
 
 
 class Elsewhere:
