@@ -171,13 +171,16 @@ class Lane:
     def place(self, sequence: int, array: Operand) -> SlotPlace:
         """The peer's slot for message ``sequence`` as ``array`` fills it."""
         at = sequence % self.pair.n_slots
-        found = self._places[at]
-        if found is None or found.slot.dtype is not array.dtype or found.slot.shape != array.shape:
-            pa = self.pair.peer_slot_pa(sequence)
-            where = self._ipcq.machine.addresses.place_of(pa)
-            slot = Operand(where.space, where.owner, pa, array.nbytes, array.shape, array.dtype)
-            found = self._places[at] = SlotPlace(Access(pa, array.nbytes), slot)
-        return found
+        found, shape = self._places[at], array.shape
+        if found is not None:
+            slot = found.slot
+            if slot.dtype is array.dtype and (slot.shape is shape or slot.shape == shape):
+                return found
+        pa = self.pair.peer_slot_pa(sequence)
+        where = self._ipcq.machine.addresses.place_of(pa)
+        slot = Operand(where.space, where.owner, pa, array.nbytes, shape, array.dtype)
+        made = self._places[at] = SlotPlace(Access(pa, array.nbytes), slot)
+        return made
 
     def send(
         self,

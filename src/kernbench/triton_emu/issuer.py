@@ -131,14 +131,14 @@ class Issuer(Language):
     def _fresh(self, what: str, shape: Shape, dtype: DType, call: Call) -> Handle:
         """A handle for the result ``what`` of a call; waits for memory that commands under way will give back."""
         room = call.rooms.get(what)
-        if room is None or room.shape != shape or room.dtype is not dtype:
+        if room is None or room.dtype is not dtype or (room.shape is not shape and room.shape != shape):
             room = call.room(what, shape, dtype)
         try:
             block = self._scratch.alloc(room.nbytes, room.label)
         except AllocationError:
             block = self._alloc_later(room, call.line)
         array = block.array
-        if array is None or array.dtype is not dtype or array.shape != shape:
+        if array is None or array.dtype is not dtype or (array.shape is not shape and array.shape != shape):
             array = block.array = Operand("tcm", self._coord, block.address, room.nbytes, shape, dtype)
         return Handle(self, array, block)
 

@@ -129,7 +129,7 @@ class QueueCalls(MemoryCalls):
 
     def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
         array = slot.array
-        if array is None or array.dtype is not item or array.shape != shape:
+        if array is None or array.dtype is not item or (array.shape is not shape and array.shape != shape):
             array = slot.array = Operand(slot.space, slot.owner, slot.address, nbytes, shape, item)
         if slot.kernel is not self._lifetimes:
             self._lifetimes.received(slot)

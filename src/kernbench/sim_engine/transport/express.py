@@ -108,7 +108,7 @@ class Express:
         for link in links:
             if link.users:
                 return False
-        self._spread()
+        self._spread_near(links)
         final = links[-1]
         for hop, link in enumerate(links):
             at = start + profile.offsets[hop]
@@ -149,6 +149,21 @@ class Express:
             for transfer, passage in self._free.items():
                 self._claim(transfer, passage, now)
             self._free.clear()
+
+    def _spread_near(self, links: tuple[Link, ...]) -> None:
+        """Let those claim their links that use one of ``links``, and those before them that use one of theirs.
+
+        So claims of a link are in the order of admission, whoever else follows.
+        """
+        near = set(links)
+        found: list[Transfer] = []
+        for transfer, passage in reversed(self._free.items()):
+            if not near.isdisjoint(passage.links):
+                near.update(passage.links)
+                found.append(transfer)
+        now = self.clock.time
+        for transfer in reversed(found):
+            self._claim(transfer, self._free.pop(transfer), now)
 
     def _claim(self, transfer: Transfer, passage: Passage, now: int) -> None:
         """Enter ``transfer`` on its port and its links, after all that were admitted before.
