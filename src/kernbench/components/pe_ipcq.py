@@ -39,7 +39,7 @@ class PeIpcq(QueuePart):
         self._starts: list[int] = []
         self._lane_of_slot: dict[int, Lane] = {}  # as far as messages have come
         self._by_peer_ring: dict[int, Lane] = {}
-        self._carried: dict[str, Carried] = {}
+        self._carried: dict[str, Carried] = {}  # by queues as they were before they were removed or emptied
         self._any: tuple[int, int, Got] | None = None
         self._turn = 0
         self._take_in = self.take_in
@@ -64,14 +64,15 @@ class PeIpcq(QueuePart):
         """The pairs by direction, in the order of installation."""
         return {direction: lane.pair for direction, lane in self._lanes.items()}
 
-    def carried_by(self, direction: str) -> Carried:
-        """What queue ``direction`` has sent, to be counted on."""
-        return self._carried.setdefault(direction, Carried())
-
     @property
     def carried(self) -> Mapping[str, Carried]:
         """What was sent, by direction; it outlives the queues."""
-        return self._carried
+        sent = dict(self._carried)
+        for direction, lane in self._lanes.items():
+            pair, before = lane.pair, sent.get(direction, Carried())
+            if pair.my_head:
+                sent[direction] = Carried(before.messages + pair.my_head, before.nbytes + pair.sent_bytes)
+        return sent
 
     @property
     def waiting(self) -> QueueWait | None:
@@ -132,6 +133,7 @@ class PeIpcq(QueuePart):
         busy = [f"{p.direction} ({p.counters})" for p in pairs if not p.settled]
         if busy:
             raise IpcqError(f"{self.node.id}: messages are under way or were never received: {', '.join(busy)}")
+        self._carried = dict(self.carried)
         for lane in self._lanes.values():
             lane.installed = False
         self._lanes = {}
@@ -139,6 +141,7 @@ class PeIpcq(QueuePart):
 
     def reset(self) -> None:
         """Empty all queues; nothing may be under way."""
+        self._carried = dict(self.carried)
         for lane in self._lanes.values():
             lane.pair.reset()
             lane.posted.clear()
@@ -149,7 +152,7 @@ class PeIpcq(QueuePart):
         gone = AbandonedError("the kernel was stopped")
         for lane in self._lanes.values():
             while lane.posted:
-                receive = lane.posted.popleft()
+                receive = lane.posted.pop(0)
                 if receive.effective(self.clock):
                     receive.got(gone)
             lane.forget_waits()
@@ -220,7 +223,7 @@ class PeIpcq(QueuePart):
             self.tell("arrive", pair, access.row_bytes, sequence)
         posted = lane.posted
         while posted and posted[0].sequence < pair.peer_head_cache:
-            receive = posted.popleft()
+            receive = posted.pop(0)
             got = receive.got
             if receive.due_ps < now or clock.has_come(receive.due_ps, receive.place):
                 got(self._slot(lane, receive.sequence, receive.nbytes, told=receive.posted))

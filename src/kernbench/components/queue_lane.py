@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,7 +17,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.hooks import Sent, SlotReleased
 from kernbench.sim_engine.op_log import OpRecord
-from kernbench.sim_engine.queue_state import Carried, QueuePair
+from kernbench.sim_engine.queue_state import QueuePair
 from kernbench.sim_engine.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import Slot
 
@@ -92,7 +91,6 @@ class Lane:
 
     __slots__ = (
         "_blocked",
-        "_carried",
         "_ipcq",
         "_mate",
         "_memory",
@@ -117,7 +115,7 @@ class Lane:
 
     def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
         self.pair = pair
-        self.posted: deque[Awaited] = deque()
+        self.posted: list[Awaited] = []  # in order; mostly one
         self.installed = True
         self._put = self.put
         self.coord = ipcq.coord
@@ -131,7 +129,6 @@ class Lane:
         self._ipcq = ipcq
         self._queue = ipcq.dma.queue
         self._mate: Lane | None = None
-        self._carried: Carried | None = None
         self._places: list[SlotPlace | None] = [None] * pair.n_slots
         self._slots: list[Slot | None] = [None] * pair.n_slots
         self._memory = ""
@@ -199,11 +196,7 @@ class Lane:
         ipcq, nbytes = self._ipcq, access.row_bytes
         if ipcq.machine.hooks.queue.listeners:
             ipcq.tell("send", self.pair, nbytes, sequence)
-        carried = self._carried
-        if carried is None:
-            carried = self._carried = ipcq.carried_by(self.pair.direction)
-        carried.messages += 1
-        carried.nbytes += nbytes
+        self.pair.sent_bytes += nbytes
         self._queue.post(ipcq.delay_ps, self._put, posting)
 
     def put(self, posting: Posting) -> None:

@@ -26,6 +26,20 @@ class Responder:
     ``arrived`` takes messages of queues once they are committed; by default a header tells their receiver.
     """
 
+    __slots__ = (
+        "_free_ports",
+        "_n_ports",
+        "access_ps",
+        "arrived",
+        "clock",
+        "component",
+        "machine",
+        "read_ps",
+        "reads",
+        "write_ps",
+        "writes",
+    )
+
     def __init__(
         self,
         component: Component,

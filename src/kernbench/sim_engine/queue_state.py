@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -26,10 +25,11 @@ class QueuePair:
     """One queue pair of a PE. Counters only grow; message k lies in slot k mod ``n_slots``.
 
     ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
-    messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order.
+    messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order;
+    ``sent_bytes``: what the messages sent hold.
     ``sizes`` are the bytes of the messages that have come and are not released, by number.
     ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail). Nobody is told
-    when one has come: whoever looks finds it there.
+    when one has come: whoever looks finds it there. There are as many as slots at most, so a list serves them best.
     """
 
     direction: str
@@ -42,9 +42,10 @@ class QueuePair:
     my_tail: int = 0
     peer_head_cache: int = 0
     taken: int = 0
+    sent_bytes: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
-    credits: deque[tuple[int, int, int]] = field(default_factory=deque)
+    credits: list[tuple[int, int, int]] = field(default_factory=list)
     _clock: Clock | None = None
     _credited: int = 0
 
@@ -81,7 +82,7 @@ class QueuePair:
             when, place, tail = due[0]
             if not clock.has_come(when, place):
                 break
-            due.popleft()
+            del due[0]
             self._credited = tail
         return self._credited
 
@@ -167,7 +168,7 @@ class QueuePair:
 
     def reset(self) -> None:
         """Forget everything that was ever sent or received."""
-        self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
+        self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = self.sent_bytes = 0
         self.sizes.clear()
         self.released.clear()
         self.credits.clear()
@@ -191,7 +192,7 @@ class QueueWait:
     line: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Carried:
     """What a queue of a PE has sent since the machine was made."""
 
