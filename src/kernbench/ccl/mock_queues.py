@@ -77,7 +77,7 @@ class MockQueues:
 
     def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
         """KernelError when the message, which is there, has another size."""
-        came = pair.size_of(sequence)
+        came = pair.sizes[sequence]
         if came != nbytes:
             raise KernelError(
                 f"{self._name}: message {sequence} of queue {pair.direction} has {came} bytes, "

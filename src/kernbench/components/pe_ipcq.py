@@ -258,7 +258,7 @@ class PeIpcq(QueuePart):
     def _slot(self, lane: Lane, sequence: int, nbytes: int, *, told: bool = False) -> Slot | Exception:
         """The slot of a message that is there; an error when it has another size. ``told``: listeners know."""
         pair = lane.pair
-        came = pair.size_of(sequence)
+        came = pair.sizes[sequence]
         if came != nbytes:
             return KernelError(
                 f"{self.node.id}: message {sequence} of queue {pair.direction} has {came} bytes, "
@@ -286,7 +286,8 @@ class PeIpcq(QueuePart):
         pair = lane.pair
         if pair.peer_head_cache > pair.taken or pair.my_rx_base_pa is None or receive.nbytes > pair.slot_size:
             return False
-        receive.sequence = pair.take()
+        receive.sequence = taken = pair.taken
+        pair.taken = taken + 1
         receive.due_ps, receive.place = due_ps, self.clock.reserve(due_ps)
         lane.posted.append(receive)
         return True

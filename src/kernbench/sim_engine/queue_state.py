@@ -80,7 +80,7 @@ class QueuePair:
         clock, due = self._clock, self.credits
         while due and clock is not None:
             when, place, tail = due[0]
-            if not clock.has_come(when, place):
+            if when >= clock.time and not clock.has_come(when, place):
                 break
             del due[0]
             self._credited = tail
@@ -142,10 +142,6 @@ class QueuePair:
         while head in sizes:
             head += 1
         self.peer_head_cache = head
-
-    def size_of(self, sequence: int) -> int:
-        """Bytes of a message that is in its slot."""
-        return self.sizes[sequence]
 
     def release(self, sequence: int) -> bool:
         """The kernel has done with a message; False while an earlier one is held: else the tail has moved on.

@@ -171,27 +171,6 @@ class Issuer(Language):
         producers = [producer for x in reads if (producer := x.producer) in under_way]
         return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
 
-    def _combine(self, call: Call, name: str, a: Handle, b: Handle, dtype: DType) -> Handle:
-        """Issue the MATH operator ``name`` on two handles in TCM of one shape."""
-        left, right = a.array, b.array
-        result = self._fresh(name, left.shape, dtype, call)
-        serial, first, second = self._next_serial, a.producer, b.producer
-        self._next_serial = serial + 1
-        after: tuple[int, ...]
-        under_way = self._under_way
-        if first == second or second not in under_way:
-            after = (first,) if first in under_way else ()
-        elif first not in under_way:
-            after = (second,)
-        else:
-            after = (first, second) if first < second else (second, first)
-        command = MathCommand(serial, call.line, after, name, (left, right), result.array, PLAIN)
-        result.producer = serial
-        under_way[serial] = (command, (result, b, a))
-        request = self._request
-        request(command)
-        return result
-
     def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
         handles = [*reads]
         if result is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernbench.common.dtypes import I8, DType
-from kernbench.common.operators import Attributes
+from kernbench.common.operators import PLAIN, Attributes
+from kernbench.messages.commands import MathCommand
 from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     COMPARISONS,
@@ -38,11 +39,27 @@ class ElementwiseCalls(Issuer):
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
         """The same for ``a`` and ``b``, for the operators between handles, which kernels are full of."""
         call = self._call(3)
-        if isinstance(a, Handle) and isinstance(b, Handle) and a.owner is self and b.owner is self:
-            x, y = a.array, b.array
-            if x.space == y.space == "tcm" and x.shape == y.shape and x.dtype is y.dtype:
-                return self._combine(call, name, a, b, I8 if name in COMPARISONS else x.dtype)
-        return self._elementwise(call, name, (a, b))
+        if not isinstance(a, Handle) or not isinstance(b, Handle) or a.owner is not self or b.owner is not self:
+            return self._elementwise(call, name, (a, b))
+        x, y = a.array, b.array
+        if x.dtype is not y.dtype or not x.space == y.space == "tcm" or (x.shape is not y.shape and x.shape != y.shape):
+            return self._elementwise(call, name, (a, b))
+        result = self._fresh(name, x.shape, I8 if name in COMPARISONS else x.dtype, call)
+        serial, first, second, under_way = self._next_serial, a.producer, b.producer, self._under_way
+        self._next_serial = serial + 1
+        after: tuple[int, ...] = ()
+        if first in under_way:
+            after = (first,)
+            if second in under_way and second != first:
+                after = (first, second) if first < second else (second, first)
+        elif second in under_way:
+            after = (second,)
+        command = MathCommand(serial, call.line, after, name, (x, y), result.array, PLAIN)
+        result.producer = serial
+        under_way[serial] = (command, (result, b, a))
+        request = self._request
+        request(command)
+        return result
 
     def _elementwise(self, call: Call, name: str, operands: Sequence[Handle | Number]) -> Handle:
         op = elementwise_operator(name, operands)
