@@ -573,3 +573,39 @@ def test_a_slot_that_was_given_back_before_its_message_came_makes_no_second_mess
         pair.arrive(slot, slot * 64, 16)
         assert pair.peer_head_cache == slot + 1
     assert not pair.ready
+
+
+def test_a_shape_that_a_kernel_changes_is_looked_at_again(engine: GraphEngine) -> None:
+    def kernel(ptr: int, tl: Any) -> None:
+        mine, shape = tl.load(ptr, (16,), "f32"), [16]
+        tl.send("E", mine)
+        tl.send("E", tl.load(ptr, (8,), "f32"))
+        for n in (16, 8):
+            shape[0] = n
+            got = tl.recv("W", shape, "f32")
+            assert got.shape == (n,)
+            tl.store(ptr, got * 2.0)
+
+    install(engine, ring_of(A, B))
+    data = numbers(engine, A, B)
+    launch(engine, kernel, data, pes=(A, B))
+    assert held(engine, data, A).tolist() == [4.0] * 16
+    assert_settled(engine, (A, B))
+
+
+def test_a_queue_that_names_another_sender_is_an_error_when_its_message_is_received(engine: GraphEngine) -> None:
+    """Not only when the slot goes back, of which nobody would hear."""
+    base = engine.allocators[B].reserve_ipcq_tcm(4096).encode()
+    here = setup("E", None, QueuePeer(pe=B, direction="W", rx_base_pa=base))
+    there = setup("W", base, QueuePeer(pe=C, direction="E", rx_base_pa=None))
+    for owner, queue in ((A, here), (B, there)):
+        engine.wait(engine.submit(IpcqInitMsg(pe=owner, queues=(queue,))))
+
+    def kernel(ptr: int, tl: Any) -> None:
+        if tl.program_id(0) == 0:
+            tl.send("E", tl.load(ptr, (16,), "f32"))
+        else:
+            tl.store(ptr, tl.recv("W", (16,), "f32"))
+
+    with pytest.raises(IpcqError, match=r"pe2.pe_ipcq: a credit for the ring at .* which no queue uses"):
+        launch(engine, kernel, numbers(engine, A, B), pes=(A, B))

@@ -333,3 +333,10 @@ def test_an_engine_takes_a_graph_as_well() -> None:
     engine = GraphEngine(machine().topology_obj)
     assert engine.spec is machine().spec
     assert dma(engine, hbm(0, 0, 0), 4096).ok
+
+
+def test_parts_of_a_machine_share_one_object_of_a_class_and_machines_none(engine: GraphEngine) -> None:
+    other = GraphEngine(machine())
+    assert engine.machine.shared(dict) is engine.machine.shared(dict)
+    assert engine.machine.shared(dict) is not engine.machine.shared(list)
+    assert engine.machine.shared(dict) is not other.machine.shared(dict)

@@ -36,6 +36,7 @@ from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.sim_engine.address_map import Segment
 from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Queued, Streamed
 from kernbench.sim_engine.machine import Machine
+from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_source
@@ -100,7 +101,12 @@ class KernelExecution:
         self._allocator.alloc_tcm(self._region_bytes)
         scratch = ScratchAllocator(self._region.encode(), self._region_bytes)
         self._kernel = KernelRun(
-            launch.kernel.function, launch.args, dict(launch.kwargs), self._site(order.grid), scratch
+            launch.kernel.function,
+            launch.args,
+            dict(launch.kwargs),
+            self._site(order.grid),
+            scratch,
+            machine.shared(KnownCalls),
         )
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way)

@@ -157,6 +157,8 @@ class Lane:
         found = None if pending else self._slots[sequence % pair.n_slots]
         if found is None:
             self.connect()
+            if not pending:
+                self._find_mate()  # an error there is to come out here, not when the slot goes back
             pa = pair.slot_pa(sequence)
             owner = self._ipcq.machine.addresses.place_of(pa).owner
             found = Slot(pair.direction, self._ipcq.buffer_kind, owner, pa, self, sequence, pending)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.di.registry import REGISTRY
@@ -20,6 +20,7 @@ from kernbench.sim_engine.transport import Network, Port, Route, Transfer
 from kernbench.topology.graph import Graph
 
 C = TypeVar("C", bound=Component)
+T = TypeVar("T")
 
 
 class Machine:
@@ -44,6 +45,7 @@ class Machine:
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
+        self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
         self._delivered = self._deliver  # bound once
 
@@ -63,6 +65,13 @@ class Machine:
         found = self.component(node_id)
         if not isinstance(found, cls):
             raise UnsupportedError(f"{node_id}: {type(found).__name__} does not do what {cls.__name__} does")
+        return found
+
+    def shared(self, cls: type[T]) -> T:
+        """The one object of ``cls`` that parts of this machine share; ``cls()`` makes it when it is first asked for."""
+        found: T | None = self._shared.get(cls)
+        if found is None:
+            found = self._shared[cls] = cls()
         return found
 
     @property

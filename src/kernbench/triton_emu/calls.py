@@ -10,8 +10,6 @@ from kernbench.common.dtypes import DType
 from kernbench.messages.commands import Receive
 from kernbench.triton_emu.checks import Shape
 
-_KEPT_FUNCTIONS = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -55,15 +53,18 @@ class Call:
         return made
 
 
-def calls_of(code: CodeType) -> dict[int, Call]:
-    """The calls in ``code`` that have been made so far, by where in it they are."""
-    found = _KNOWN.get(id(code))
-    if found is None:
-        if len(_KNOWN) == _KEPT_FUNCTIONS:
-            _KNOWN.clear()
-        found = _KNOWN[id(code)] = (code, {})
-    return found[1]
+class KnownCalls:
+    """The calls of all kernels of a machine, by where in their code they are."""
 
+    __slots__ = ("_of",)
 
-# By identity, which the code is kept for: what it is equal to takes longer to find out than the line of a call.
-_KNOWN: dict[int, tuple[CodeType, dict[int, Call]]] = {}
+    def __init__(self) -> None:
+        # By identity, which the code is kept for: what it is equal to takes longer to find out than the line of a call.
+        self._of: dict[int, tuple[CodeType, dict[int, Call]]] = {}
+
+    def of(self, code: CodeType) -> dict[int, Call]:
+        """The calls in ``code`` that have been made so far."""
+        found = self._of.get(id(code))
+        if found is None:
+            found = self._of[id(code)] = (code, {})
+        return found[1]

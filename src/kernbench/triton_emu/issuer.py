@@ -13,7 +13,7 @@ from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand
 from kernbench.messages.operands import Operand
-from kernbench.triton_emu.calls import Call, Room, calls_of
+from kernbench.triton_emu.calls import Call, KnownCalls, Room
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
@@ -33,6 +33,7 @@ class Issuer(Language):
         "_coord",
         "_elsewhere",
         "_file",
+        "_known",
         "_lifetimes",
         "_next_serial",
         "_request",
@@ -42,7 +43,7 @@ class Issuer(Language):
         "_under_way",
     )
 
-    def __init__(self, site: KernelSite, scratch: Scratch, runner: KernelRunner) -> None:
+    def __init__(self, site: KernelSite, scratch: Scratch, runner: KernelRunner, known: KnownCalls) -> None:
         self._site = site
         self._scratch = scratch
         self._runner = runner
@@ -53,6 +54,7 @@ class Issuer(Language):
         self._next_serial = 0
         self._file = site.file
         # The function that last made a call, and its calls by where in its code they are.
+        self._known = known
         self._code: CodeType | None = None
         self._calls: dict[int, Call] = {}
         self._elsewhere: dict[int, Call] = {}
@@ -83,7 +85,7 @@ class Issuer(Language):
         if code is not self._code:
             if code.co_filename != self._file:
                 return self._call_from(call_line(self._file, frame))
-            self._code, self._calls = code, calls_of(code)
+            self._code, self._calls = code, self._known.of(code)
         at = frame.f_lasti
         return self._calls.get(at) or self._calls.setdefault(at, Call(frame.f_lineno))
 
@@ -122,9 +124,7 @@ class Issuer(Language):
         x.place, copy.place = copy.place, x.place
         x.turn, copy.turn = copy.turn, x.turn
         x.producer = serial
-        load = LoadCommand(
-            serial=serial, line=call.line, after=after, dst=here, va=there.address, physical=x.physical
-        )
+        load = LoadCommand(serial=serial, line=call.line, after=after, dst=here, va=there.address, physical=x.physical)
         self._under_way[serial] = (load, (x, copy))
         self._request(load)
 

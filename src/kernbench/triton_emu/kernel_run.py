@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from kernbench.messages.commands import KernelRequest
 from kernbench.messages.requests import LaunchArg, TensorArg
+from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.places import Scratch
 from kernbench.triton_emu.site import KernelSite
@@ -29,10 +30,12 @@ class KernelRun:
         kwargs: Mapping[str, LaunchArg],
         site: KernelSite,
         scratch: Scratch,
+        known: KnownCalls | None = None,
     ) -> None:
+        """``known``: what is known of the kernel's calls by others that run it."""
         seen: dict[str, object] = {name: _seen(value) for name, value in kwargs.items()}
         self._runner = KernelRunner(function, tuple(map(_seen, args)), seen)
-        self._tl = seen["tl"] = TLContext(site, scratch, self._runner)
+        self._tl = seen["tl"] = TLContext(site, scratch, self._runner, known or KnownCalls())
         self.resume = self._runner.resume
         self.under_way = self._tl.lifetimes.under_way
 

@@ -176,9 +176,7 @@ class QueueCalls(MemoryCalls):
         else:
             va = result.array.address
             physical = result.physical
-            store = StoreCommand(
-                serial=serial, line=call.line, after=after, src=source.array, va=va, physical=physical
-            )
+            store = StoreCommand(serial=serial, line=call.line, after=after, src=source.array, va=va, physical=physical)
             self._issue(store, (source,), result)
         return result
 
@@ -205,7 +203,8 @@ def _asked(line: int, name: object, shape: Ints | None, dtype: object) -> Asked:
     """What a receive in ``line`` asks for, checked."""
     extent, item = _message(shape, dtype)
     direction = None if name is None else _direction(name)
-    return Asked(name, shape, dtype, Receive(direction, prod(extent) * item.itemsize, line), extent, item)
+    given = shape if isinstance(shape, tuple | int) else None  # a list may be another one the next time
+    return Asked(name, given, dtype, Receive(direction, prod(extent) * item.itemsize, line), extent, item)
 
 
 def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
