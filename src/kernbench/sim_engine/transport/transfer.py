@@ -110,12 +110,13 @@ class Transfer:
         self.serial = serial
         self.done = done
         self.arg = arg
-        self.n_full = (nbytes - 1) // route.packet_bytes
-        self.last_bytes = nbytes - self.n_full * route.packet_bytes
+        size = route.packet_bytes
+        self.n_full = n_full = 0 if nbytes <= size else (nbytes - 1) // size
+        self.last_bytes = nbytes - n_full * size
         self.next_packet = 0
         self.supplies: list[Supply] | None = None
         self.supply_index = 0
-        self.supplied = self.n_full + 1
+        self.supplied = n_full + 1
         self.injected_ps = self.delivered_ps = self.head_ps = NEVER
         self.start_ps = 0
         self.passage: Passage | None = None
