@@ -568,7 +568,7 @@ def test_a_slot_that_was_given_back_before_its_message_came_makes_no_second_mess
     for _ in range(n_slots):
         pair.take()
     for slot in range(n_slots):
-        pair.release(slot * 64)
+        assert pair.release(slot)
     for slot in range(n_slots):
         pair.arrive(slot, slot * 64, 16)
         assert pair.peer_head_cache == slot + 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simpy import Interrupt
 from simpy.core import EmptySchedule
 
+from kernbench.common.errors import KernbenchError
 from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Clock
 
 RANKS = (RANK_ARRIVE, RANK_ARBITRATE, RANK_DELIVER)
@@ -233,3 +234,13 @@ def test_time_is_whole_picoseconds_and_never_is_never() -> None:
     clock.advance()
     assert (clock.time, type(clock.time), clock.next_time()) == (3, int, NEVER)
     clock.run()
+
+
+def test_what_is_over_cannot_be_asked_for() -> None:
+    clock, log = Clock(), []
+    clock.call_at(5, lambda _: clock.call_at(4, log.append, 4))
+    with pytest.raises(KernbenchError, match=r"at 5 ps, .* was to be called at 4 ps: that is over"):
+        clock.advance()
+    clock.call_at(7, log.append, 7)
+    clock.advance()
+    assert log == [7]

@@ -182,11 +182,11 @@ def test_bytes_go_back_when_neither_a_handle_nor_a_command_has_them() -> None:
     lifetimes.under_way[1] = (COMMAND, (b, a))
     del a
     del lifetimes.under_way[0]
-    assert lifetimes.uses_scratch()
+    assert lifetimes.returning()
     assert freed == []
     del lifetimes.under_way[1]
     assert freed == [1]
-    assert not lifetimes.uses_scratch()
+    assert not lifetimes.returning()
     del b
     assert freed == [1, 2]
 
@@ -200,7 +200,7 @@ def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:
     lifetimes.under_way[0] = (COMMAND, (used, used))
     lifetimes.under_way[1] = (COMMAND, (used,))
     lifetimes.under_way[2] = (COMMAND, (again,))
-    assert not lifetimes.uses_scratch()
+    assert not lifetimes.returning()
     lifetimes.finish()
     assert ring.freed == [1]
     del lifetimes.under_way[0]

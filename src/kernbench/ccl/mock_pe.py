@@ -9,6 +9,7 @@ from kernbench.common.errors import KernelError
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
+    Command,
     KernelRequest,
     Meet,
     PeCommand,
@@ -79,6 +80,8 @@ class MockPe:
         except KernelError as error:
             self._failure = error
             answer = None
+            if isinstance(self._request, Command):
+                self._run.completed(self._request.serial)
         self._begun, failure, self._failure = True, self._failure, None
         self._request = self._run.resume(answer) if failure is None else self._run.throw(failure)
         self._seen = self._completions

@@ -67,12 +67,17 @@ class PeIpcq(QueuePart):
     @property
     def carried(self) -> Mapping[str, Carried]:
         """What was sent, by direction; it outlives the queues."""
-        sent = dict(self._carried)
-        for direction, lane in self._lanes.items():
-            pair, before = lane.pair, sent.get(direction, Carried())
-            if pair.my_head:
-                sent[direction] = Carried(before.messages + pair.my_head, before.nbytes + pair.sent_bytes)
-        return sent
+        return {direction: self._with_now(direction, before) for direction, before in self._carried.items()}
+
+    def _with_now(self, direction: str, before: Carried) -> Carried:
+        lane = self._lanes.get(direction)
+        if lane is None:
+            return before
+        return Carried(before.messages + lane.pair.sent, before.nbytes + lane.pair.sent_bytes)
+
+    def note_first(self, direction: str) -> None:
+        """Queue ``direction`` sends its first message."""
+        self._carried.setdefault(direction, Carried())
 
     @property
     def waiting(self) -> QueueWait | None:

@@ -200,6 +200,8 @@ class KernelProgram:
         except KernelError as fault:
             self.fail(fault)
             return
+        if slot.pending:
+            self.run.board.enter(command)
         self.go_on(slot)
 
     def fail(self, error: Exception) -> None:
@@ -270,7 +272,6 @@ class KernelProgram:
     def _return(self, error: Exception | None) -> None:
         """The kernel makes no more requests; it is over when its commands are done."""
         self._returned = True
-        self._request = None
         self._error = error
         self.run.close()
         self._until(self._idle, self._finish)
@@ -305,7 +306,7 @@ class KernelProgram:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
         cause = "its commands to end" if self._returned else _cause(self._request)
         text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
-        pending = self.run.under_way(self._request)
+        pending = self.run.under_way(None if self._returned else self._request)
         return f"{text}; under way: {pending}" if pending else text
 
 

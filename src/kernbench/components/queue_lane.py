@@ -198,7 +198,11 @@ class Lane:
         ipcq, nbytes = self._ipcq, access.row_bytes
         if ipcq.machine.hooks.queue.listeners:
             ipcq.tell("send", self.pair, nbytes, sequence)
-        self.pair.sent_bytes += nbytes
+        pair = self.pair
+        if not pair.sent:
+            ipcq.note_first(pair.direction)
+        pair.sent += 1
+        pair.sent_bytes += nbytes
         self._queue.post(ipcq.delay_ps, self._put, posting)
 
     def put(self, posting: Posting) -> None:

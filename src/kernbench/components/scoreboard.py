@@ -38,6 +38,10 @@ class Scoreboard:
             self._missing[command.serial] = missing
         return not missing
 
+    def enter(self, command: PeCommand) -> None:
+        """A command is under way whatever the kernel makes of it: what it uses may be entered later."""
+        self.under_way[command.serial] = (command, ())
+
     def withdraw(self, serial: int) -> None:
         """A command that the kernel has asked for is not issued after all."""
         self.under_way.pop(serial, None)

@@ -15,6 +15,8 @@ from typing import Any, NoReturn, TypeAlias
 from simpy import Environment, Event
 from simpy.core import EmptySchedule, StopSimulation
 
+from kernbench.common.errors import KernbenchError
+
 NEVER = 1 << 62
 RANK_ARRIVE = -3 << 32
 RANK_ARBITRATE = -2 << 32
@@ -52,10 +54,14 @@ class Clock(Environment):
     ) -> None:
         """Call ``function(argument)`` at ``when`` ps, among the events of that instant by ``rank``.
 
+        KernbenchError when that is over.
+
         Who asks by the million gives the function of a class and the object: a bound method is made anew each time.
         """
         instant = self._instants.get(when)
         if instant is None:
+            if when < self.time:
+                raise KernbenchError(f"at {self.time} ps, {function!r} was to be called at {when} ps: that is over")
             self._instants[when] = [(rank, next(self._eid), function, argument)]
             heappush(self._times, when)
         else:

@@ -26,7 +26,7 @@ class QueuePair:
 
     ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
     messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order;
-    ``sent_bytes``: what the messages sent hold.
+    ``sent``, ``sent_bytes``: messages that have begun, and what they hold.
     ``sizes`` are the bytes of the messages that have come and are not released, by number.
     ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail). Nobody is told
     when one has come: whoever looks finds it there. There are as many as slots at most, so a list serves them best.
@@ -42,6 +42,7 @@ class QueuePair:
     my_tail: int = 0
     peer_head_cache: int = 0
     taken: int = 0
+    sent: int = 0
     sent_bytes: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
@@ -164,7 +165,8 @@ class QueuePair:
 
     def reset(self) -> None:
         """Forget everything that was ever sent or received."""
-        self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = self.sent_bytes = 0
+        self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
+        self.sent = self.sent_bytes = 0
         self.sizes.clear()
         self.released.clear()
         self.credits.clear()

@@ -1,4 +1,4 @@
-"""The calls in a kernel's source, and what they have asked for: the same on every PE and in every turn of a loop."""
+"""The calls in a kernel's source, and what they need: the same on every PE and in every turn of a loop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from types import CodeType
 from kernbench.common.dtypes import DType
 from kernbench.messages.commands import Receive
 from kernbench.triton_emu.checks import Shape
+
+_MANY_FUNCTIONS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +36,13 @@ class Asked:
 
 
 class Call:
-    """A call of ``tl`` in ``line``: what it last needed for each result, and what it last received, if it is a receive.
+    """A call of ``tl`` in ``line``, and what it last needed for each of its results, which depends on no PE."""
 
-    Whoever asks for something else enters that: nothing of it depends on the PE.
-    """
-
-    __slots__ = ("asked", "line", "rooms")
+    __slots__ = ("line", "rooms")
 
     def __init__(self, line: int) -> None:
         self.line = line
         self.rooms: dict[str, Room] = {}
-        self.asked: Asked | None = None
 
     def room(self, what: str, shape: Shape, dtype: DType) -> Room:
         """What the result ``what`` needs from now on."""
@@ -66,5 +64,7 @@ class KnownCalls:
         """The calls in ``code`` that have been made so far."""
         found = self._of.get(id(code))
         if found is None:
+            if len(self._of) == _MANY_FUNCTIONS:
+                self._of.clear()
             found = self._of[id(code)] = (code, {})
         return found[1]

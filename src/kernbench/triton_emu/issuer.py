@@ -13,7 +13,7 @@ from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand
 from kernbench.messages.operands import Operand
-from kernbench.triton_emu.calls import Call, KnownCalls, Room
+from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
@@ -28,6 +28,7 @@ class Issuer(Language):
     """What every group of ``tl`` calls is built on; its surface is for the PE that runs the kernel."""
 
     __slots__ = (
+        "_asked",
         "_calls",
         "_code",
         "_coord",
@@ -58,6 +59,8 @@ class Issuer(Language):
         self._code: CodeType | None = None
         self._calls: dict[int, Call] = {}
         self._elsewhere: dict[int, Call] = {}
+        # What its receives last asked for.
+        self._asked: dict[Call, Asked] = {}
 
     @property
     def site(self) -> KernelSite:
@@ -144,7 +147,7 @@ class Issuer(Language):
 
     def _alloc_later(self, room: Room, line: int) -> Block:
         """Wait until enough has come back; AllocationError when nothing is about to."""
-        while self._lifetimes.uses_scratch():
+        while self._lifetimes.returning():
             self._request(AwaitSpace(room.nbytes, line))
             with suppress(AllocationError):
                 return self._scratch.alloc(room.nbytes, room.label)

@@ -49,7 +49,10 @@ class KernelRun:
 
     def close(self) -> None:
         """End the kernel, if it has not ended, and give back its memory; what commands use, when they are done."""
+        before = set(self.under_way)
         self._runner.close()
+        for serial in self.under_way.keys() - before:  # asked for while it was being ended: nobody will do that
+            del self.under_way[serial]
         self._tl.finish()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from sys import getrefcount
+
 from kernbench.messages.commands import PeCommand
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.places import Slot
@@ -25,16 +28,30 @@ class Lifetimes:
         self.under_way: dict[int, tuple[PeCommand, tuple[Handle, ...]]] = {}
         self.slots: list[Slot] = []
 
-    def uses_scratch(self) -> bool:
-        """Whether commands under way use scratch, of which some may thus go back soon."""
-        return any(not isinstance(x.place, Slot) for _, handles in self.under_way.values() for x in handles)
+    def returning(self) -> bool:
+        """Whether commands under way are the last to have some memory, which thus goes back when they are done."""
+        uses = Counter(id(x) for _, handles in self.under_way.values() for x in handles)
+        return any(
+            getrefcount(handles[i]) == uses[id(handles[i])] + 1  # one is the argument's
+            for _, handles in self.under_way.values()
+            for i in range(len(handles))
+        )
 
     def received(self, slot: Slot) -> None:
         """The kernel has its first message in ``slot``."""
-        slot.kernel = self
         if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own
-            self.slots = [each for each in self.slots if each.is_held]
+            kept = [each for each in self.slots if each.is_held]
+            self._forget()
+            for each in kept:
+                each.kernel = self
+            self.slots = kept
+        slot.kernel = self
         self.slots.append(slot)
+
+    def _forget(self) -> None:
+        for slot in self.slots:
+            slot.kernel = None
+        self.slots = []
 
     def finish(self) -> None:
         """The kernel is over: the slots of its messages go back, those that commands still use when they are done.
@@ -49,7 +66,8 @@ class Lifetimes:
         for serial, (command, handles) in self.under_way.items():
             self.under_way[serial] = (command, tuple([instead.get(x, x) for x in handles]))
         used = [x.place for x in instead]
-        for slot in self.slots:
+        for slot in sorted(self.slots, key=lambda each: each.sequence):
             if slot.is_held and slot not in used:
                 slot.turn += 1
                 slot.free()
+        self._forget()

@@ -95,9 +95,9 @@ class QueueCalls(MemoryCalls):
         scratch, at the TCM address, or in memory (``hbm``: a virtual address; ``sram``: a physical one).
         """
         call = self._call()
-        asked = call.asked
+        asked = self._asked.get(call)
         if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
-            asked = call.asked = _asked(call.line, dir, shape, dtype)
+            asked = self._asked[call] = _asked(call.line, dir, shape, dtype)
         request = self._request
         slot: Any = request(asked.receive)
         handle = self._in_slot(slot, asked.receive.nbytes, asked.extent, asked.item)
