@@ -7,9 +7,10 @@ they asked). SimPy's events take part, with their priority as the rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
+from operator import length_hint
 from typing import Any, NoReturn, TypeAlias
 
 from simpy import Environment, Event
@@ -42,9 +43,11 @@ class Clock(Environment):
         self.time = 0
         self.n_events = 0
         self._halted = False
+        self._interrupted = False  # by ``halt``, or by what was asked for at the instant that goes on
+        self._rest: Iterator[Entry] = iter(())  # of the instant that goes on
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
-        # What is to happen at each instant, as it is asked for: put in order, the first last, when its time has come.
+        # What is to happen at each instant, as it is asked for: put in order when its time has come.
         # The instants are a heap.
         self._instants: dict[int, list[Entry]] = {}
         self._times: list[int] = []
@@ -60,14 +63,18 @@ class Clock(Environment):
         """
         instant = self._instants.get(when)
         if instant is None:
-            if when < self.time:
-                raise KernbenchError(f"at {self.time} ps, {function!r} was to be called at {when} ps: that is over")
+            if when <= self.time:
+                self._interrupt(when, function)
             self._instants[when] = [(rank, next(self._eid), function, argument)]
             heappush(self._times, when)
         else:
             instant.append((rank, next(self._eid), function, argument))
-            if when == self.time:
-                instant.sort(reverse=True)
+
+    def _interrupt(self, when: int, function: Callable[[Any], None]) -> None:
+        """Something is asked for at the instant that goes on, whose rest has to be put in order again."""
+        if when < self.time:
+            raise KernbenchError(f"at {self.time} ps, {function!r} was to be called at {when} ps: that is over")
+        self._interrupted = True
 
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
@@ -86,11 +93,11 @@ class Clock(Environment):
         """Call ``function(argument)`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
         instant = self._instants.get(when)
         if instant is None:
+            if when <= self.time:
+                self._interrupt(when, function)
             instant = self._instants[when] = []
             heappush(self._times, when)
         instant.append((RANK_PROGRAM, place, function, argument))
-        if when == self.time:
-            instant.sort(reverse=True)
 
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
@@ -109,8 +116,9 @@ class Clock(Environment):
 
     def peek(self) -> float:
         """The time of the next event, for SimPy; infinity when there is none."""
-        # The instant that is going on may have none left; the second time of a heap is next to its first.
-        return next((when for when in sorted(self._times[:3]) if self._instants[when]), inf)
+        if length_hint(self._rest):
+            return self.time
+        return self._times[0] if self._times else inf
 
     def step(self) -> None:
         """Fire the next event. SimPy's EmptySchedule when there is none."""
@@ -133,34 +141,53 @@ class Clock(Environment):
 
     def _fire(self, until: int, enough: int | None, *, once: bool) -> None:
         """Fire an event, if ``once``, or as ``advance``."""
+        self._put_back()  # what an event that runs the clock has still behind it
         times, instants = self._times, self._instants
-        self._halted, bounded, fired = once, until < NEVER, self.n_events
+        self._halted = self._interrupted = once
+        bounded, fired = until < NEVER, self.n_events
         last = None if enough is None else fired + enough
         while times:
             when = times[0]
             if bounded and when > until:
                 break
-            instant = instants[when]
+            instant = instants.pop(heappop(times))
             self.time = when
             if len(instant) > 1:
-                instant.sort(reverse=True)
+                instant.sort()
+            self._rest = rest = iter(instant)
             try:
-                while instant:
-                    _, self._place, function, argument = instant.pop()
+                for _, self._place, function, argument in rest:
                     self.n_events = fired = fired + 1
                     function(argument)
-                    if self._halted:
-                        return
-            finally:
-                if not instant and instants.get(when) is instant:  # none is left, and nobody has gone on meanwhile
-                    del instants[heappop(times)]
+                    if self._interrupted:
+                        break
+            except BaseException:
+                self._put_back()
+                raise
+            if self._interrupted:
+                self._put_back()
+                if self._halted:
+                    return
+                self._interrupted = False
             if last is not None and fired >= last:
                 self._halted = True
                 return
 
+    def _put_back(self) -> None:
+        """The rest of the instant that goes on is yet to come."""
+        rest = list(self._rest)
+        if not rest:
+            return
+        there = self._instants.get(self.time)
+        if there is None:
+            self._instants[self.time] = rest
+            heappush(self._times, self.time)
+        else:
+            there += rest
+
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""
-        self._halted = True
+        self._halted = self._interrupted = True
 
 
 def raise_failure(value: object) -> NoReturn:
