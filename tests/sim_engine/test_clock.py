@@ -244,3 +244,16 @@ def test_what_is_over_cannot_be_asked_for() -> None:
     clock.call_at(7, log.append, 7)
     clock.advance()
     assert log == [7]
+
+
+def test_what_is_left_of_an_instant_is_next_for_who_looks_from_inside_it() -> None:
+    clock, log = Clock(), []
+
+    def look(_: object) -> None:
+        log.append((clock.peek(), clock.next_time()))
+
+    for _ in range(2):
+        clock.call_at(5, look)
+    clock.call_at(9, look)
+    clock.advance()
+    assert log == [(5, 5), (9, 9), (inf, NEVER)]

@@ -105,6 +105,8 @@ class Clock(Environment):
 
     def next_time(self) -> int:
         """Time in ps of the next event, or up to which time goes on without; NEVER when nothing can happen."""
+        if length_hint(self._rest):
+            return self.time
         if self._times:
             return self._times[0]
         return self._lapse_ps if self._lapse_ps > self.time else NEVER
@@ -122,7 +124,7 @@ class Clock(Environment):
 
     def step(self) -> None:
         """Fire the next event. SimPy's EmptySchedule when there is none."""
-        if not self._times:
+        if self.peek() == inf:
             raise EmptySchedule
         self._fire(NEVER, None, once=True)
 
