@@ -609,3 +609,35 @@ def test_a_queue_that_names_another_sender_is_an_error_when_its_message_is_recei
 
     with pytest.raises(IpcqError, match=r"pe2.pe_ipcq: a credit for the ring at .* which no queue uses"):
         launch(engine, kernel, numbers(engine, A, B), pes=(A, B))
+
+
+def test_what_a_queue_has_sent_is_counted_when_it_begins_in_the_order_of_first_use(engine: GraphEngine) -> None:
+    def kernel(ptr: int, tl: Any) -> None:
+        x = tl.load(ptr, (16,), "f32")
+        for direction in ("W", "E"):
+            tl.send(direction, x)
+        for direction in ("E", "W"):
+            tl.recv(direction, (16,), "f32")
+
+    install(engine, ring_of(A, B))
+    part = queue_part(engine, A)
+    seen: list[tuple[int, int]] = []
+    engine.machine.hooks.queue.subscribe(
+        lambda _: seen.append(
+            (sum(c.messages for c in part.carried.values()), sum(c.nbytes for c in part.carried.values()))
+        )
+    )
+    data = numbers(engine, A, B)
+    for times in (1, 2):
+        launch(engine, kernel, data, pes=(A, B))
+        assert [(name, c.messages, c.nbytes) for name, c in part.carried.items()] == [
+            ("W", times, 64 * times),
+            ("E", times, 64 * times),
+        ]
+    assert all(nbytes == 64 * messages for messages, nbytes in seen)
+    for pe in (A, B):
+        engine.wait(engine.submit(IpcqRemoveMsg(pe=pe)))
+    assert [(name, c.messages) for name, c in part.carried.items()] == [("W", 2), ("E", 2)]
+    install(engine, ring_of(A, B))
+    launch(engine, kernel, data, pes=(A, B))
+    assert [(name, c.messages) for name, c in part.carried.items()] == [("W", 3), ("E", 3)]

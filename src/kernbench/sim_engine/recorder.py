@@ -48,7 +48,7 @@ class Recorder:
             if command.attributes is not PLAIN:
                 params = params_of(command.attributes)
         at, name, line, log = start_ps, command.operator, command.line, self.log.records
-        n = len(log)
+        n = len(log)  # numbered as by ``OpLog.add``, a call less for what there is most of; so below
         record = OpRecord(n, component, "math", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line)
         log.append(record)
         return record

@@ -25,7 +25,11 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A receive with the arguments of its call, and what they mean."""
+    """A receive with the arguments of its call, and what they mean.
+
+    Every run of a kernel keeps its own: numbers of another type may be equal, and whether they are allowed must not
+    depend on who ran before.
+    """
 
     direction: object
     shape: object

@@ -40,18 +40,12 @@ class Lifetimes:
     def received(self, slot: Slot) -> None:
         """The kernel has its first message in ``slot``."""
         if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own
-            kept = [each for each in self.slots if each.is_held]
-            self._forget()
-            for each in kept:
-                each.kernel = self
-            self.slots = kept
+            for each in self.slots:
+                if not each.is_held:
+                    each.kernel = None
+            self.slots = [each for each in self.slots if each.is_held]
         slot.kernel = self
         self.slots.append(slot)
-
-    def _forget(self) -> None:
-        for slot in self.slots:
-            slot.kernel = None
-        self.slots = []
 
     def finish(self) -> None:
         """The kernel is over: the slots of its messages go back, those that commands still use when they are done.
@@ -70,4 +64,6 @@ class Lifetimes:
             if slot.is_held and slot not in used:
                 slot.turn += 1
                 slot.free()
-        self._forget()
+        for slot in self.slots:
+            slot.kernel = None
+        self.slots = []
