@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,14 +16,25 @@ from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
 from kernbench.messages.operands import Operand
+from kernbench.sim_engine.clock import NEVER as NEVER_PS
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.op_log import NO_PARAMS, OpLog, OpRecord
-from kernbench.sim_engine.replay_events import NEVER, PS_SHIFT, READ, SEQ_MASK, is_instant, is_tiled
+from kernbench.sim_engine.replay_events import (
+    NEVER,
+    PS_SHIFT,
+    READ,
+    commit_event,
+    is_instant,
+    is_tiled,
+    read_event,
+)
 from kernbench.sim_engine.replay_operands import OperandMemory
 from kernbench.sim_engine.replay_ops import RULES, result
 from kernbench.sim_engine.replay_streams import Group, Stream, Streams
 
 Array: TypeAlias = np.ndarray[Any, Any]
+_SEQ, _READ_PS, _COMMIT_PS = (attrgetter(name) for name in ("seq", "t_read_ps", "t_commit_ps"))
+_END_PS = NEVER_PS - 1  # behind all commits
 
 
 @dataclass(slots=True)
@@ -45,11 +57,12 @@ class DataExecutor:
 
     __slots__ = (
         "_acc",
+        "_commits",
         "_horizon",
         "_log",
         "_memory",
         "_next",
-        "_pending",
+        "_reads",
         "_sampled",
         "_streams",
         "_uncommitted",
@@ -66,7 +79,9 @@ class DataExecutor:
         self._streams = Streams(op_log, self._acc)
         self._next = 0
         self._horizon = 0
-        self._pending: list[int] = []
+        # What has not happened yet, in the order in which it will.
+        self._reads: list[OpRecord] = []
+        self._commits: list[OpRecord] = []
         self._uncommitted: list[OpRecord] = []
         self._sampled: dict[int, Array] = {}
         self.current: OpRecord | None = None
@@ -80,106 +95,129 @@ class DataExecutor:
         self._ingest()
         limit = NEVER if until_ps is None else until_ps << PS_SHIFT | READ
         if until_ps is None:
-            until_ps = self._pending[-1] >> PS_SHIFT if self._pending else self._horizon
-        events = self._due(until_ps)
+            last_ps = [record.t_read_ps for record in self._reads[-1:]]
+            last_ps += [record.t_commit_ps for record in self._commits[-1:]]
+            until_ps = max(last_ps, default=self._horizon)
+        reads, commits = self._due(until_ps)
         try:
             with np.errstate(all="ignore"):
-                self._run(events)
+                self._run(reads, commits)
                 self._advance(self._streams.groups, limit)
         except Exception as error:
             raise RunError(_failure(self.current, error)) from error
         self.current = None
 
     def _ingest(self) -> None:
-        """Make events of what the log has learned since the last replay."""
+        """Take in what the log has learned since the last replay."""
         fresh = self._log.since(self._next)
         self._next += len(fresh)
         waiting, self._uncommitted = self._uncommitted, []
         # Almost all have an output, and a look at a field is quicker than the property.
-        replayed = [record for record in fresh if record.output is not None or record.has_data]
-        events = [record.t_read_ps << PS_SHIFT | READ | record.seq for record in replayed]
-        for record in chain(waiting, replayed):
+        reads = [record for record in fresh if record.output is not None or record.has_data]
+        commits: list[OpRecord] = []
+        for record in chain(waiting, reads):
             commit_ps = record.t_commit_ps
-            if commit_ps < 0:
+            if commit_ps > record.t_read_ps:
+                commits.append(record)
+            elif commit_ps < 0:
                 self._uncommitted.append(record)
-            elif commit_ps > record.t_read_ps or record.seq in self._sampled:
-                events.append(commit_ps << PS_SHIFT | record.seq)
+            elif record.seq in self._sampled:
+                commits.append(record)
             # Else it commits with its read, which is still to come.
-        events.sort()
-        if events and events[0] >> PS_SHIFT < self._horizon:
-            name, time_ps = _name(self._log[events[0] & SEQ_MASK]), events[0] >> PS_SHIFT
-            raise RunError(f"{name} was logged for {time_ps} ps after a replay up to {self._horizon} ps")
-        self._pending += events
-        self._pending.sort()
+        _sort(reads, commits)
+        self._check(reads, commits)
+        if self._reads or self._commits:
+            reads, commits = self._reads + reads, sorted(self._commits + commits, key=_SEQ)
+            _sort(reads, commits)
+        self._reads, self._commits = reads, commits
 
-    def _due(self, until_ps: int) -> list[int]:
-        """Take the events to run.
+    def _check(self, reads: Sequence[OpRecord], commits: Sequence[OpRecord]) -> None:
+        """RunError when what is new should have been replayed before."""
+        first = [(record.t_commit_ps, record) for record in commits[:1]]
+        first += [(record.t_read_ps, record) for record in reads[:1]]
+        for time_ps, record in sorted(first, key=itemgetter(0)):
+            if time_ps < self._horizon:
+                raise RunError(f"{_name(record)} was logged for {time_ps} ps after a replay up to {self._horizon} ps")
+
+    def _due(self, until_ps: int) -> tuple[list[OpRecord], list[OpRecord]]:
+        """Take the reads and the commits that are to happen.
 
         Reads at the very end stay behind, unless something that has to happen now comes after them: a commit at the
         same instant may be logged yet, and would come first.
         """
-        pending = self._pending
+        reads, commits = self._reads, self._commits
         self._horizon = max(self._horizon, until_ps)
-        n = bisect_left(pending, (until_ps + 1) << PS_SHIFT)
-        last_reads = until_ps << PS_SHIFT | READ
-        while n and pending[n - 1] >= last_reads and not is_instant(self._log[pending[n - 1] & SEQ_MASK]):
-            n -= 1
-        self._pending = pending[n:]
-        return pending[:n]
+        n_reads = bisect_right(reads, until_ps, key=_READ_PS)
+        while n_reads and reads[n_reads - 1].t_read_ps == until_ps and not is_instant(reads[n_reads - 1]):
+            n_reads -= 1
+        n_commits = bisect_right(commits, until_ps, key=_COMMIT_PS)
+        self._reads, self._commits = reads[n_reads:], commits[n_commits:]
+        return reads[:n_reads], commits[:n_commits]
 
-    def _run(self, events: list[int]) -> None:
-        records, memory, acc = self._log.records, self._memory, self._acc
-        sampled, streams, deposit, plain = self._sampled, self._streams, self._memory.deposit, NO_PARAMS
-        stats = self.stats
-        for event, following in pairwise((*events, -1)):
-            seq = event & SEQ_MASK
-            self.current = record = records[seq]
-            if not event & READ:
-                array = sampled.pop(seq, None)
+    def _run(self, reads: Sequence[OpRecord], commits: Sequence[OpRecord]) -> None:
+        """Both in the order of time; at one instant, commits come first."""
+        memory, acc, sampled, streams = self._memory, self._acc, self._sampled, self._streams
+        deposit, rules, plain, stats = memory.deposit, RULES, NO_PARAMS, self.stats
+        coming = iter(commits)
+        due = next(coming, None)
+        due_ps = NEVER_PS if due is None else due.t_commit_ps
+        for record, later in pairwise((*reads, None, None)):
+            read_ps = _END_PS if record is None else record.t_read_ps
+            while due_ps <= read_ps:
+                assert due is not None
+                self.current = due
+                array = sampled.pop(due.seq, None)
                 if array is None:
-                    self._end_of(record, event)
-                    continue
-                if streams.claimed:
-                    self._advance(streams.using(record.output), event)
-            elif record.params is not plain and is_tiled(record):
+                    self._end_of(due)
+                else:
+                    output = due.output
+                    if streams.claimed:
+                        self._advance(streams.using(output), commit_event(due))
+                    if output is None:
+                        self._commit(due, array)
+                    else:  # as ``_commit``, which would be called for half of all events
+                        deposit(output, array)
+                        stats.ops += 1
+                        stats.nbytes += output.nbytes
+                due = next(coming, None)
+                due_ps = NEVER_PS if due is None else due.t_commit_ps
+            if record is None:
+                break
+            self.current = record
+            # If its commit is what happens next, the operands need not be kept.
+            soon = due is record and (later is None or due_ps <= later.t_read_ps)
+            if record.params is not plain and is_tiled(record):
                 streams.open(record)
-                continue
             elif streams.claimed:
-                self._read_beside(record, event, following)
-                continue
-            elif seq == following & SEQ_MASK or record.t_commit_ps == record.t_read_ps:
-                # Nothing happens between its read and its commit: the operands need not be kept.
-                array = RULES[record.kind](record, memory, acc, False)
+                self._read_beside(record, soon=soon)
+            elif record.t_commit_ps == read_ps:
+                self._commit(record, rules[record.kind](record, memory, acc, False))
             else:
-                sampled[seq] = RULES[record.kind](record, memory, acc, True)
-                continue
-            output = record.output  # as ``_commit``, which would be called for half of all events
-            if output is None:
-                record.data = array
-            else:
-                deposit(output, array)
-            stats.ops += 1
-            stats.nbytes += array.nbytes
+                sampled[record.seq] = rules[record.kind](record, memory, acc, not soon)
 
-    def _end_of(self, record: OpRecord, event: int) -> None:
+    def _end_of(self, record: OpRecord) -> None:
         """The commit of a composite, or of a record that committed with its read: of that nothing is left."""
         stream = self._streams.under_way(record.seq)
         if stream is not None:
-            self._close(stream, event)
+            self._close(stream, commit_event(record))
 
-    def _read_beside(self, record: OpRecord, event: int, following: int) -> None:
-        """A read while composites are under way: those that it shares bytes with have to be as far as it is."""
+    def _read_beside(self, record: OpRecord, *, soon: bool) -> None:
+        """A read while composites are under way: those that it shares bytes with have to be as far as it is.
+
+        ``soon``: its commit is what happens next.
+        """
         streams = self._streams
+        event = read_event(record)
         behind = streams.writing(record.inputs if not record.params.epilogue else _operands(record))
         if behind:
             self._advance(behind, event)
         at_once = is_instant(record)
-        if not at_once and record.seq != following & SEQ_MASK:
+        if not at_once and not soon:
             self._sampled[record.seq] = result(record, self._memory, self._acc, private=True)
             return
         touched = streams.using(record.output)
         array = result(record, self._memory, self._acc, private=bool(touched))
-        self._advance(touched, event if at_once else following)
+        self._advance(touched, event if at_once else commit_event(record))
         self._commit(record, array)
 
     def _close(self, stream: Stream, event: int) -> None:
@@ -212,6 +250,12 @@ class DataExecutor:
             self._memory.deposit(output, array)
         stats.ops += 1
         stats.nbytes += array.nbytes
+
+
+def _sort(reads: list[OpRecord], commits: list[OpRecord]) -> None:
+    """Both by time; within an instant they stay as they are, in the order of their numbers."""
+    reads.sort(key=_READ_PS)
+    commits.sort(key=_COMMIT_PS)
 
 
 def _operands(record: OpRecord) -> tuple[Operand | float, ...]:
