@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 
 import pytest
@@ -11,7 +13,7 @@ from simpy import Interrupt
 from simpy.core import EmptySchedule
 
 from kernbench.common.errors import KernbenchError
-from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, Clock
+from kernbench.sim_engine.clock import NEVER, RANK_ARBITRATE, RANK_ARRIVE, RANK_DELIVER, RANK_PROGRAM, Clock
 
 RANKS = (RANK_ARRIVE, RANK_ARBITRATE, RANK_DELIVER)
 
@@ -181,6 +183,81 @@ def test_what_an_event_asks_for_at_its_own_instant_takes_its_rank() -> None:
     assert log == ["deliver", "first", "deliver", "program", "program"]
 
 
+ASKED = st.lists(
+    st.tuples(st.integers(0, 4000), st.sampled_from([RANK_ARRIVE + 3, RANK_DELIVER, RANK_PROGRAM]), st.integers(0, 3)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(ASKED)
+def test_whatever_is_asked_for_the_least_of_what_is_pending_is_next(asked) -> None:
+    """Each event asks for some more, so far ahead, as a heap of (time, rank, serial) would have them."""
+    later, clock, log = iter(asked), Clock(), []
+
+    def fire(key: tuple[int, int, int]) -> None:
+        log.append(key)
+        ask(more_of[key[2]])
+
+    more_of: list[int] = []
+
+    def ask(count: int) -> None:
+        for delay, rank, more in islice(later, count):
+            key = (clock.time + delay, rank, len(more_of))
+            more_of.append(more)
+            clock.call_at(key[0], fire, key, rank)
+            heappush(pending, key)
+
+    pending: list[tuple[int, int, int]] = []
+    ask(len(asked) // 2 + 1)
+    while clock.peek() < inf:
+        clock.step()
+        assert log[-1] == heappop(pending)
+        assert clock.time == log[-1][0]
+    assert (len(log), clock.n_events) == (len(more_of), len(more_of))
+
+
+@given(ASKED, st.lists(st.integers(0, 1500), max_size=8))
+def test_a_run_in_parts_fires_what_a_whole_run_does(asked, parts) -> None:
+    def run(clock: Clock) -> list[tuple[int, int]]:
+        log: list[tuple[int, int]] = []
+        for n, (delay, rank, more) in enumerate(asked):
+
+            def fire(_: object, n: int = n, more: int = more) -> None:
+                log.append((clock.time, n))
+                if more:
+                    clock.call_at(clock.time + 700 * more, fire)
+
+            clock.call_at(delay, fire, None, rank)
+        return log
+
+    whole, cut = Clock(), Clock()
+    wanted, got = run(whole), run(cut)
+    whole.advance(30_000)
+    for part in parts:
+        until = cut.time + part
+        cut.advance(until)
+        assert cut.time == until
+        assert got == [entry for entry in wanted if entry[0] <= until]
+    while cut.next_time() <= 30_000:
+        cut.advance(30_000, enough=1)
+    assert (got, cut.n_events) == (wanted, whole.n_events)
+
+
+def test_an_event_may_run_the_clock() -> None:
+    clock, log = Clock(), []
+
+    def run(_: object) -> None:
+        clock.step()
+        log.append("run")
+
+    clock.call_at(5, run)
+    for when in (5, 6, 3000):
+        clock.call_at(when, log.append, when)
+    clock.advance()
+    assert (log, clock.n_events) == ([5, "run", 6, 3000], 4)
+
+
 def test_simpy_finds_an_environment_of_its_own_kind() -> None:
     clock, log = Clock(), []
 
@@ -244,6 +321,16 @@ def test_what_is_over_cannot_be_asked_for() -> None:
     clock.call_at(7, log.append, 7)
     clock.advance()
     assert log == [7]
+    clock.call_at(9, log.append, 9)
+    with pytest.raises(KernbenchError, match="at 7 ps"):
+        clock.call_at(6, log.append, 6)
+    clock.advance(8)
+    with pytest.raises(KernbenchError, match="at 8 ps"):
+        clock.call_at(7, log.append, 7)
+    clock.advance(9000)
+    with pytest.raises(KernbenchError, match="at 9000 ps"):
+        clock.call_at(8999, log.append, 8999)
+    assert log == [7, 9]
 
 
 def test_what_is_left_of_an_instant_is_next_for_who_looks_from_inside_it() -> None:

@@ -7,6 +7,7 @@ they asked). SimPy's events take part, with their priority as the rank.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
@@ -23,15 +24,16 @@ RANK_ARRIVE = -3 << 32
 RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
+_SPAN_BITS = 10  # events are put in order 2 ** 10 ps at a time
 
-Entry: TypeAlias = tuple[int, int, Callable[[Any], None], object]
-"""An event of an instant: its rank, its place among those of that rank, what is called, and with what"""
+Entry: TypeAlias = tuple[int, int, int, Callable[[Any], None], object]
+"""An event: when, its rank, its place among those of that rank, what is called, and with what"""
 
 
 class Clock(Environment):
     """A SimPy environment in picoseconds whose events may be plain calls of a function with one argument.
 
-    ``time`` is the current time in ps (SimPy's ``now``, without the property call); ``n_events`` counts what fired.
+    ``time`` is the current time in ps (SimPy's ``now``, without the property call).
 
     What would happen at a time that is known, and that nobody may have to be woken for, need be no event: its place in
     the order of things is taken with ``reserve`` when it is caused, ``has_come`` says later whether it has happened,
@@ -41,16 +43,23 @@ class Clock(Environment):
     def __init__(self) -> None:
         super().__init__(initial_time=0)
         self.time = 0
-        self.n_events = 0
         self._halted = False
-        self._interrupted = False  # by ``halt``, or by what was asked for at the instant that goes on
-        self._rest: Iterator[Entry] = iter(())  # of the instant that goes on
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
-        # What is to happen at each instant, as it is asked for: put in order when its time has come.
-        # The instants are a heap.
-        self._instants: dict[int, list[Entry]] = {}
-        self._times: list[int] = []
+        # Time is cut into spans, which are numbered. What is to happen in those to come, as it is asked for; the spans
+        # are a heap.
+        self._to_come: dict[int, list[Entry]] = {}
+        self._spans: list[int] = []
+        # The events of the span that goes on, in order, and those of them that have not fired.
+        self._span = -1
+        self._events: list[Entry] = []
+        self._rest: Iterator[Entry] = iter(self._events)
+        self._fired = 0  # in the spans before
+
+    @property
+    def n_events(self) -> int:
+        """How many have fired."""
+        return self._fired + len(self._events) - length_hint(self._rest)
 
     def call_at(
         self, when: int, function: Callable[[Any], None], argument: object = None, rank: int = RANK_PROGRAM
@@ -61,20 +70,27 @@ class Clock(Environment):
 
         Who asks by the million gives the function of a class and the object: a bound method is made anew each time.
         """
-        instant = self._instants.get(when)
-        if instant is None:
-            if when <= self.time:
-                self._interrupt(when, function)
-            self._instants[when] = [(rank, next(self._eid), function, argument)]
-            heappush(self._times, when)
+        span = when >> _SPAN_BITS
+        events = self._to_come.get(span)
+        if events is not None:
+            events.append((when, rank, next(self._eid), function, argument))
+        elif span > self._span:
+            self._to_come[span] = [(when, rank, next(self._eid), function, argument)]
+            heappush(self._spans, span)
         else:
-            instant.append((rank, next(self._eid), function, argument))
+            self._join((when, rank, next(self._eid), function, argument))
 
-    def _interrupt(self, when: int, function: Callable[[Any], None]) -> None:
-        """Something is asked for at the instant that goes on, whose rest has to be put in order again."""
+    def _join(self, entry: Entry) -> None:
+        """An event is asked for in the span that goes on. KernbenchError when its time is over."""
+        when, _, _, function, _ = entry
         if when < self.time:
             raise KernbenchError(f"at {self.time} ps, {function!r} was to be called at {when} ps: that is over")
-        self._interrupted = True
+        left = length_hint(self._rest)
+        if left:
+            insort(self._events, entry, len(self._events) - left)
+        else:
+            self._to_come[self._span] = [entry]
+            self._begin(self._span)
 
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
@@ -91,13 +107,15 @@ class Clock(Environment):
 
     def at_place(self, when: int, place: int, function: Callable[[Any], None], argument: object) -> None:
         """Call ``function(argument)`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
-        instant = self._instants.get(when)
-        if instant is None:
-            if when <= self.time:
-                self._interrupt(when, function)
-            instant = self._instants[when] = []
-            heappush(self._times, when)
-        instant.append((RANK_PROGRAM, place, function, argument))
+        span = when >> _SPAN_BITS
+        events = self._to_come.get(span)
+        if events is not None:
+            events.append((when, RANK_PROGRAM, place, function, argument))
+        elif span > self._span:
+            self._to_come[span] = [(when, RANK_PROGRAM, place, function, argument)]
+            heappush(self._spans, span)
+        else:
+            self._join((when, RANK_PROGRAM, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
@@ -105,11 +123,17 @@ class Clock(Environment):
 
     def next_time(self) -> int:
         """Time in ps of the next event, or up to which time goes on without; NEVER when nothing can happen."""
-        if length_hint(self._rest):
-            return self.time
-        if self._times:
-            return self._times[0]
+        when = self._next_event_ps()
+        if when < NEVER:
+            return when
         return self._lapse_ps if self._lapse_ps > self.time else NEVER
+
+    def _next_event_ps(self) -> int:
+        """Time in ps of the next event; NEVER when there is none."""
+        left = length_hint(self._rest)
+        if left:
+            return self._events[-left][0]
+        return min(self._to_come[self._spans[0]])[0] if self._spans else NEVER
 
     @property
     def now(self) -> int:
@@ -118,15 +142,17 @@ class Clock(Environment):
 
     def peek(self) -> float:
         """The time of the next event, for SimPy; infinity when there is none."""
-        if length_hint(self._rest):
-            return self.time
-        return self._times[0] if self._times else inf
+        when = self._next_event_ps()
+        return when if when < NEVER else inf
 
     def step(self) -> None:
         """Fire the next event. SimPy's EmptySchedule when there is none."""
-        if self.peek() == inf:
-            raise EmptySchedule
-        self._fire(NEVER, None, once=True)
+        if not length_hint(self._rest):
+            if not self._spans:
+                raise EmptySchedule
+            self._begin(heappop(self._spans))
+        self.time, _, self._place, function, argument = next(self._rest)
+        function(argument)
 
     def advance(self, until: int = NEVER, enough: int | None = None) -> None:
         """Fire events up to and including ``until`` ps, or until one of them calls ``halt``.
@@ -134,62 +160,58 @@ class Clock(Environment):
         It also ends with an instant after which ``enough`` have been fired. If nothing else ended it, the time is then
         ``until``, if one was given.
         """
-        self._fire(until, enough, once=False)
+        self._halted = False
+        last = NEVER if enough is None else self.n_events + enough
+        self._fire(until, last)
         if self._halted:
             return
         self._place = NEVER
         last_ps = until if until < NEVER else self._lapse_ps
         self.time = max(self.time, last_ps)
+        self._span = max(self._span, self.time >> _SPAN_BITS)
 
-    def _fire(self, until: int, enough: int | None, *, once: bool) -> None:
-        """Fire an event, if ``once``, or as ``advance``."""
-        self._put_back()  # what an event that runs the clock has still behind it
-        times, instants = self._times, self._instants
-        self._halted = self._interrupted = once
-        bounded, fired = until < NEVER, self.n_events
-        last = None if enough is None else fired + enough
-        while times:
-            when = times[0]
-            if bounded and when > until:
-                break
-            instant = instants.pop(heappop(times))
-            self.time = when
-            if len(instant) > 1:
-                instant.sort()
-            self._rest = rest = iter(instant)
-            try:
-                for _, self._place, function, argument in rest:
-                    self.n_events = fired = fired + 1
+    def _fire(self, until: int, last: int) -> None:
+        """As ``advance``; ``last``: the number of the event that is enough."""
+        spans, last_span = self._spans, until >> _SPAN_BITS
+        free = until >= NEVER and last >= NEVER
+        while True:
+            if free or (self._span < last_span and self._fired + len(self._events) < last):
+                rest = self._rest
+                for self.time, _, self._place, function, argument in rest:
                     function(argument)
-                    if self._interrupted:
-                        break
-            except BaseException:
-                self._put_back()
-                raise
-            if self._interrupted:
-                self._put_back()
-                if self._halted:
+                    if self._halted:
+                        return
+            else:
+                self._fire_some(until, last)
+                if self._halted or length_hint(self._rest):
                     return
-                self._interrupted = False
-            if last is not None and fired >= last:
+            if not length_hint(self._rest):
+                if not spans or (not free and spans[0] > last_span):
+                    return
+                self._begin(heappop(spans))
+
+    def _fire_some(self, until: int, last: int) -> None:
+        """As ``_fire``, but only events of the span that goes on; looking after each whether it was the last."""
+        while length_hint(self._rest) and self._next_event_ps() <= until:
+            self.step()
+            if self.n_events >= last and self._next_event_ps() > self.time:
                 self._halted = True
+            if self._halted:
                 return
 
-    def _put_back(self) -> None:
-        """The rest of the instant that goes on is yet to come."""
-        rest = list(self._rest)
-        if not rest:
-            return
-        there = self._instants.get(self.time)
-        if there is None:
-            self._instants[self.time] = rest
-            heappush(self._times, self.time)
-        else:
-            there += rest
+    def _begin(self, span: int) -> None:
+        """Put the events of ``span`` in order."""
+        events = self._to_come.pop(span)
+        if len(events) > 1:
+            events.sort()
+        self._span = span
+        self._fired += len(self._events)
+        self._events = events
+        self._rest = iter(events)
 
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""
-        self._halted = self._interrupted = True
+        self._halted = True
 
 
 def raise_failure(value: object) -> NoReturn:
