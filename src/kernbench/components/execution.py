@@ -52,7 +52,7 @@ class KernelExecution:
     """Carries out what the kernel of ``order`` issues on PE ``coord``: a program drives it by ``resume`` and ``issue``.
 
     ``resume(answer)`` runs the kernel to its next request, None when it has returned. ``failure`` is what it is to get
-    instead, by ``throw``, where it waits. ``on_completion``, if set, is called whenever a command is done.
+    instead, by ``throw``, where it waits.
     """
 
     __slots__ = (
@@ -76,7 +76,6 @@ class KernelExecution:
         "failure",
         "launch",
         "machine",
-        "on_completion",
         "parts",
         "resume",
     )
@@ -87,7 +86,6 @@ class KernelExecution:
         self.parts = parts
         self.coord = coord
         self.launch = launch = order.launch
-        self.on_completion: Callable[[], None] | None = None
         self._plans: dict[int, Any] = {}
         self._math: PeMath | None = None
         self._math_id = ""
@@ -109,9 +107,9 @@ class KernelExecution:
             machine.shared(KnownCalls),
         )
         self.resume = self._kernel.resume
-        self.board = Scoreboard(self._kernel.under_way)
+        self.board = Scoreboard(self._kernel.under_way, self._start)
         # Made once: a method is bound anew wherever it is handed on.
-        self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self._done
+        self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
@@ -229,11 +227,11 @@ class KernelExecution:
     def _start_empty(self, command: LoadCommand | StoreCommand) -> None:
         """A descriptor without a valid element moves nothing; a load sets ``other``."""
         if isinstance(command, StoreCommand):
-            self._done(command)
+            self.board.complete(command)
             return
         fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
         self._math_id = self.parts.math.node.id
-        operation = MathOperation(fill, (), 0, (), 0, self._done, self._math_begun, self.machine.next_op())
+        operation = MathOperation(fill, (), 0, (), 0, self._when_done, self._when_begun, self.machine.next_op())
         self._math_begun(operation, self.clock.time)
         self._math_ended(operation)
 
@@ -268,7 +266,7 @@ class KernelExecution:
         record.t_commit_ps = record.t_end_ps = self.clock.time
         if self._hooks.op_ended.listeners:
             self._hooks.op_ended.emit(OpEnded(operation.op, self.clock.time))
-        self._done(operation.work)
+        self.board.complete(operation.work)
 
     def _start_send(self, command: SendCommand, claim: Claim) -> None:
         next_op, now = self.machine.next_op, self.clock.time
@@ -288,7 +286,7 @@ class KernelExecution:
         hook = self._hooks.printed
         if hook.listeners:
             hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
-        self._done(command)
+        self.board.complete(command)
 
     def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
         """An engine begins a command."""
@@ -304,18 +302,15 @@ class KernelExecution:
         """The message of a receive that was posted is there."""
         if error is not None:
             self.fail_next(error)
-        self._done(command)
+        self.board.complete(command)
 
     def _completed(self, command: PeCommand, op: int) -> None:
         self.machine.end_op(op)
-        self._done(command)
+        self.board.complete(command)
 
-    def _done(self, command: PeCommand) -> None:
-        """What waited for ``command`` can go on."""
-        for other in self.board.complete(command.serial):
-            _STARTED_BY[type(other)](self, other, self._plans.pop(other.serial, None))
-        if self.on_completion is not None:
-            self.on_completion()
+    def _start(self, command: PeCommand) -> None:
+        """What ``command`` waited for is done."""
+        _STARTED_BY[type(command)](self, command, self._plans.pop(command.serial, None))
 
     # By the type of a command: what is found out when it is issued (addresses), and what starts it later.
     PREPARED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any], Any]]] = {

@@ -93,21 +93,18 @@ class KernelProgram:
             self._return(None)
             return
         self._request = request
-        at_once = _AT_ONCE.get(type(request))
+        kind = type(request)
+        at_once = _AT_ONCE.get(kind)
         if at_once is None or not at_once(self, request):
             clock = self._clock
-            clock.call_at(clock.time + self._issue_ps, EFFECT, self)
+            clock.call_at(clock.time + self._issue_ps, _EFFECTS.get(kind, ISSUE), self)
 
-    def take_effect(self) -> None:
-        """The request has been issued."""
+    def issue(self) -> None:
+        """The request takes effect: a command for an engine."""
         if not self._returned:
-            request: Any = self._request
-            serve = _SERVED_BY.get(type(request))
-            if serve is not None:
-                serve(self, request)
-            else:
-                self.run.issue(request)
-                self.go_on()
+            command: Any = self._request
+            self.run.issue(command)
+            self.go_on()
 
     @property
     def _queues(self) -> PeIpcq:
@@ -116,7 +113,11 @@ class KernelProgram:
             self._ipcq = self.run.parts.ipcq
         return self._ipcq
 
-    def _send(self, command: SendCommand) -> None:
+    def _send(self) -> None:
+        """The request takes effect: a message goes when there is a slot for it."""
+        if self._returned:
+            return
+        command: Any = self._request
         ipcq = self._ipcq or self._queues
         try:
             lane = ipcq.lane_to_send(command.direction, command.src.nbytes)
@@ -145,7 +146,11 @@ class KernelProgram:
         ipcq = self._ipcq or self._queues
         return ipcq.expect(direction, receive, self._clock.time + self._issue_ps)
 
-    def _receive(self, request: Receive) -> None:
+    def _receive(self) -> None:
+        """The request takes effect: the kernel goes on when a message is there."""
+        if self._returned:
+            return
+        request: Any = self._request
         ipcq, receive, since = self._queues, self._awaited, self._clock.time
         receive.nbytes, receive.line = request.nbytes, request.line
         try:
@@ -192,7 +197,11 @@ class KernelProgram:
         else:
             self.go_on(found)
 
-    def _post(self, command: RecvCommand) -> None:
+    def _post(self) -> None:
+        """The request takes effect: the kernel goes on with the slot of a message that may come later."""
+        if self._returned:
+            return
+        command: Any = self._request
         try:
             slot = self._queues.post(
                 command.direction, command.nbytes, command.line, partial(self.run.received, command)
@@ -251,10 +260,10 @@ class KernelProgram:
 
         def look() -> None:
             if holds():
-                self.run.on_completion = None
+                self.run.board.on_completion = None
                 then()
 
-        self.run.on_completion = look
+        self.run.board.on_completion = look
 
     def stop(self) -> None:
         """End the kernel where it is."""
@@ -295,8 +304,8 @@ class KernelProgram:
         AwaitSpace: _await_space,
         Meet: _come_to_barrier,
     }
-    # What is no command for an engine, or more than that.
-    SERVED_BY: ClassVar[dict[type, Callable[[KernelProgram, Any], None]]] = {
+    # How a request takes effect that is no command for an engine, or more than that.
+    EFFECTS: ClassVar[dict[type, Callable[[KernelProgram], None]]] = {
         SendCommand: _send,
         Receive: _receive,
         RecvCommand: _post,
@@ -332,6 +341,6 @@ def _cause(request: KernelRequest | None) -> str:
 
 # As the tables of commands in ``execution``.
 _AT_ONCE = KernelProgram.AT_ONCE
-_SERVED_BY = KernelProgram.SERVED_BY
-EFFECT = KernelProgram.take_effect
+_EFFECTS = KernelProgram.EFFECTS
+ISSUE = KernelProgram.issue
 TAKE = KernelProgram.take_message

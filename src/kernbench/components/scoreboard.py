@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernbench.messages.commands import PeCommand
@@ -12,12 +12,15 @@ class Scoreboard:
     """Issued commands; one starts when all it uses are done. ``under_way``: commands that are not done, by serial.
 
     A command is entered there when the kernel asks for it; what the commands use is held until they are taken out here.
+    ``start(command)`` is called for one that had to wait and can go; ``on_completion()``, if set, whenever one is done.
     """
 
-    __slots__ = ("_missing", "_waiters", "under_way")
+    __slots__ = ("_missing", "_start", "_waiters", "on_completion", "under_way")
 
-    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]]) -> None:
+    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Callable[[Any], None]) -> None:
         self.under_way = under_way
+        self.on_completion: Callable[[], None] | None = None
+        self._start = start
         self._missing: dict[int, int] = {}
         self._waiters: dict[int, list[PeCommand]] = {}
 
@@ -46,16 +49,23 @@ class Scoreboard:
         """A command that the kernel has asked for is not issued after all."""
         self.under_way.pop(serial, None)
 
-    def complete(self, serial: int) -> Sequence[PeCommand]:
-        """A command is done; those that can start now, in program order."""
+    def complete(self, command: PeCommand) -> None:
+        """``command`` is done; what waited for it alone starts, in program order."""
+        serial = command.serial
         del self.under_way[serial]
         waiters = self._waiters.pop(serial, None)
-        if waiters is None:
-            return ()
+        if waiters is not None:
+            self._start_ready(waiters)
+        on_completion = self.on_completion
+        if on_completion is not None:
+            on_completion()
+
+    def _start_ready(self, waiters: Sequence[PeCommand]) -> None:
         ready: list[PeCommand] = []
         for waiter in waiters:
             self._missing[waiter.serial] -= 1
             if not self._missing[waiter.serial]:
                 del self._missing[waiter.serial]
                 ready.append(waiter)
-        return ready
+        for waiter in ready:
+            self._start(waiter)
