@@ -124,8 +124,10 @@ class MockPe:
 
     def _claim(self, command: SendCommand) -> None:
         pair = self.queues.to_send(command.direction, command.src.nbytes)
-        self._later_unless(pair.has_slot())
-        self._claims[command.serial] = (pair, pair.claim())
+        sequence = pair.claim()
+        if sequence is None:
+            raise _Later
+        self._claims[command.serial] = (pair, sequence)
         self._under_way[command.serial] = command
 
     def _post(self, command: RecvCommand) -> Slot:

@@ -124,17 +124,19 @@ class KernelProgram:
         except KernelError as fault:
             self.fail(fault)
             return
-        pair = lane.pair
-        if not pair.has_slot():
+        sequence = lane.pair.claim()
+        if sequence is None:
             lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
             return
-        self.run.issue_send(command, lane, pair.claim())
+        self.run.issue_send(command, lane, sequence)
         self.go_on()
 
     def _slot_free(self, command: SendCommand, lane: Lane, since: int) -> None:
         self._waited("send", command.direction, lane.pair.my_head, command.line, since)
         if not self._returned:
-            self.run.issue_send(command, lane, lane.pair.claim())
+            sequence = lane.pair.claim()
+            assert sequence is not None
+            self.run.issue_send(command, lane, sequence)
             self.go_on()
 
     def _await_message(self, request: Any) -> bool:

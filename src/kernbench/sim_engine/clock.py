@@ -118,8 +118,8 @@ class Clock(Environment):
             self._join((when, RANK_PROGRAM, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
-        """Whether what was to happen at ``when`` ps in ``place`` has. To be asked by programs, or between events."""
-        return when < self.time or (when == self.time and place < self._place)
+        """Whether what was to happen at ``when`` ps in ``place`` has, or does. For programs, or between events."""
+        return when < self.time or (when == self.time and place <= self._place)
 
     def next_time(self) -> int:
         """Time in ps of the next event, or up to which time goes on without; NEVER when nothing can happen."""

@@ -87,11 +87,6 @@ class QueuePair:
             self._credited = tail
         return self._credited
 
-    def has_slot(self) -> bool:
-        """Whether a sender need not wait for a credit."""
-        needed = self.my_head - self.n_slots
-        return self._credited > needed or self._released() > needed
-
     @property
     def ready(self) -> bool:
         """Whether a message waits to be taken."""
@@ -112,9 +107,12 @@ class QueuePair:
         assert self.my_rx_base_pa is not None
         return self.my_rx_base_pa + sequence % self.n_slots * self.slot_size
 
-    def claim(self) -> int:
-        """Take the next slot of the peer, for the message of this number. One must be free, or about to be."""
+    def claim(self) -> int | None:
+        """Take the next slot of the peer, for the message of this number; None when a sender has to wait for one."""
         sequence = self.my_head
+        last_in_slot = sequence - self.n_slots
+        if self._credited <= last_in_slot and self._released() <= last_in_slot:
+            return None
         self.my_head = sequence + 1
         return sequence
 

@@ -17,12 +17,12 @@ class KernelRunner:
     """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
 
     Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other. ``inside``: it
-    runs now. ``kwargs`` are looked at when it begins.
+    runs now; who knows that may make requests with ``hand_over``. ``kwargs`` are looked at when it begins.
 
     The kernel is the greenlet, with nothing around it: every switch copies what lies on the stack from there on.
     """
 
-    __slots__ = ("_args", "_closing", "_function", "_go_on", "_greenlet", "_hand_over", "_kwargs", "_resumer", "inside")
+    __slots__ = ("_args", "_closing", "_function", "_go_on", "_greenlet", "_kwargs", "_resumer", "hand_over", "inside")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         self._function = function
@@ -30,7 +30,7 @@ class KernelRunner:
         self._kwargs = kwargs
         self._greenlet = greenlet(function)
         self._resumer = getcurrent()  # where its requests go, and its end
-        self._hand_over: Callable[[KernelRequest], object] = self._resumer.switch
+        self.hand_over: Callable[[KernelRequest], object] = self._resumer.switch
         self._go_on: Callable[[object], Any] = self._begin
         self._closing = False
         self.inside = False
@@ -92,7 +92,7 @@ class KernelRunner:
             return
         self._closing = self.inside = True
         self._come_back_here()
-        self._hand_over = _leave
+        self.hand_over = _leave
         with suppress(Exception):
             self._greenlet.throw(GreenletExit)
         self.inside = False
@@ -101,7 +101,7 @@ class KernelRunner:
         """Requests go to whoever resumes, who need not be the one who resumed before."""
         here = self._greenlet.parent = getcurrent()  # ValueError if that is the kernel itself
         self._resumer = here
-        self._hand_over = here.switch
+        self.hand_over = here.switch
 
     def request(self, request: KernelRequest) -> object:
         """From inside the kernel: hand ``request`` over, stop until resumed, return the answer.
@@ -110,8 +110,7 @@ class KernelRunner:
         """
         if not self.inside:
             self.check()
-        hand_over = self._hand_over
-        return hand_over(request)
+        return self.hand_over(request)
 
     def check(self) -> None:
         """KernelError unless the caller runs inside the kernel."""

@@ -57,8 +57,8 @@ class ElementwiseCalls(Issuer):
         command = MathCommand(serial, call.line, after, name, (x, y), result.array, PLAIN)
         result.producer = serial
         under_way[serial] = (command, (result, b, a))
-        request = self._request
-        request(command)
+        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        hand_over(command)
         return result
 
     def _elementwise(self, call: Call, name: str, operands: Sequence[Handle | Number]) -> Handle:

@@ -60,8 +60,8 @@ class QueueCalls(MemoryCalls):
         after = (producer,) if producer in under_way else ()
         command = SendCommand(serial, line, after, direction, source.array)
         under_way[serial] = (command, (source,))
-        request = self._request
-        request(command)
+        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        hand_over(command)
 
     def _source(
         self,
@@ -98,8 +98,8 @@ class QueueCalls(MemoryCalls):
         asked = self._asked.get(call)
         if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
             asked = self._asked[call] = _asked(call.line, dir, shape, dtype)
-        request = self._request
-        slot: Any = request(asked.receive)
+        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        slot: Any = hand_over(asked.receive)
         handle = self._in_slot(slot, asked.receive.nbytes, asked.extent, asked.item)
         if dst_addr is None and dst_space is None:
             return handle
