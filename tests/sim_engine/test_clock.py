@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -76,9 +77,38 @@ def test_a_run_can_be_taken_in_portions() -> None:
         clock.call_at(when, log.append, when)
     clock.call_at(2, log.append, 2)
     clock.advance(enough=2)
-    assert (log, clock.time) == ([1, 2, 2], 2)
+    assert (log, clock.time, clock.next_time()) == ([1, 2], 2, 2)
     clock.step()
-    assert (log, clock.time) == ([1, 2, 2, 3], 3)
+    assert (log, clock.time) == ([1, 2, 2], 2)
+    clock.advance(enough=2)
+    assert (log, clock.time, clock.next_time()) == ([1, 2, 2, 3], 3, NEVER)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 100, 3000])
+def test_enough_is_enough_however_much_is_asked_for_meanwhile(ahead) -> None:
+    clock = Clock()
+
+    def again(_: object) -> None:
+        clock.call_at(clock.time + ahead, again)
+
+    for _ in range(3):
+        clock.call_at(1, again)
+    for n_events in (10, 20):
+        clock.advance(enough=10)
+        assert clock.n_events == n_events
+
+
+def test_what_has_fired_is_forgotten() -> None:
+    class Argument:
+        pass
+
+    clock, argument = Clock(), Argument()
+    gone = ref(argument)
+    clock.call_at(1, lambda _: None, argument)
+    del argument
+    clock.advance()
+    assert gone() is None
+    assert clock.n_events == 1
 
 
 def test_a_reserved_place_is_kept_in_the_order_of_its_instant() -> None:
@@ -241,7 +271,9 @@ def test_a_run_in_parts_fires_what_a_whole_run_does(asked, parts) -> None:
         assert cut.time == until
         assert got == [entry for entry in wanted if entry[0] <= until]
     while cut.next_time() <= 30_000:
-        cut.advance(30_000, enough=1)
+        before = cut.n_events
+        cut.advance(30_000, enough=3)
+        assert cut.n_events <= before + 3
     assert (got, cut.n_events) == (wanted, whole.n_events)
 
 
@@ -257,6 +289,15 @@ def test_an_event_may_run_the_clock() -> None:
         clock.call_at(when, log.append, when)
     clock.advance()
     assert (log, clock.n_events) == ([5, "run", 6, 3000], 4)
+
+
+def test_a_run_inside_a_run_ends_only_itself() -> None:
+    clock, log = Clock(), []
+    clock.call_at(5, lambda _: clock.advance(clock.time + 50, enough=1))
+    for when in (6, 7, 3000):
+        clock.call_at(when, log.append, when)
+    clock.advance(5000)
+    assert (log, clock.time, clock.n_events) == ([6, 7, 3000], 5000, 4)
 
 
 def test_simpy_finds_an_environment_of_its_own_kind() -> None:

@@ -17,7 +17,7 @@ class Scoreboard:
 
     __slots__ = ("_missing", "_start", "_waiters", "on_completion", "under_way")
 
-    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Callable[[Any], None]) -> None:
+    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Callable[[PeCommand], None]) -> None:
         self.under_way = under_way
         self.on_completion: Callable[[], None] | None = None
         self._start = start

@@ -89,8 +89,7 @@ class Clock(Environment):
         if left:
             insort(self._events, entry, len(self._events) - left)
         else:
-            self._to_come[self._span] = [entry]
-            self._begin(self._span)
+            self._begin([entry])
 
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
@@ -150,61 +149,66 @@ class Clock(Environment):
         if not length_hint(self._rest):
             if not self._spans:
                 raise EmptySchedule
-            self._begin(heappop(self._spans))
+            self._begin_span()
         self.time, _, self._place, function, argument = next(self._rest)
         function(argument)
 
     def advance(self, until: int = NEVER, enough: int | None = None) -> None:
-        """Fire events up to and including ``until`` ps, or until one of them calls ``halt``.
+        """Fire events up to and including ``until`` ps, or until one of them calls ``halt``, or ``enough`` have fired.
 
-        It also ends with an instant after which ``enough`` have been fired. If nothing else ended it, the time is then
-        ``until``, if one was given.
+        If nothing else ended it, the time is then ``until``, if one was given.
         """
         self._halted = False
-        last = NEVER if enough is None else self.n_events + enough
-        self._fire(until, last)
-        if self._halted:
+        limited = until < NEVER or enough is not None
+        if not (self._fire_some(until, enough) if limited else self._fire_all()):
             return
         self._place = NEVER
         last_ps = until if until < NEVER else self._lapse_ps
         self.time = max(self.time, last_ps)
         self._span = max(self._span, self.time >> _SPAN_BITS)
+        if not length_hint(self._rest):
+            self._begin([])  # what has fired is kept no longer
 
-    def _fire(self, until: int, last: int) -> None:
-        """As ``advance``; ``last``: the number of the event that is enough."""
-        spans, last_span = self._spans, until >> _SPAN_BITS
-        free = until >= NEVER and last >= NEVER
+    def _fire_all(self) -> bool:
+        """Fire all events; False when ``halt`` ended it."""
         while True:
-            if free or (self._span < last_span and self._fired + len(self._events) < last):
-                rest = self._rest
-                for self.time, _, self._place, function, argument in rest:
-                    function(argument)
-                    if self._halted:
-                        return
-            else:
-                self._fire_some(until, last)
-                if self._halted or length_hint(self._rest):
-                    return
+            rest = self._rest
+            for self.time, _, self._place, function, argument in rest:
+                function(argument)
+                if self._halted:
+                    return False
             if not length_hint(self._rest):
-                if not spans or (not free and spans[0] > last_span):
-                    return
-                self._begin(heappop(spans))
+                if not self._spans:
+                    return True
+                self._begin_span()
 
-    def _fire_some(self, until: int, last: int) -> None:
-        """As ``_fire``, but only events of the span that goes on; looking after each whether it was the last."""
-        while length_hint(self._rest) and self._next_event_ps() <= until:
-            self.step()
-            if self.n_events >= last and self._next_event_ps() > self.time:
-                self._halted = True
-            if self._halted:
-                return
+    def _fire_some(self, until: int, enough: int | None) -> bool:
+        """Fire the events up to ``until`` ps; False when ``halt`` ended it, or there were ``enough``, before."""
+        last = None if enough is None else self.n_events + enough
+        until = min(until, NEVER - 1)
+        while self._next_event_ps() <= until:
+            if not length_hint(self._rest):
+                self._begin_span()
+            events, rest = self._events, self._rest
+            for self.time, _, self._place, function, argument in rest:
+                function(argument)
+                if self._halted:
+                    return False
+                if last is not None and self.n_events >= last:
+                    return self._next_event_ps() > until
+                if events[-length_hint(rest)][0] > until:  # the next one; when none is left, the first
+                    return True
+        return True
 
-    def _begin(self, span: int) -> None:
-        """Put the events of ``span`` in order."""
-        events = self._to_come.pop(span)
+    def _begin_span(self) -> None:
+        """Go on to the events of the next span."""
+        self._span = span = heappop(self._spans)
+        self._begin(self._to_come.pop(span))
+
+    def _begin(self, events: list[Entry]) -> None:
+        """Put those that are next in order."""
         if len(events) > 1:
             events.sort()
-        self._span = span
         self._fired += len(self._events)
         self._events = events
         self._rest = iter(events)

@@ -16,7 +16,6 @@ from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
 from kernbench.messages.operands import Operand
-from kernbench.sim_engine.clock import NEVER as NEVER_PS
 from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.sim_engine.op_log import NO_PARAMS, OpLog, OpRecord
 from kernbench.sim_engine.replay_events import (
@@ -34,7 +33,6 @@ from kernbench.sim_engine.replay_streams import Group, Stream, Streams
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _SEQ, _READ_PS, _COMMIT_PS = (attrgetter(name) for name in ("seq", "t_read_ps", "t_commit_ps"))
-_END_PS = NEVER_PS - 1  # behind all commits
 
 
 @dataclass(slots=True)
@@ -124,6 +122,8 @@ class DataExecutor:
             elif record.seq in self._sampled:
                 commits.append(record)
             # Else it commits with its read, which is still to come.
+        if not reads and not commits:
+            return
         _sort(reads, commits)
         self._check(reads, commits)
         if self._reads or self._commits:
@@ -160,11 +160,8 @@ class DataExecutor:
         deposit, rules, plain, stats = memory.deposit, RULES, NO_PARAMS, self.stats
         coming = iter(commits)
         due = next(coming, None)
-        due_ps = NEVER_PS if due is None else due.t_commit_ps
         for record, later in pairwise((*reads, None, None)):
-            read_ps = _END_PS if record is None else record.t_read_ps
-            while due_ps <= read_ps:
-                assert due is not None
+            while due is not None and (record is None or due.t_commit_ps <= record.t_read_ps):
                 self.current = due
                 array = sampled.pop(due.seq, None)
                 if array is None:
@@ -178,19 +175,18 @@ class DataExecutor:
                     else:  # as ``_commit``, which would be called for half of all events
                         deposit(output, array)
                         stats.ops += 1
-                        stats.nbytes += output.nbytes
+                        stats.nbytes += array.nbytes
                 due = next(coming, None)
-                due_ps = NEVER_PS if due is None else due.t_commit_ps
             if record is None:
                 break
             self.current = record
             # If its commit is what happens next, the operands need not be kept.
-            soon = due is record and (later is None or due_ps <= later.t_read_ps)
+            soon = due is record and (later is None or record.t_commit_ps <= later.t_read_ps)
             if record.params is not plain and is_tiled(record):
                 streams.open(record)
             elif streams.claimed:
                 self._read_beside(record, soon=soon)
-            elif record.t_commit_ps == read_ps:
+            elif record.t_commit_ps == record.t_read_ps:
                 self._commit(record, rules[record.kind](record, memory, acc, False))
             else:
                 sampled[record.seq] = rules[record.kind](record, memory, acc, not soon)

@@ -1,8 +1,8 @@
-"""Events of the replay: integers that sort as the hardware orders them.
+"""The order of the replay as integers that sort as the hardware orders reads and commits.
 
 One integer holds the time in ps, 1 for a read or 0 for a commit, and the sequence number: at one instant commits come
 before reads, further ties go by sequence number. A record that commits at the instant it reads has a read only, and
-commits with it.
+commits with it. Records are replayed in that order; the integers say up to where tiles of composites have to be.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from kernbench.sim_engine.op_log import OpRecord
 
 _SEQ_BITS = 40
-SEQ_MASK = (1 << _SEQ_BITS) - 1
 READ = 1 << _SEQ_BITS
 PS_SHIFT = _SEQ_BITS + 1
 NEVER = 1 << 128
