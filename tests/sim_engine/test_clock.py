@@ -84,6 +84,16 @@ def test_a_run_can_be_taken_in_portions() -> None:
     assert (log, clock.time, clock.next_time()) == ([1, 2, 2, 3], 3, NEVER)
 
 
+def test_a_run_whose_last_event_is_enough_ends_at_its_time() -> None:
+    clock = Clock()
+    clock.call_at(2, lambda _: None)
+    clock.call_at(90, lambda _: None)
+    clock.advance(50, enough=1)
+    assert clock.time == 50
+    clock.advance(enough=1)
+    assert (clock.time, clock.next_time()) == (90, NEVER)
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 100, 3000])
 def test_enough_is_enough_however_much_is_asked_for_meanwhile(ahead) -> None:
     clock = Clock()
@@ -134,6 +144,16 @@ def test_what_is_no_event_has_come_once_its_place_is_passed() -> None:
     clock.at_place(5, place, look, "at it")
     clock.advance()
     assert seen == [("earlier", False), ("before", False), ("at it", True), ("behind", True), ("later", True)]
+
+
+def test_when_a_run_is_over_all_of_its_last_instant_has_come() -> None:
+    clock = Clock()
+    clock.call_at(5, lambda _: None)
+    place = clock.reserve(5)
+    clock.step()
+    assert not clock.has_come(5, place)
+    clock.advance()
+    assert clock.has_come(5, place)
 
 
 def test_time_goes_on_until_what_is_no_event() -> None:
