@@ -291,8 +291,7 @@ class PeIpcq(QueuePart):
         pair = lane.pair
         if pair.peer_head_cache > pair.taken or pair.my_rx_base_pa is None or receive.nbytes > pair.slot_size:
             return False
-        receive.sequence = taken = pair.taken
-        pair.taken = taken + 1
+        receive.sequence = pair.take()
         receive.due_ps, receive.place = due_ps, self.clock.reserve(due_ps)
         lane.posted.append(receive)
         return True

@@ -94,7 +94,7 @@ class Clock(Environment):
     def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
         if delay < NEVER:
-            self.call_at(self.time + round(delay), _fire, event, priority)
+            self.call_at(self.time + round(delay), _fire_simpy, event, priority)
 
     def reserve(self, when: int) -> int:
         """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
@@ -225,7 +225,7 @@ def raise_failure(value: object) -> NoReturn:
     raise TypeError(f"a process failed with {value!r}, which is no exception")
 
 
-def _fire(event: Any) -> None:
+def _fire_simpy(event: Any) -> None:
     """What SimPy does with an event that is due."""
     callbacks, event.callbacks = event.callbacks, None
     for n, callback in enumerate(callbacks, 1):
