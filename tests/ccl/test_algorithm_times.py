@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from algorithm_support import Collective, algorithm, all_reduce, small
 
+from kernbench.ccl.loading import Algorithm
 from kernbench.sim_engine.hooks import QueueEvent
+from kernbench.topology.builder import Topology
 
 RANKS = 8
 LINK_GBS = 256.0
@@ -102,4 +104,47 @@ def test_more_slots_give_the_same_numbers_and_are_never_slower(name: str) -> Non
         numbers.append(b"".join(x.tobytes() for _, x in shards.values()))
         times.append(max(run.engine.get_completion(run.handles[0])[1].pe_exec_ns.values()))
     assert len(set(numbers)) == 1
+    assert times == sorted(times, reverse=True)
+
+
+def kernels_ns(chosen: Algorithm, machine: Topology, elements: int) -> float:
+    """The longest kernel of an all-reduce of so many f32 each."""
+    zeros = np.zeros(elements, np.float32)
+    run = all_reduce(chosen, machine, lambda pe: zeros)
+    run.enable_data = False
+    run.on_machine()
+    assert run.engine is not None
+    return max(ns for h in run.handles for ns in run.engine.get_completion(h)[1].pe_exec_ns.values())
+
+
+@pytest.mark.parametrize(("ranks", "elements"), [(3, 65536), (7, 16384), (7, 65536), (8, 16384)])
+def test_trees_are_not_slower_with_more_slots_and_need_but_three(ranks: int, elements: int) -> None:
+    """What goes up keeps as far ahead of what comes down as it has to, however many slots there are."""
+    times = [
+        kernels_ns(algorithm("tree_allreduce", "tree_binary", ranks, n_slots=n_slots), small(), elements)
+        for n_slots in (2, 3, 4, 8, 16)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[1] <= 1.05 * times[-1]
+
+
+@pytest.mark.parametrize("ranks", [3, 7])
+def test_a_tree_takes_as_long_as_its_bytes(ranks: int) -> None:
+    """4 S / link: own data, two children's and the result by one link; 2 floor(log2 n) hops are as nothing."""
+    nbytes = MIB // 2
+    ns = kernels_ns(algorithm("tree_allreduce", "tree_binary", ranks), small(), nbytes // 4)
+    assert 4 * nbytes / LINK_GBS <= ns * 1.2 <= 4 * nbytes / LINK_GBS * 1.6
+
+
+def test_sips_in_a_ring_are_not_slower_with_more_slots() -> None:
+    """Cubes send first what the ring of SIPs uses first."""
+    machine = small(4, "2x2")
+    times = [
+        kernels_ns(
+            algorithm("intercube_allreduce", "intercube", 4, mapper="pe0_of_every_cube", n_slots=n_slots),
+            machine,
+            16384,
+        )
+        for n_slots in (2, 4, 8, 16)
+    ]
     assert times == sorted(times, reverse=True)

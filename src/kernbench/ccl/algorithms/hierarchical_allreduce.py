@@ -15,7 +15,7 @@ from typing import Any
 
 from kernbench.ccl.steps.messages import Messages, message_args
 from kernbench.ccl.steps.ranks import own_shard
-from kernbench.ccl.steps.trees import Branch, all_reduce_in_place, in_binary_tree
+from kernbench.ccl.steps.trees import Branch, Hops, all_reduce_in_place, hops_to_root, in_binary_tree
 
 
 def kernel_args(
@@ -25,24 +25,41 @@ def kernel_args(
     pes_per_cube: int = 1,
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
+    n_slots: int = 2,
     **config: Any,
 ) -> tuple[int | str, ...]:
-    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them, else PEs."""
+    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them, else PEs.
+
+    ``n_slots``: those that a queue has at least.
+    """
     if num_sips in (None, world_size):
         levels = pes_per_cube, cubes_per_sip, world_size
     else:
         cubes = -(-world_size // pes_per_cube)
         levels = min(world_size, pes_per_cube), min(cubes, cubes_per_sip), -(-cubes // cubes_per_sip)
-    return n_elem, *levels, *message_args(**config)
+    return n_elem, *levels, n_slots, *message_args(**config)
 
 
 def kernel(
-    t_ptr: int, n_elem: int, pes: int, cubes: int, sips: int, dtype: str, op: str, chunk: int, *, tl: Any
+    t_ptr: int,
+    n_elem: int,
+    pes: int,
+    cubes: int,
+    sips: int,
+    n_slots: int,
+    dtype: str,
+    op: str,
+    chunk: int,
+    *,
+    tl: Any,
 ) -> None:
     """Reduce the ``n_elem`` elements of each PE of ``pes`` a cube, ``cubes`` a SIP and ``sips``, in place."""
-    branch = _branch((tl.program_id(0), pes), (tl.program_id(1), cubes), (tl.program_id(2), sips))
+    pe, cube, sip = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    branch = _branch((pe, pes), (cube, cubes), (sip, sips))
+    hops = Hops(_hops(pe, pes), _hops(cube, cubes), hops_to_root(sip).sips)
+    messages = Messages(dtype, op, chunk)
     at = own_shard(t_ptr, n_elem, dtype, tl)
-    all_reduce_in_place(at, n_elem, branch, Messages(dtype, op, chunk), pes * cubes * sips, tl)
+    all_reduce_in_place(at, n_elem, branch, hops.lead(messages, n_slots), messages, pes * cubes * sips, tl)
 
 
 def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:
@@ -65,3 +82,8 @@ def _both_sides(at: int, n: int, forth: str, back: str) -> tuple[str | None, tup
     if at <= middle:
         return back, (forth,) * (at < middle)
     return forth, (back,) * (at > middle + 1)
+
+
+def _hops(at: int, n: int) -> int:
+    """From place ``at`` in a ring that is reduced to place 0 from both sides."""
+    return min(at, n - at) if at else 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.grids import Axis, all_reduce_over
+from kernbench.ccl.steps.grids import Axis, all_reduce_over, order_of_results, order_of_use
 from kernbench.ccl.steps.messages import Messages, message_args
 from kernbench.ccl.steps.rings import Ring, kept
 from kernbench.ccl.steps.trees import Branch, reduced, spread
@@ -120,16 +120,26 @@ def kernel(
 
 
 def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: _Sips, messages: Messages, tl: Any) -> None:
-    where = places(ptr, n, messages, tl)
-    counts = [count for _, count in where]
-    branch, way = cubes.branch, cubes.way
+    pieces = places(ptr, n, messages, tl)
+    axes, branch, way = sips.axes, cubes.branch, cubes.way
+    # Pieces come to the root, and leave it, as its SIP needs them and is done with them.
+    going, coming = order_of_use(axes, len(pieces)), order_of_results(axes, len(pieces))
+    where = [pieces[i] for i in going]
     values = reduced(branch, loaded(where, messages, tl), messages, tl)
-    values = _moved(values, counts, way, cubes, messages, tl)
+    values = _moved(values, [count for _, count in where], way, cubes, messages, tl)
     if cubes.here == cubes.root:
-        _exchange(values, sips, messages, tl)
-        values = [messages.finish(x, cubes.w * cubes.h * sips.n, tl) for x in values]
+        values = [values[at] for at in _inverse(going)]
+        all_reduce_over(axes, values, messages, tl)
+        values = [messages.finish(values[i], cubes.w * cubes.h * sips.n, tl) for i in coming]
+    where = [pieces[i] for i in coming]
+    counts = [count for _, count in where]
     values = _moved(values, counts, way[::-1], cubes, messages, tl)
     spread(branch, values, counts, messages.dtype, lambda i, x: tl.store(where[i][0], x), tl)
+
+
+def _inverse(order: list[int]) -> list[int]:
+    """Where in ``order`` each number is."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def _moved(
@@ -157,8 +167,3 @@ def _side(cubes: _Cubes, neighbour: int) -> str:
     if neighbour // cubes.w == cubes.here // cubes.w:
         return "E" if forward else "W"
     return "S" if forward else "N"
-
-
-def _exchange(values: list[Any], sips: _Sips, messages: Messages, tl: Any) -> None:
-    """Reduce the ``values`` of all SIPs, in place."""
-    all_reduce_over(sips.axes, values, messages, tl)

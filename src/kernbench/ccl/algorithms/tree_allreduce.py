@@ -13,16 +13,39 @@ from typing import Any
 
 from kernbench.ccl.steps.messages import Messages, message_args
 from kernbench.ccl.steps.ranks import own_shard, rank_of
-from kernbench.ccl.steps.trees import all_reduce_in_place, in_binary_tree
+from kernbench.ccl.steps.trees import all_reduce_in_place, hops_to_root, in_binary_tree
 
 
-def kernel_args(*, n_elem: int, world_size: int, **config: Any) -> tuple[int | str, ...]:
-    """Nothing beyond what messages take."""
-    return n_elem, world_size, *message_args(**config)
+def kernel_args(
+    *,
+    n_elem: int,
+    world_size: int,
+    pes_per_cube: int = 1,
+    cubes_per_sip: int = 1,
+    num_sips: int | None = None,
+    n_slots: int = 2,
+    **config: Any,
+) -> tuple[int | str, ...]:
+    """Ranks are SIPs when there are ``num_sips`` of them, else PEs. ``n_slots``: those that a queue has at least."""
+    machine = (1, 1) if num_sips == world_size else (pes_per_cube, cubes_per_sip)
+    return n_elem, world_size, *machine, n_slots, *message_args(**config)
 
 
-def kernel(t_ptr: int, n_elem: int, world_size: int, dtype: str, op: str, chunk: int, *, tl: Any) -> None:
-    """Reduce the ``n_elem`` elements of each rank, in place."""
-    branch = in_binary_tree(rank_of(tl), world_size)
+def kernel(
+    t_ptr: int,
+    n_elem: int,
+    world_size: int,
+    pes_per_cube: int,
+    cubes_per_sip: int,
+    n_slots: int,
+    dtype: str,
+    op: str,
+    chunk: int,
+    *,
+    tl: Any,
+) -> None:
+    """Reduce the ``n_elem`` elements of each rank, in place; ranks are SIPs when these have one cube with one PE."""
+    rank, messages = rank_of(tl), Messages(dtype, op, chunk)
     at = own_shard(t_ptr, n_elem, dtype, tl)
-    all_reduce_in_place(at, n_elem, branch, Messages(dtype, op, chunk), world_size, tl)
+    lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, n_slots)
+    all_reduce_in_place(at, n_elem, in_binary_tree(rank, world_size), lead, messages, world_size, tl)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kernbench.ccl.steps.chunks import split
@@ -21,6 +21,7 @@ from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.rings import Relay, Ring, Turns, kept
 
 Action: TypeAlias = Callable[[], None]
+_HOP = 4  # about so many messages leave before the first comes in
 
 
 class Axis(NamedTuple):
@@ -32,7 +33,21 @@ class Axis(NamedTuple):
 
 def all_reduce_over(axes: Iterable[Axis], values: list[Any], messages: Messages, tl: Any) -> None:
     """Reduce ``values`` over all places of a grid, in place; axes of one place are left out."""
-    _reduce([axis for axis in axes if axis.ring.size > 1], range(len(values)), values, messages, tl)
+    _reduce(_long(axes), range(len(values)), values, messages, tl)
+
+
+def order_of_use(axes: Iterable[Axis], n: int) -> list[int]:
+    """The order in which ``all_reduce_over`` needs ``n`` values here: whoever brings them in does so in that order."""
+    return _used(_long(axes), range(n))
+
+
+def order_of_results(axes: Iterable[Axis], n: int) -> list[int]:
+    """The order in which ``all_reduce_over`` is done with ``n`` values here."""
+    return _done(_long(axes), range(n))
+
+
+def _long(axes: Iterable[Axis]) -> list[Axis]:
+    return [axis for axis in axes if axis.ring.size > 1]
 
 
 def _reduce(axes: Sequence[Axis], mine: Sequence[int], values: list[Any], messages: Messages, tl: Any) -> None:
@@ -45,16 +60,59 @@ def _reduce(axes: Sequence[Axis], mine: Sequence[int], values: list[Any], messag
         _reduce(axes[1:], line.own, values, messages, tl)
         line.gather()
         return
-    ways = [_Way(ring, _split(mine, ring.size), values, messages, tl)]
-    if kind == "torus":
-        back = Ring(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
-        ways = [
-            _Way(each, _split(half, ring.size), values, messages, tl)
-            for each, half in ((ring, mine[::2]), (back, mine[1::2]))
-        ]
+    ways = [_Way(ring, turns, values, messages, tl) for ring, turns in _rings(axes[0], mine)]
     _in_turn(*(way.scatter() for way in ways))
     _reduce(axes[1:], sorted(i for way in ways for i in way.own), values, messages, tl)
     _in_turn(*(way.gather() for way in ways))
+
+
+def _rings(axis: Axis, mine: Sequence[int]) -> list[tuple[Ring, Turns]]:
+    """The rings that share an axis, with the parts of each in the order in which this place sends them; its own last.
+
+    One, or of a torus two, one each way round.
+    """
+    ring = axis.ring
+    back = Ring(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
+    shares = [(ring, mine[::2]), (back, mine[1::2])] if axis.kind == "torus" else [(ring, mine)]
+    found: list[tuple[Ring, Turns]] = []
+    for each, share in shares:
+        parts = _split(share, each.size)
+        found.append((each, [parts[i] for i in each.backwards(each.place)]))
+    return found
+
+
+def _used(axes: Sequence[Axis], mine: Sequence[int]) -> list[int]:
+    if not axes:
+        return list(mine)
+    ring, kind = axes[0]
+    if kind == "line":
+        parts, here = _split(mine, ring.size), ring.place
+        ends = chain(*parts[:here:-1], parts[here]), chain(*parts[: here + 1])  # its own part is added to both ways
+        return [*dict.fromkeys(_by_turns(*ends))]
+    return _by_turns(*(_used_in_ring(turns) for _, turns in _rings(axes[0], mine)))
+
+
+def _used_in_ring(turns: Turns) -> list[int]:
+    """The second part is added to what comes in while the first goes out: a hop later."""
+    first, second, *rest = turns
+    return [*first[:_HOP], *_by_turns(first[_HOP:], second), *chain(*rest)]
+
+
+def _done(axes: Sequence[Axis], mine: Sequence[int]) -> list[int]:
+    if not axes:
+        return list(mine)
+    ring, kind = axes[0]
+    if kind == "line":
+        parts, here = _split(mine, ring.size), ring.place
+        return _done(axes[1:], parts[here]) + _by_turns(chain(*parts[:here][::-1]), chain(*parts[here + 1 :]))
+    rings = [turns for _, turns in _rings(axes[0], mine)]
+    own = _done(axes[1:], sorted(i for turns in rings for i in turns[-1]))
+    return own + _by_turns(*(chain(*turns[:-1]) for turns in rings))
+
+
+def _by_turns(*ways: Iterable[int]) -> list[int]:
+    """What goes several ways at once, a value each at a time."""
+    return [i for at_once in zip_longest(*ways) for i in at_once if i is not None]
 
 
 def _split(mine: Sequence[int], parts: int) -> list[list[int]]:
@@ -66,10 +124,10 @@ class _Way:
 
     __slots__ = ("_messages", "_relay", "_tl", "_turns", "_values", "own")
 
-    def __init__(self, ring: Ring, parts: Turns, values: list[Any], messages: Messages, tl: Any) -> None:
+    def __init__(self, ring: Ring, turns: Turns, values: list[Any], messages: Messages, tl: Any) -> None:
         self._relay = Relay(ring, tl)
-        self._turns = [parts[i] for i in ring.backwards(ring.place)]
-        self.own = self._turns[-1]
+        self._turns = turns
+        self.own = turns[-1]
         self._values, self._messages, self._tl = values, messages, tl
 
     def scatter(self) -> Iterator[Action]:

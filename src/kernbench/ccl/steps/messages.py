@@ -20,6 +20,11 @@ class Messages(NamedTuple):
     op: str
     chunk: int
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a full message."""
+        return self.chunk * element_type(self.dtype).itemsize
+
     def combine(self, a: Any, b: Any, tl: Any) -> Any:
         """Two contributions as one."""
         if self.op == "max":

@@ -1,16 +1,26 @@
-"""Trees: reduce towards the root, broadcast away from it, piece by piece.
+"""Trees: reduce towards the root, broadcast away from it, piece by piece; a piece goes on from the slot it came in.
 
-Receives are posted and not waited for, so that pieces follow each other through all levels; a piece goes on from the
-slot it came in.
+One way only, receives are posted and not waited for, so that pieces follow each other through all levels. Where results
+come down while contributions go up, both share the links of every node, and are to share them evenly: a node that sends
+everything up first keeps what it waits for from coming. So it takes one result from above for each piece that it sends,
+once it is a few pieces ahead, its *lead*, which covers the way to the root and back. How many slots there are beyond
+that changes nothing.
+
+No deadlock: a parent with a lead of L has received piece L + n_slots before it has to wait for its child to take the
+first result, so the child can send the piece L + 2 n_slots; its lead is at most 2 n_slots more than the parent's.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.messages import Messages
+
+HOP_BYTES = (4 << 10, 12 << 10, 20 << 10)
+"""What passes a link of a node in the time of a hop there and back, by the levels of ``Hops``: measured."""
 
 Keep = Callable[[int, Any], None]
 """Told the number and the handle of a piece of the result; the handle is a slot, so it must not be held."""
@@ -29,11 +39,42 @@ def in_binary_tree(at: int, n: int) -> Branch:
     return Branch("parent" if at else None, tuple([name for name, child in children if child < n]))
 
 
+class Hops(NamedTuple):
+    """How far it is from a node to the root: hops within a cube, between cubes of a SIP, and between SIPs."""
+
+    pes: int
+    cubes: int
+    sips: int
+
+    def lead(self, messages: Messages, n_slots: int) -> int:
+        """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
+
+        A hop adds no more than ``n_slots``: so many can be under way.
+        """
+        return sum(n * min(n_slots, 1 - -nbytes // messages.nbytes) for n, nbytes in zip(self, HOP_BYTES, strict=True))
+
+
+def hops_to_root(at: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
+    """From place ``at`` of a binary tree over the PEs of a machine; over its SIPs when they have but one."""
+    pes = cubes = sips = 0
+    while at:
+        parent = (at - 1) // 2
+        cube, parents = at // pes_per_cube, parent // pes_per_cube
+        if cube == parents:
+            pes += 1
+        elif cube // cubes_per_sip == parents // cubes_per_sip:
+            cubes += 1
+        else:
+            sips += 1
+        at = parent
+    return Hops(pes, cubes, sips)
+
+
 def reduced(branch: Branch, mine: Iterable[Any], messages: Messages, tl: Any) -> list[Any]:
     """Reduce ``mine``, piece by piece, towards the root, which gets the result; all others get nothing."""
     result: list[Any] = []
     for x in mine:
-        whole = _with_children(branch, x, messages, tl)
+        whole = _with_children(branch, x, tl.recv_async, messages, tl)
         if branch.parent is None:
             result.append(whole)
         else:
@@ -50,36 +91,46 @@ def spread(branch: Branch, result: Sequence[Any], counts: Sequence[int], dtype: 
 
 
 def all_reduce(
-    branch: Branch, mine: Iterable[Any], messages: Messages, contributions: int, keep: Keep, tl: Any
+    branch: Branch, lead: int, mine: Iterable[Any], messages: Messages, contributions: int, keep: Keep, tl: Any
 ) -> None:
     """Reduce ``mine`` over the tree; each node is told of each piece of the result, while later ones are on their way.
 
     The same bits everywhere: sums are made once, on the way up.
     """
+    if branch.parent is None:
+        for i, x in enumerate(mine):  # at the pace of what comes in
+            whole = messages.finish(_with_children(branch, x, tl.recv, messages, tl), contributions, tl)
+            _pass_down(branch, i, whole, keep, tl)
+        return
+    ahead: deque[tuple[int, int]] = deque()  # numbers and elements of pieces whose results are to come
     for i, x in enumerate(mine):
-        whole = _with_children(branch, x, messages, tl)
-        if branch.parent is None:
-            whole = messages.finish(whole, contributions, tl)
-        else:
-            tl.send(branch.parent, whole)
-            whole = tl.recv_async(branch.parent, x.shape[0], x.dtype)
-        _pass_down(branch, i, whole, keep, tl)
-        del whole  # it may be a slot, which the next piece may need
+        tl.send(branch.parent, _with_children(branch, x, tl.recv_async, messages, tl))
+        ahead.append((i, x.shape[0]))
+        if len(ahead) > lead:
+            _take_result(branch, *ahead.popleft(), messages, keep, tl)
+    while ahead:
+        _take_result(branch, *ahead.popleft(), messages, keep, tl)
 
 
-def all_reduce_in_place(ptr: int, n: int, branch: Branch, messages: Messages, contributions: int, tl: Any) -> None:
+def all_reduce_in_place(
+    ptr: int, n: int, branch: Branch, lead: int, messages: Messages, contributions: int, tl: Any
+) -> None:
     """Reduce ``n`` elements at ``ptr`` over the tree; nothing is held but what is on its way."""
     if branch == Branch(None, ()):
         return
     where = places(ptr, n, messages, tl)
     mine = loaded(where, messages, tl)
-    all_reduce(branch, mine, messages, contributions, lambda i, x: tl.store(where[i][0], x), tl)
+    all_reduce(branch, lead, mine, messages, contributions, lambda i, x: tl.store(where[i][0], x), tl)
 
 
-def _with_children(branch: Branch, x: Any, messages: Messages, tl: Any) -> Any:
+def _with_children(branch: Branch, x: Any, receive: Callable[..., Any], messages: Messages, tl: Any) -> Any:
     for child in branch.children:
-        x = messages.combine(x, tl.recv_async(child, x.shape[0], x.dtype), tl)
+        x = messages.combine(x, receive(child, x.shape[0], x.dtype), tl)
     return x
+
+
+def _take_result(branch: Branch, i: int, count: int, messages: Messages, keep: Keep, tl: Any) -> None:
+    _pass_down(branch, i, tl.recv(branch.parent, count, messages.dtype), keep, tl)
 
 
 def _pass_down(branch: Branch, i: int, piece: Any, keep: Keep, tl: Any) -> None:
