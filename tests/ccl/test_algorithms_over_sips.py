@@ -18,6 +18,8 @@ from algorithm_support import (
     values,
 )
 from collective_checks import assert_all_reduced, assert_collective
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import InputError
@@ -180,3 +182,23 @@ def test_by_the_short_way(name: str) -> None:
     pattern = "intercube" if name.startswith("intercube") else "none"
     outputs = run_kernel_in_mock(module.kernel, 16, pattern, inputs, algo_module=module)
     assert_all_reduced(outputs, inputs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    fabric=st.sampled_from(("ring_1d", "torus_2d", "mesh_2d_no_wrap")),
+    grid=st.sampled_from(((2, 1), (2, 2), (3, 2), (3, 3))),
+    n=st.integers(1, 700),
+    n_slots=st.integers(1, 3),
+)
+def test_intercube_never_waits_in_a_circle(fabric: str, grid: tuple[int, int], n: int, n_slots: int) -> None:
+    """Up to 44 messages, of 64 bytes."""
+    w, h = grid
+    machine = small(w * h, "2x1", 1, fabric, "" if fabric == "ring_1d" else f"{w}x{h}")
+    rng = np.random.default_rng(n)
+    inputs = {(sip, cube, 0): values(rng, n, "i32") for sip in range(w * h) for cube in range(2)}
+    chosen = algorithm(
+        "intercube_allreduce", "intercube", w * h, mapper="pe0_of_every_cube", n_slots=n_slots, chunk_size=64
+    )
+    (after,) = all_reduce(chosen, machine, lambda pe: inputs[pe]).on_mock()
+    assert_all_reduced([x for _, x in after.values()], list(inputs.values()))

@@ -26,6 +26,7 @@ from statistics import fmean
 
 from kernbench.ccl.queues import QueueSettings
 from kernbench.ccl.sip_ring import sip_ring
+from kernbench.ccl.steps.grids import MANY_MESSAGES
 from kernbench.ccl.steps.messages import SEGMENT_BYTES
 from kernbench.common.units import ps_to_ns
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
@@ -209,20 +210,27 @@ class ClosedForms:
     def _exchange(self, root: int, chunk: int, count: int) -> float:
         """All SIPs' root cubes: reduce-scatter and all-gather along rows, within that along columns of what is left.
 
-        On a line as on a ring: n-1 hops each way, and no link carries more than n-1 of n parts.
+        Of many messages half begin with the columns, at the same time. On a line as on a ring: n-1 hops each way, and
+        no link carries more than n-1 of n parts.
         """
         sips = self._spec.system.sips
         axes: list[tuple[int, Side, int]] = [(sips.count, "E", 1)]
         if sips.two_dimensional:
             axes = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
+        axes = [axis for axis in axes if axis[0] > 1]
+        ways = [axes, axes[::-1]] if len(axes) > 1 and count >= MANY_MESSAGES else [axes]
+        return max(self._along_axes(way, root, chunk, ceil(count / len(ways))) for way in ways)
+
+    def _along_axes(self, axes: Sequence[tuple[int, Side, int]], root: int, chunk: int, count: int) -> float:
+        """Along each axis (how many SIPs it has, its side, and the next SIP on that) what is left by those before."""
+        sips = self._spec.system.sips
         has_sides = sips.topology not in ("fully_connected", "switch")
         total, left = 0.0, count
         for n, side, peer in axes:
-            if n > 1:
-                hop = self.hop((0, root, 0), (peer, root, 0), side if has_sides else None)
-                # A torus is used both ways round, by half of the messages each.
-                total += self._shared_ns(hop, chunk, n, ceil(left / 2) if sips.topology == "torus_2d" else left)
-                left = ceil(left / n)
+            hop = self.hop((0, root, 0), (peer, root, 0), side if has_sides else None)
+            # A torus is used both ways round, by half of the messages each.
+            total += self._shared_ns(hop, chunk, n, ceil(left / 2) if sips.topology == "torus_2d" else left)
+            left = ceil(left / n)
         return total
 
     def _shared_ns(self, hop: Hop, chunk: int, n: int, count: int) -> float:

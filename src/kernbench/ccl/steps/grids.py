@@ -4,24 +4,33 @@ Along the first axis each place is left with one part reduced, along the next wi
 the parts are gathered in reverse. So n places exchange 2(n-1)/n of the data, however many axes they have, in as many
 steps as the axes are long, less one each. A value is reduced on one place and copied: all end with the same bits.
 
-On a line, what is for places further on goes there directly, adding what is on the way; both directions at once. On a
-torus, half of the data goes round one way and half the other.
+All links work at once. Where there are two axes and many messages, half of them begin along one and half along the
+other. On a line, what is for places further on goes there directly, adding what is on the way, in both directions. On a
+torus, half goes round one way and half the other.
+
+Each message has a time in a timetable, which both its ends know; a place does what it has to do in the order of these
+times. Receives are posted and not waited for, so only a full queue stops a kernel; then the receiver is still before
+the message that was ``n_slots`` earlier. So the place that is furthest behind never waits for another: no deadlock,
+however few the slots.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain, zip_longest
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kernbench.ccl.steps.chunks import split
 from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.rings import Relay, Ring, Turns, kept
+from kernbench.ccl.steps.rings import Ring, kept
 
-Action: TypeAlias = Callable[[], None]
 _HOP = 4  # about so many messages leave before the first comes in
+MANY_MESSAGES = 16
+"""So many gain more by using all axes at once than they lose by all being needed at once."""
+
+
+Parts: TypeAlias = Sequence[Sequence[int]]
+"""The values of each place of an axis"""
 
 
 class Axis(NamedTuple):
@@ -31,203 +40,124 @@ class Axis(NamedTuple):
     kind: Literal["line", "ring", "torus"]
 
 
+class Step(NamedTuple):
+    """At ``when`` of the timetable this place sends ``value`` by ``queue``, or adds to it or takes what comes there."""
+
+    when: int
+    value: int
+    does: Literal["send", "add", "take"]
+    queue: str
+
+
+Passes: TypeAlias = tuple[list[Step], list[Step], Sequence[int]]
+"""What a place does to scatter, and to gather, each from time 0 on; and the values that it has reduced in between"""
+
+
 def all_reduce_over(axes: Iterable[Axis], values: list[Any], messages: Messages, tl: Any) -> None:
     """Reduce ``values`` over all places of a grid, in place; axes of one place are left out."""
-    _reduce(_long(axes), range(len(values)), values, messages, tl)
+    for _, i, does, queue in timetable(axes, len(values)):
+        x = values[i]
+        if does == "send":
+            tl.send(queue, x)
+        else:
+            message = tl.recv_async(queue, x.shape, x.dtype)
+            values[i] = messages.combine(x, message, tl) if does == "add" else kept(message, tl)
+            del message  # it is a slot
+        del x
 
 
 def order_of_use(axes: Iterable[Axis], n: int) -> list[int]:
-    """The order in which ``all_reduce_over`` needs ``n`` values here: whoever brings them in does so in that order."""
-    return _used(_long(axes), range(n))
+    """The order in which ``all_reduce_over`` needs ``n`` values here: whoever brings them in does so in that order.
+
+    What is added to a message is needed when that has come.
+    """
+    first: dict[int, int] = {}
+    for when, i, does, _ in timetable(axes, n):
+        needed = when + _HOP * (does != "send")
+        first[i] = min(needed, first.get(i, needed))
+    return sorted(range(n), key=lambda i: first.get(i, 0))
 
 
 def order_of_results(axes: Iterable[Axis], n: int) -> list[int]:
     """The order in which ``all_reduce_over`` is done with ``n`` values here."""
-    return _done(_long(axes), range(n))
+    last = {i: at for at, (_, i, does, _) in enumerate(timetable(axes, n)) if does != "send"}
+    return sorted(range(n), key=lambda i: last.get(i, 0))
 
 
-def _long(axes: Iterable[Axis]) -> list[Axis]:
-    return [axis for axis in axes if axis.ring.size > 1]
+def timetable(axes: Iterable[Axis], n: int) -> list[Step]:
+    """What this place does for the all-reduce of ``n`` values, in order."""
+    long = [axis for axis in axes if axis.ring.size > 1]
+    ways = [long, long[::-1]] if len(long) > 1 and n >= MANY_MESSAGES else [long]
+    steps: list[Step] = []
+    for first, way in enumerate(ways):
+        mine = range(n)[first :: len(ways)]
+        found, _ = _planned(way, mine, len(mine), 0)
+        steps += found
+    return sorted(steps, key=lambda step: step.when)
 
 
-def _reduce(axes: Sequence[Axis], mine: Sequence[int], values: list[Any], messages: Messages, tl: Any) -> None:
-    if not axes:
-        return
-    ring, kind = axes[0]
-    if kind == "line":
-        line = _Line(ring, _split(mine, ring.size), values, messages, tl)
-        line.scatter()
-        _reduce(axes[1:], line.own, values, messages, tl)
-        line.gather()
-        return
-    ways = [_Way(ring, turns, values, messages, tl) for ring, turns in _rings(axes[0], mine)]
-    _in_turn(*(way.scatter() for way in ways))
-    _reduce(axes[1:], sorted(i for way in ways for i in way.own), values, messages, tl)
-    _in_turn(*(way.gather() for way in ways))
+def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[Step], int]:
+    """The all-reduce of ``mine`` from ``begin`` on, along one axis after the other, and when it ends.
 
-
-def _rings(axis: Axis, mine: Sequence[int]) -> list[tuple[Ring, Turns]]:
-    """The rings that share an axis, with the parts of each in the order in which this place sends them; its own last.
-
-    One, or of a torus two, one each way round.
+    ``most``: how many values those places have that have most. Times depend on that alone.
     """
-    ring = axis.ring
-    back = Ring(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
-    shares = [(ring, mine[::2]), (back, mine[1::2])] if axis.kind == "torus" else [(ring, mine)]
-    found: list[tuple[Ring, Turns]] = []
-    for each, share in shares:
-        parts = _split(share, each.size)
-        found.append((each, [parts[i] for i in each.backwards(each.place)]))
-    return found
-
-
-def _used(axes: Sequence[Axis], mine: Sequence[int]) -> list[int]:
-    if not axes:
-        return list(mine)
+    if not axes or not most:
+        return [], begin
     ring, kind = axes[0]
-    if kind == "line":
-        parts, here = _split(mine, ring.size), ring.place
-        ends = chain(*parts[:here:-1], parts[here]), chain(*parts[: here + 1])  # its own part is added to both ways
-        return [*dict.fromkeys(_by_turns(*ends))]
-    return _by_turns(*(_used_in_ring(turns) for _, turns in _rings(axes[0], mine)))
+    if kind == "torus":
+        back = Ring(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
+        shares, most = [(ring, mine[::2]), (back, mine[1::2])], -(-most // 2)
+    else:
+        shares = [(ring, mine)]
+    passes, longest = _pass_line if kind == "line" else _pass_ring, -(-most // ring.size)
+    lasts = (ring.size - 1) * longest
+    each = [passes(way, _split(share, ring.size), longest) for way, share in shares]
+    own = sorted(i for _, _, part in each for i in part)
+    inner, end = _planned(axes[1:], own, len(shares) * longest, begin + lasts)
+    scatters = [step._replace(when=begin + step.when) for scatter, _, _ in each for step in scatter]
+    gathers = [step._replace(when=end + step.when) for _, gather, _ in each for step in gather]
+    return [*scatters, *inner, *gathers], end + lasts
 
 
-def _used_in_ring(turns: Turns) -> list[int]:
-    """The second part is added to what comes in while the first goes out: a hop later."""
-    first, second, *rest = turns
-    return [*first[:_HOP], *_by_turns(first[_HOP:], second), *chain(*rest)]
+def _pass_ring(ring: Ring, parts: Parts, longest: int) -> Passes:
+    """Each part goes round from its place on, and is whole one place before that."""
+    *others, own = [parts[i] for i in ring.backwards(ring.place)]
+    scatter = _round(ring, [*others, own], "add", longest)
+    return scatter, _round(ring, [own, *others], "take", longest), own
 
 
-def _done(axes: Sequence[Axis], mine: Sequence[int]) -> list[int]:
-    if not axes:
-        return list(mine)
-    ring, kind = axes[0]
-    if kind == "line":
-        parts, here = _split(mine, ring.size), ring.place
-        return _done(axes[1:], parts[here]) + _by_turns(chain(*parts[:here][::-1]), chain(*parts[here + 1 :]))
-    rings = [turns for _, turns in _rings(axes[0], mine)]
-    own = _done(axes[1:], sorted(i for turns in rings for i in turns[-1]))
-    return own + _by_turns(*(chain(*turns[:-1]) for turns in rings))
+def _round(ring: Ring, turns: Parts, does: Literal["add", "take"], longest: int) -> list[Step]:
+    steps: list[Step] = []
+    for turn, (going, coming) in enumerate(pairwise(turns)):
+        steps += [Step(turn * longest + k, i, "send", ring.next) for k, i in enumerate(going)]
+        steps += [Step(turn * longest + k, i, does, ring.prev) for k, i in enumerate(coming)]
+    return steps
 
 
-def _by_turns(*ways: Iterable[int]) -> list[int]:
-    """What goes several ways at once, a value each at a time."""
-    return [i for at_once in zip_longest(*ways) for i in at_once if i is not None]
+def _pass_line(line: Ring, parts: Parts, longest: int) -> Passes:
+    """Parts go to their places from both ends, the farthest first, and back from there, the nearest first."""
+    here = line.place
+    scatter: list[Step] = []
+    gather: list[Step] = []
+    for to, of, before, behind in (
+        (line.next, line.prev, parts[:here][::-1], parts[here + 1 :][::-1]),
+        (line.prev, line.next, parts[here + 1 :], parts[:here]),
+    ):
+        # ``before``: the parts of those that messages come from; ``behind``: of those they go to, the farthest first.
+        for turn, part in enumerate([*behind, parts[here]]):
+            for k, i in enumerate(part):
+                if before:
+                    scatter.append(Step(turn * longest + k, i, "add", of))
+                if turn < len(behind):
+                    scatter.append(Step(turn * longest + k, i, "send", to))
+        for turn, part in enumerate([parts[here], *before]):
+            for k, i in enumerate(part):
+                if behind:
+                    gather.append(Step(turn * longest + k, i, "send", to))
+                if turn:
+                    gather.append(Step((turn - 1) * longest + k, i, "take", of))
+    return scatter, gather, parts[here]
 
 
-def _split(mine: Sequence[int], parts: int) -> list[list[int]]:
-    return [list(mine[first : first + count]) for first, count in split(len(mine), parts)]
-
-
-class _Way:
-    """One place of a ring, one way round; see ``rings``."""
-
-    __slots__ = ("_messages", "_relay", "_tl", "_turns", "_values", "own")
-
-    def __init__(self, ring: Ring, turns: Turns, values: list[Any], messages: Messages, tl: Any) -> None:
-        self._relay = Relay(ring, tl)
-        self._turns = turns
-        self.own = turns[-1]
-        self._values, self._messages, self._tl = values, messages, tl
-
-    def scatter(self) -> Iterator[Action]:
-        """Reduce this place's own part, and pass the others on."""
-        self._relay.put(self._values[i] for i in self._turns[0])
-        for turn in self._turns[1:]:
-            for i in turn:
-                yield partial(self._add, i, turn is not self.own)
-        yield self._relay.flush
-
-    def _add(self, i: int, goes_on: bool) -> None:
-        value = self._values[i]
-        self._values[i] = self._messages.combine(value, self._relay.take(value), self._tl)
-        if goes_on:
-            self._relay.put((self._values[i],))
-
-    def gather(self) -> Iterator[Action]:
-        """Get all other parts, and pass them on."""
-        self._relay.put(self._values[i] for i in self.own)
-        for turn in self._turns[:-1]:
-            for i in turn:
-                yield partial(self._keep, i, turn is not self._turns[-2])
-        yield self._relay.flush
-
-    def _keep(self, i: int, goes_on: bool) -> None:
-        self._values[i] = kept(self._relay.take(self._values[i]), self._tl)
-        if goes_on:
-            self._relay.put((self._values[i],))
-
-
-class _Line:
-    """One place of a line, and what it does with ``parts``, one for each place.
-
-    The two directions take turns, message by message, and the k-th message that a place sends is the k-th that the next
-    receives. So a kernel that waits at its k-th send waits for one that is further behind: no deadlock, however few the
-    slots.
-    """
-
-    __slots__ = ("_line", "_messages", "_parts", "_tl", "_values", "own")
-
-    def __init__(self, line: Ring, parts: Turns, values: list[Any], messages: Messages, tl: Any) -> None:
-        self._line, self._parts, self.own = line, parts, parts[line.place]
-        self._values, self._messages, self._tl = values, messages, tl
-
-    def scatter(self) -> None:
-        """Every place gets its part of all others', reduced."""
-        last = self._line.size - 1
-        forth = self._towards(range(last, -1, -1), self._line.next, self._line.prev, last)
-        back = self._towards(range(last + 1), self._line.prev, self._line.next, 0)
-        _in_turn(forth, back)
-
-    def _towards(self, places: Iterable[int], to: str, of: str, end: int) -> Iterator[Action]:
-        """What goes ``to`` the ``end`` of the line, the farthest part first: own values added to what comes in."""
-        here = self._line.place
-        first = here == self._line.size - 1 - end
-        ahead = [place for place in places if abs(end - place) <= abs(end - here)]
-        for place in ahead:
-            for i in self._parts[place]:
-                if place != here or not first:
-                    yield partial(self._step, i, to if place != here else None, None if first else of)
-
-    def _step(self, i: int, to: str | None, of: str | None) -> None:
-        value = self._values[i]
-        if of is not None:
-            value = self._messages.combine(value, self._tl.recv_async(of, value.shape, value.dtype), self._tl)
-        if to is None:
-            self._values[i] = value
-        else:
-            self._tl.send(to, value)
-
-    def gather(self) -> None:
-        """Every place gets the parts of all others: own part first, then what comes in, all passed on."""
-        here, last = self._line.place, self._line.size - 1
-        forth = self._along(range(here, -1, -1), self._line.next if here < last else None, self._line.prev)
-        back = self._along(range(here, last + 1), self._line.prev if here else None, self._line.next)
-        _in_turn(forth, back)
-
-    def _along(self, places: Sequence[int], to: str | None, of: str) -> Iterator[Action]:
-        """Each action sends what waits longest and receives the next: the neighbour does as much at the same time."""
-        leaving = deque(self._parts[places[0]] if to is not None else ())
-        for place in places[1:]:
-            for i in self._parts[place]:
-                yield partial(self._pass, to, leaving, of, i)
-        while to is not None and leaving:
-            yield partial(self._send, to, leaving)
-
-    def _pass(self, to: str | None, leaving: deque[int], of: str, i: int) -> None:
-        if to is not None and leaving:
-            self._send(to, leaving)
-        old = self._values[i]
-        self._values[i] = kept(self._tl.recv_async(of, old.shape, old.dtype), self._tl)
-        if to is not None:
-            leaving.append(i)
-
-    def _send(self, to: str, leaving: deque[int]) -> None:
-        self._tl.send(to, self._values[leaving.popleft()])
-
-
-def _in_turn(*ways: Iterator[Action]) -> None:
-    for actions in zip_longest(*ways):
-        for act in actions:
-            if act is not None:
-                act()
+def _split(mine: Sequence[int], parts: int) -> list[Sequence[int]]:
+    return [mine[first : first + count] for first, count in split(len(mine), parts)]
