@@ -148,3 +148,13 @@ def test_sips_in_a_ring_are_not_slower_with_more_slots() -> None:
         for n_slots in (2, 4, 8, 16)
     ]
     assert times == sorted(times, reverse=True)
+
+
+def test_a_grid_of_sips_is_faster_than_a_ring_and_a_torus_faster_still() -> None:
+    """Rows and columns at once have half of a ring's bytes on each link; a torus has half of that."""
+    times = {}
+    for fabric, grid in (("ring_1d", ""), ("mesh_2d_no_wrap", "2x2"), ("torus_2d", "2x2")):
+        chosen = algorithm("intercube_allreduce", "intercube", 4, mapper="pe0_of_every_cube")
+        times[fabric] = kernels_ns(chosen, small(4, "2x2", 1, fabric, grid), 32768)
+    assert times["torus_2d"] <= 0.95 * times["mesh_2d_no_wrap"]
+    assert times["mesh_2d_no_wrap"] <= 0.85 * times["ring_1d"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.steps.grids import MANY_MESSAGES, Axis, all_reduce_over, order_of_results, order_of_use, timetable
+from kernbench.ccl.steps.grids import MANY_MESSAGES, Axis, all_reduce_by, order_of_results, order_of_use, timetable
 from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.rings import Ring
 
@@ -69,7 +69,7 @@ def run(axes: list[Axis], n: int) -> tuple[list[int], list[int]]:
     """The order of use and that of results of an all-reduce on one place."""
     used: list[int] = []
     values = Noted([Value(used, i) for i in range(n)])
-    all_reduce_over(axes, values, Messages("f32", "sum", 1), Language(used))
+    all_reduce_by(timetable(axes, n), values, Messages("f32", "sum", 1), Language(used))
     return used, values.done
 
 
@@ -108,15 +108,15 @@ def test_both_ends_of_a_message_have_it_at_the_same_time(kind: str, size: tuple[
 
 @given(grids(), st.integers(0, 40))
 def test_every_value_is_used_and_done_once(axes: list[Axis], n: int) -> None:
-    assert sorted(order_of_use(axes, n)) == list(range(n))
-    assert sorted(order_of_results(axes, n)) == list(range(n))
+    assert sorted(order_of_use(timetable(axes, n), n)) == list(range(n))
+    assert sorted(order_of_results(timetable(axes, n), n)) == list(range(n))
 
 
 @given(grids())
 def test_values_are_wanted_about_when_they_are_used(axes: list[Axis]) -> None:
     """What is added to a message is wanted when that has come: a few messages later than it could be asked for."""
     used, _ = run(axes, MANY)
-    wanted = order_of_use(axes, MANY)
+    wanted = order_of_use(timetable(axes, MANY), MANY)
     assert all(abs(wanted.index(i) - at) <= 20 for at, i in enumerate(used))
 
 
@@ -126,14 +126,16 @@ def test_values_are_done_in_the_order_that_is_told(kind: str, sizes: tuple[int, 
     for place in range(sizes[0]):
         axes = [axis(kind, place % size, size, queues) for size, queues in zip(sizes, ALONG, strict=False)]
         _, done = run(axes, MANY)
-        assert order_of_results(axes, MANY) == done
+        assert order_of_results(timetable(axes, MANY), MANY) == done
 
 
 def test_both_ways_round_a_torus_are_done_together() -> None:
     axes = place_of("torus", 4, 3, 1, 0)
     _, done = run(axes, MANY)
-    assert order_of_results(axes, MANY) == done
+    assert order_of_results(timetable(axes, MANY), MANY) == done
 
 
 def test_a_single_place_takes_values_as_they_are() -> None:
-    assert order_of_use([axis("ring", 0, 1)], 5) == order_of_results([], 5) == [0, 1, 2, 3, 4]
+    assert (
+        order_of_use(timetable([axis("ring", 0, 1)], 5), 5) == order_of_results(timetable([], 5), 5) == [0, 1, 2, 3, 4]
+    )

@@ -30,6 +30,12 @@ def test_hops_of_a_binary_tree() -> None:
     assert hops_to_root(13, pes_per_cube=4, cubes_per_sip=2) == (1, 1, 1)  # 13, in SIP 1; 6, in cube 1; 2, in cube 0; 0
 
 
+def test_ranks_that_are_sips_are_a_long_hop_apart() -> None:
+    machine = {"pes_per_cube": 8, "cubes_per_sip": 16, "num_sips": 4}
+    assert tree_allreduce.kernel_args(n_elem=8, world_size=4, **machine)[:4] == (8, 4, 1, 1)
+    assert tree_allreduce.kernel_args(n_elem=8, world_size=5, **machine)[:4] == (8, 5, 8, 16)
+
+
 def test_a_lead_is_what_a_hop_has_under_way() -> None:
     """There and back 4, 12 and 20 KiB, rounded up to pieces, and the piece that is made."""
     assert lead(Hops(0, 0, 0), 16) == 0

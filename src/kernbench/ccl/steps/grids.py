@@ -49,13 +49,20 @@ class Step(NamedTuple):
     queue: str
 
 
-Passes: TypeAlias = tuple[list[Step], list[Step], Sequence[int]]
-"""What a place does to scatter, and to gather, each from time 0 on; and the values that it has reduced in between"""
+def timetable(axes: Iterable[Axis], n: int) -> list[Step]:
+    """What this place does for the all-reduce of ``n`` values, in order; axes of one place are left out."""
+    long = [axis for axis in axes if axis.ring.size > 1]
+    ways = [long, long[::-1]] if len(long) > 1 and n >= MANY_MESSAGES else [long]
+    steps: list[Step] = []
+    for first, way in enumerate(ways):
+        mine = range(n)[first :: len(ways)]
+        steps += _planned(way, mine, len(mine), 0)[0]
+    return sorted(steps, key=lambda step: step.when)
 
 
-def all_reduce_over(axes: Iterable[Axis], values: list[Any], messages: Messages, tl: Any) -> None:
-    """Reduce ``values`` over all places of a grid, in place; axes of one place are left out."""
-    for _, i, does, queue in timetable(axes, len(values)):
+def all_reduce_by(steps: Iterable[Step], values: list[Any], messages: Messages, tl: Any) -> None:
+    """Reduce ``values`` over all places of a grid, in place, by the timetable of this one."""
+    for _, i, does, queue in steps:
         x = values[i]
         if does == "send":
             tl.send(queue, x)
@@ -66,34 +73,22 @@ def all_reduce_over(axes: Iterable[Axis], values: list[Any], messages: Messages,
         del x
 
 
-def order_of_use(axes: Iterable[Axis], n: int) -> list[int]:
-    """The order in which ``all_reduce_over`` needs ``n`` values here: whoever brings them in does so in that order.
+def order_of_use(steps: Iterable[Step], n: int) -> list[int]:
+    """The order in which a timetable needs ``n`` values: whoever brings them in does so in that order.
 
     What is added to a message is needed when that has come.
     """
     first: dict[int, int] = {}
-    for when, i, does, _ in timetable(axes, n):
-        needed = when + _HOP * (does != "send")
+    for when, i, does, _ in steps:
+        needed = when if does == "send" else when + _HOP
         first[i] = min(needed, first.get(i, needed))
     return sorted(range(n), key=lambda i: first.get(i, 0))
 
 
-def order_of_results(axes: Iterable[Axis], n: int) -> list[int]:
-    """The order in which ``all_reduce_over`` is done with ``n`` values here."""
-    last = {i: at for at, (_, i, does, _) in enumerate(timetable(axes, n)) if does != "send"}
+def order_of_results(steps: Iterable[Step], n: int) -> list[int]:
+    """The order in which a timetable is done with ``n`` values."""
+    last = {i: at for at, (_, i, does, _) in enumerate(steps) if does != "send"}
     return sorted(range(n), key=lambda i: last.get(i, 0))
-
-
-def timetable(axes: Iterable[Axis], n: int) -> list[Step]:
-    """What this place does for the all-reduce of ``n`` values, in order."""
-    long = [axis for axis in axes if axis.ring.size > 1]
-    ways = [long, long[::-1]] if len(long) > 1 and n >= MANY_MESSAGES else [long]
-    steps: list[Step] = []
-    for first, way in enumerate(ways):
-        mine = range(n)[first :: len(ways)]
-        found, _ = _planned(way, mine, len(mine), 0)
-        steps += found
-    return sorted(steps, key=lambda step: step.when)
 
 
 def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[Step], int]:
@@ -104,59 +99,91 @@ def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -
     if not axes or not most:
         return [], begin
     ring, kind = axes[0]
+    ways = [(ring, mine)]
     if kind == "torus":
         back = Ring(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
-        shares, most = [(ring, mine[::2]), (back, mine[1::2])], -(-most // 2)
-    else:
-        shares = [(ring, mine)]
-    passes, longest = _pass_line if kind == "line" else _pass_ring, -(-most // ring.size)
-    lasts = (ring.size - 1) * longest
-    each = [passes(way, _split(share, ring.size), longest) for way, share in shares]
-    own = sorted(i for _, _, part in each for i in part)
-    inner, end = _planned(axes[1:], own, len(shares) * longest, begin + lasts)
-    scatters = [step._replace(when=begin + step.when) for scatter, _, _ in each for step in scatter]
-    gathers = [step._replace(when=end + step.when) for _, gather, _ in each for step in gather]
-    return [*scatters, *inner, *gathers], end + lasts
+        ways, most = [(ring, mine[::2]), (back, mine[1::2])], -(-most // 2)
+    longest = -(-most // ring.size)
+    passage = _OnLine if kind == "line" else _OnRing
+    passages = [passage(way, _split(share, ring.size), longest) for way, share in ways]
+    own = sorted(i for each in passages for i in each.own)
+    between = begin + (ring.size - 1) * longest
+    inner, end = _planned(axes[1:], own, len(ways) * longest, between)
+    scatters = [step for each in passages for step in each.scatter(begin)]
+    gathers = [step for each in passages for step in each.gather(end)]
+    return [*scatters, *inner, *gathers], end + between - begin
 
 
-def _pass_ring(ring: Ring, parts: Parts, longest: int) -> Passes:
-    """Each part goes round from its place on, and is whole one place before that."""
-    *others, own = [parts[i] for i in ring.backwards(ring.place)]
-    scatter = _round(ring, [*others, own], "add", longest)
-    return scatter, _round(ring, [own, *others], "take", longest), own
+class _OnRing(NamedTuple):
+    """Each part goes round from its place on, and is whole one place before that. ``longest``: values of a part."""
+
+    ring: Ring
+    parts: Parts
+    longest: int
+
+    @property
+    def own(self) -> Sequence[int]:
+        """What this place has reduced between the two."""
+        return self.parts[self.ring.backwards(self.ring.place)[-1]]
+
+    def scatter(self, begin: int) -> list[Step]:
+        """Parts go round and are added to."""
+        return self._round([self.parts[i] for i in self.ring.backwards(self.ring.place)], "add", begin)
+
+    def gather(self, begin: int) -> list[Step]:
+        """Parts go round, the own one first."""
+        *others, own = [self.parts[i] for i in self.ring.backwards(self.ring.place)]
+        return self._round([own, *others], "take", begin)
+
+    def _round(self, turns: Parts, does: Literal["add", "take"], begin: int) -> list[Step]:
+        steps: list[Step] = []
+        for turn, (going, coming) in enumerate(pairwise(turns)):
+            at = begin + turn * self.longest
+            steps += [Step(at + k, i, "send", self.ring.next) for k, i in enumerate(going)]
+            steps += [Step(at + k, i, does, self.ring.prev) for k, i in enumerate(coming)]
+        return steps
 
 
-def _round(ring: Ring, turns: Parts, does: Literal["add", "take"], longest: int) -> list[Step]:
-    steps: list[Step] = []
-    for turn, (going, coming) in enumerate(pairwise(turns)):
-        steps += [Step(turn * longest + k, i, "send", ring.next) for k, i in enumerate(going)]
-        steps += [Step(turn * longest + k, i, does, ring.prev) for k, i in enumerate(coming)]
-    return steps
+class _OnLine(NamedTuple):
+    """Parts go to their places from both ends, and back from there. ``longest``: values of a part."""
 
+    line: Ring
+    parts: Parts
+    longest: int
 
-def _pass_line(line: Ring, parts: Parts, longest: int) -> Passes:
-    """Parts go to their places from both ends, the farthest first, and back from there, the nearest first."""
-    here = line.place
-    scatter: list[Step] = []
-    gather: list[Step] = []
-    for to, of, before, behind in (
-        (line.next, line.prev, parts[:here][::-1], parts[here + 1 :][::-1]),
-        (line.prev, line.next, parts[here + 1 :], parts[:here]),
-    ):
-        # ``before``: the parts of those that messages come from; ``behind``: of those they go to, the farthest first.
-        for turn, part in enumerate([*behind, parts[here]]):
-            for k, i in enumerate(part):
-                if before:
-                    scatter.append(Step(turn * longest + k, i, "add", of))
-                if turn < len(behind):
-                    scatter.append(Step(turn * longest + k, i, "send", to))
-        for turn, part in enumerate([parts[here], *before]):
-            for k, i in enumerate(part):
-                if behind:
-                    gather.append(Step(turn * longest + k, i, "send", to))
-                if turn:
-                    gather.append(Step((turn - 1) * longest + k, i, "take", of))
-    return scatter, gather, parts[here]
+    @property
+    def own(self) -> Sequence[int]:
+        """What this place has reduced between the two."""
+        return self.parts[self.line.place]
+
+    @property
+    def _both_ways(self) -> list[tuple[str, str, Parts, Parts]]:
+        """Either way: the queues out and in; the parts of the places ahead and behind, the nearest first."""
+        here, line = self.line.place, self.line
+        before, beyond = self.parts[:here][::-1], self.parts[here + 1 :]
+        return [(line.next, line.prev, beyond, before), (line.prev, line.next, before, beyond)]
+
+    def scatter(self, begin: int) -> list[Step]:
+        """What is for places ahead goes there, the farthest first; what came from behind has been added."""
+        steps: list[Step] = []
+        for out, come, ahead, behind in self._both_ways:
+            for turn, part in enumerate([*ahead[::-1], self.own]):
+                for when, i in enumerate(part, begin + turn * self.longest):
+                    if behind:
+                        steps.append(Step(when, i, "add", come))
+                    if turn < len(ahead):
+                        steps.append(Step(when, i, "send", out))
+        return steps
+
+    def gather(self, begin: int) -> list[Step]:
+        """The own part goes both ways, and those of the places behind follow it as they come in."""
+        steps: list[Step] = []
+        for out, come, ahead, behind in self._both_ways:
+            for turn, part in enumerate([self.own, *behind]):
+                at = begin + turn * self.longest
+                steps += [Step(at + k, i, "send", out) for k, i in enumerate(part) if ahead]
+                steps += [Step(at - self.longest + k, i, "take", come) for k, i in enumerate(part) if turn]
+        return steps
 
 
 def _split(mine: Sequence[int], parts: int) -> list[Sequence[int]]:
