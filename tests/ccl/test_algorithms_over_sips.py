@@ -21,6 +21,7 @@ from collective_checks import assert_all_reduced, assert_collective
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import InputError
 from kernbench.topology.builder import Topology
@@ -184,7 +185,7 @@ def test_by_the_short_way(name: str) -> None:
     assert_all_reduced(outputs, inputs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     fabric=st.sampled_from(("ring_1d", "torus_2d", "mesh_2d_no_wrap")),
     grid=st.sampled_from(((2, 1), (2, 2), (3, 2), (3, 3))),
@@ -202,3 +203,37 @@ def test_intercube_never_waits_in_a_circle(fabric: str, grid: tuple[int, int], n
     )
     (after,) = all_reduce(chosen, machine, lambda pe: inputs[pe]).on_mock()
     assert_all_reduced([x for _, x in after.values()], list(inputs.values()))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    fabric=st.sampled_from(("torus_2d", "mesh_2d_no_wrap")),
+    grid=st.sampled_from(((2, 2), (3, 2), (2, 3), (3, 3))),
+    n=st.integers(1, 900),
+    n_slots=st.integers(1, 3),
+    op=st.sampled_from(("sum", "avg")),
+)
+def test_sips_in_a_grid_never_wait_in_a_circle(
+    fabric: str, grid: tuple[int, int], n: int, n_slots: int, op: str
+) -> None:
+    w, h = grid
+    tensor = shards_of(w * h, {(0, 0): n, (1, 0): 5}, np.random.default_rng(n), "i32")
+    run = over_sips(
+        "sip_allreduce", small(w * h, "2x1", 1, fabric, f"{w}x{h}"), [tensor], dtype="i32", reduce_op=op, chunk_size=64
+    )
+    run.n_slots = n_slots
+    assert_collective("sip_allreduce", [tensor], run.on_mock(), op)
+
+
+@given(
+    kind=st.sampled_from(("torus_2d", "mesh_2d_no_wrap")),
+    w=st.integers(2, 5),
+    h=st.integers(2, 5),
+    n=st.integers(1, 10**6),
+    chunk=st.integers(1, 4096),
+)
+def test_pieces_fit_messages_and_are_as_many_for_every_place(kind: str, w: int, h: int, n: int, chunk: int) -> None:
+    pieces = SipGrid(w * h, kind, w, h).pieces(n, chunk)
+    assert 1 <= pieces <= n
+    assert -(-n // pieces) <= chunk
+    assert pieces % (w * h) == 0 or pieces == n

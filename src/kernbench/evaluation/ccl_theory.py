@@ -28,6 +28,7 @@ from kernbench.ccl.queues import QueueSettings
 from kernbench.ccl.sip_ring import sip_ring
 from kernbench.ccl.steps.grids import MANY_MESSAGES
 from kernbench.ccl.steps.messages import SEGMENT_BYTES
+from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.common.units import ps_to_ns
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
 from kernbench.messages.requests import PeCoord
@@ -108,7 +109,20 @@ class ClosedForms:
         """A collective of contributions of ``nbytes``; ``root``: the cube where SIPs meet."""
         if algorithm == INTERCUBE:
             return sum(self._intercube(part, root) for part in _segments(nbytes)) + self.start_ns
+        if self._grid.is_grid:
+            return sum(self._over_grid(part) for part in _segments(nbytes)) + self.start_ns
         return self.ring(self._spec.num_sips, nbytes, self.sip_hop()).ns
+
+    @property
+    def _grid(self) -> SipGrid:
+        sips = self._spec.system.sips
+        return SipGrid(sips.count, sips.topology, sips.grid.w, sips.grid.h)
+
+    def _over_grid(self, nbytes: int) -> float:
+        """Everything is loaded, then exchanged along rows and columns, then stored."""
+        pieces = self._grid.pieces(nbytes, self._queues.slot_size)
+        chunk = ceil(nbytes / pieces)
+        return self.load_ns(chunk, pieces) + self._exchange(0, chunk, pieces) + self.store_ns(chunk, pieces)
 
     def math_ns(self, nbytes: int) -> float:
         """An elementwise command with a result of ``nbytes``."""
@@ -208,7 +222,7 @@ class ClosedForms:
         return self.load_ns(chunk) + one + more + self._exchange(root, chunk, count) + self.store_ns(chunk)
 
     def _exchange(self, root: int, chunk: int, count: int) -> float:
-        """All SIPs' root cubes: reduce-scatter and all-gather along rows, within that along columns of what is left.
+        """The cubes ``root`` of all SIPs: reduce-scatter and all-gather along rows, within that along columns.
 
         Of many messages half begin with the columns, at the same time. On a line as on a ring: n-1 hops each way, and
         no link carries more than n-1 of n parts.

@@ -17,9 +17,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.grids import Axis, all_reduce_by, order_of_results, order_of_use, timetable
+from kernbench.ccl.steps.grids import all_reduce_by, order_of_results, order_of_use, timetable
 from kernbench.ccl.steps.messages import Messages, message_args
-from kernbench.ccl.steps.rings import Ring, kept
+from kernbench.ccl.steps.rings import kept
+from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.steps.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
 from kernbench.kernels.shares import blocks
@@ -73,25 +74,6 @@ class _Cubes(NamedTuple):
         return along + [j * self.w + x for j in range(self.h - 2, y - 1, -1)]
 
 
-class _Sips(NamedTuple):
-    """The SIPs: how many, how they are linked (and in how many columns and rows), and which one this is."""
-
-    n: int
-    kind: str
-    w: int
-    h: int
-    here: int
-
-    @property
-    def axes(self) -> list[Axis]:
-        """The rings, or lines, of links that this SIP is on."""
-        if self.kind not in ("torus_2d", "mesh_2d_no_wrap"):
-            return [Axis(Ring("global_E", "global_W", self.here, self.n), "ring")]
-        y, x = divmod(self.here, self.w)
-        row, column = Ring("global_E", "global_W", x, self.w), Ring("global_S", "global_N", y, self.h)
-        return [Axis(axis, "torus" if self.kind == "torus_2d" else "line") for axis in (row, column)]
-
-
 def kernel(
     t_ptr: int,
     n_elem: int,
@@ -113,16 +95,16 @@ def kernel(
         return
     messages = Messages(dtype, op, chunk)
     cubes = _Cubes(cube_w, cube_h, root_cube, tl.program_id(1))
-    sips = _Sips(world_size, sip_topology, sip_w, sip_h, tl.program_id(2))
+    sips = SipGrid(world_size, sip_topology, sip_w, sip_h)
     item = tl.itemsize(dtype)
     row = t_ptr + cubes.here * n_elem * item
     for first, count in blocks(n_elem, messages.segment()):
         _all_reduce(row + first * item, count, cubes, sips, messages, tl)
 
 
-def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: _Sips, messages: Messages, tl: Any) -> None:
+def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: SipGrid, messages: Messages, tl: Any) -> None:
     pieces = places(ptr, n, messages, tl)
-    branch, way, steps = cubes.branch, cubes.way, timetable(sips.axes, len(pieces))
+    branch, way, steps = cubes.branch, cubes.way, timetable(sips.axes(tl.program_id(2)), len(pieces))
     # Pieces come to the root as it needs them, and leave it as it is done with them.
     going, coming = order_of_use(steps, len(pieces)), order_of_results(steps, len(pieces))
     where = [pieces[i] for i in going]
