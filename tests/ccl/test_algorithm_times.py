@@ -174,3 +174,29 @@ def test_a_tensor_of_sips_goes_along_rows_and_columns() -> None:
             times[fabric] = longest_kernel_ns(run)
         assert times["mesh_2d_no_wrap"] <= mesh_takes * times["ring_1d"]
         assert times["torus_2d"] <= torus_takes * times["ring_1d"]
+
+
+def test_a_mean_is_made_once_and_copied() -> None:
+    """So it takes little longer than a sum: each place divides its own part only."""
+    times = {}
+    for op in ("sum", "avg"):
+        tensor = shards_of(6, {(0, 0): 16384}, np.random.default_rng(1), "f16")
+        run = over_sips(
+            "sip_allreduce", small(6, "2x1", 1, "mesh_2d_no_wrap", "3x2"), [tensor], reduce_op=op, dtype="f16"
+        )
+        times[op] = longest_kernel_ns(run)
+    assert times["sum"] < times["avg"] <= 1.15 * times["sum"]
+
+
+def test_the_mean_of_a_large_tensor_fits_scratch() -> None:
+    tensor = shards_of(6, {(0, 0): 1 << 20}, np.random.default_rng(1), "f16")
+    run = over_sips(
+        "sip_allreduce",
+        small(6, "1x1", 1, "mesh_2d_no_wrap", "3x2"),
+        [tensor],
+        reduce_op="avg",
+        dtype="f16",
+        slot_size=65536,
+    )
+    run.n_slots, run.slot_size = 16, 65536
+    assert longest_kernel_ns(run) < 60_000

@@ -115,7 +115,7 @@ def test_arguments_of_a_kernel_come_from_the_machine_and_the_file(write: Any) ->
     assert (n_elem, world_size) == (5, 2)
     assert got == {
         "cube_w": 4, "cube_h": 4, "pes_per_cube": 8, "cubes_per_sip": 16, "num_sips": 2, "sip_rank": 1,
-        "sip_topology": "ring_1d", "sip_w": 2, "sip_h": 1, "n_slots": 2, "slot_size": 4096,
+        "sip_topology": "ring_1d", "sip_w": 2, "sip_h": 1, "n_slots": 2, "slot_size": 4096, "buffer_kind": "tcm",
         "kernel_a": 7, "root_cube": 3, "dtype": "f16",
     }  # fmt: skip
 

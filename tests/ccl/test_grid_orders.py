@@ -69,7 +69,7 @@ def run(axes: list[Axis], n: int) -> tuple[list[int], list[int]]:
     """The order of use and that of results of an all-reduce on one place."""
     used: list[int] = []
     values = Noted([Value(used, i) for i in range(n)])
-    all_reduce_by(timetable(axes, n), values, Messages("f32", "sum", 1), Language(used))
+    all_reduce_by(timetable(axes, n), values, Messages("f32", "sum", 1), 1, Language(used))
     return used, values.done
 
 

@@ -19,8 +19,8 @@ PIECE = 4096 // 4
 PATTERNS = {"tree_allreduce": "tree_binary", "hierarchical_allreduce": "hierarchical_3level"}
 
 
-def lead(hops: Hops, n_slots: int, elements: int = PIECE) -> int:
-    return hops.lead(Messages("f32", "sum", elements), n_slots)
+def lead(hops: Hops, n_slots: int, elements: int = PIECE, kind: str = "tcm") -> int:
+    return hops.lead(Messages("f32", "sum", elements), n_slots, kind)
 
 
 def test_hops_of_a_binary_tree() -> None:
@@ -43,6 +43,7 @@ def test_a_lead_is_what_a_hop_has_under_way() -> None:
     assert lead(Hops(2, 1, 1), 16) == 2 * 2 + 4 + 6
     assert lead(Hops(1, 0, 0), 16, elements=PIECE // 4) == 5
     assert lead(Hops(1, 0, 0), 16, elements=3 * PIECE) == 2
+    assert [lead(Hops(1, 1, 0), 16, kind=kind) for kind in ("tcm", "sram", "hbm")] == [2 + 4, 4 + 4, 4 + 4]
 
 
 def test_a_hop_adds_no_more_than_there_are_slots() -> None:

@@ -44,8 +44,9 @@ class Algorithm:
 
         ``kernel_args`` is told of the machine, of the queues, what passes through from the configuration, and ``more``.
         """
-        queues = {"n_slots": self.config.n_slots, "slot_size": self.config.slot_size}
-        values = machine_values(spec) | queues | dict(self.config.passthrough) | more
+        config = self.config
+        queues = {"n_slots": config.n_slots, "slot_size": config.slot_size, "buffer_kind": config.buffer_kind}
+        values = machine_values(spec) | queues | dict(config.passthrough) | more
         world_size = world_size_of(spec, self.config)
         return tuple(self.kernel_args(n_elem=n_elem, world_size=world_size, sip_rank=sip_rank, **values))
 

@@ -26,18 +26,19 @@ def kernel_args(
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
     n_slots: int = 2,
+    buffer_kind: str = "tcm",
     **config: Any,
 ) -> tuple[int | str, ...]:
     """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them, else PEs.
 
-    ``n_slots``: those that a queue has at least.
+    ``n_slots`` of a queue: with less than half as many the kernels would wait for each other.
     """
     if num_sips in (None, world_size):
         levels = pes_per_cube, cubes_per_sip, world_size
     else:
         cubes = -(-world_size // pes_per_cube)
         levels = min(world_size, pes_per_cube), min(cubes, cubes_per_sip), -(-cubes // cubes_per_sip)
-    return n_elem, *levels, n_slots, *message_args(**config)
+    return n_elem, *levels, n_slots, buffer_kind, *message_args(**config)
 
 
 def kernel(
@@ -47,6 +48,7 @@ def kernel(
     cubes: int,
     sips: int,
     n_slots: int,
+    buffer_kind: str,
     dtype: str,
     op: str,
     chunk: int,
@@ -59,7 +61,7 @@ def kernel(
     hops = Hops(_hops(pe, pes), _hops(cube, cubes), hops_to_root(sip).sips)
     messages = Messages(dtype, op, chunk)
     at = own_shard(t_ptr, n_elem, dtype, tl)
-    all_reduce_in_place(at, n_elem, branch, hops.lead(messages, n_slots), messages, pes * cubes * sips, tl)
+    all_reduce_in_place(at, n_elem, branch, hops.lead(messages, n_slots, buffer_kind), messages, pes * cubes * sips, tl)
 
 
 def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:

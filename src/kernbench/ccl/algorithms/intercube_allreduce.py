@@ -112,8 +112,8 @@ def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: SipGrid, messages: Messag
     values = _moved(values, [count for _, count in where], way, cubes, messages, tl)
     if cubes.here == cubes.root:
         values = [values[at] for at in _inverse(going)]
-        all_reduce_by(steps, values, messages, tl)
-        values = [messages.finish(values[i], cubes.w * cubes.h * sips.n, tl) for i in coming]
+        all_reduce_by(steps, values, messages, cubes.w * cubes.h * sips.n, tl)
+        values = [values[i] for i in coming]
     where = [pieces[i] for i in coming]
     counts = [count for _, count in where]
     values = _moved(values, counts, way[::-1], cubes, messages, tl)

@@ -32,7 +32,8 @@ def kernel_args(
 ) -> tuple[Any, ...]:
     """``shards``: (cube, pe, offset_bytes, n_elem) of each PE in a row; all on PE 0 of cube 0 when not given.
 
-    The ring: ``ring_order``, ``next_direction``, ``prev_direction``, as ``ring_args`` has them.
+    The ring: ``ring_order``, ``next_direction``, ``prev_direction``, as ``ring_args`` has them; not used where all SIPs
+    form a grid.
     """
     where = (0, 0, 0, n_elem) if shards is None else shards
     return *ring_args(world_size, **config), sip_topology, sip_w, sip_h, where, *message_args(**config)

@@ -24,11 +24,15 @@ def kernel_args(
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
     n_slots: int = 2,
+    buffer_kind: str = "tcm",
     **config: Any,
 ) -> tuple[int | str, ...]:
-    """Ranks are SIPs when there are ``num_sips`` of them, else PEs. ``n_slots``: those that a queue has at least."""
+    """Ranks are SIPs when there are ``num_sips`` of them, else PEs.
+
+    ``n_slots`` of a queue: with less than half as many the kernels would wait for each other.
+    """
     machine = (1, 1) if num_sips == world_size else (pes_per_cube, cubes_per_sip)
-    return n_elem, world_size, *machine, n_slots, *message_args(**config)
+    return n_elem, world_size, *machine, n_slots, buffer_kind, *message_args(**config)
 
 
 def kernel(
@@ -38,6 +42,7 @@ def kernel(
     pes_per_cube: int,
     cubes_per_sip: int,
     n_slots: int,
+    buffer_kind: str,
     dtype: str,
     op: str,
     chunk: int,
@@ -47,5 +52,5 @@ def kernel(
     """Reduce the ``n_elem`` elements of each rank, in place; ranks are SIPs when these have one cube with one PE."""
     rank, messages = rank_of(tl), Messages(dtype, op, chunk)
     at = own_shard(t_ptr, n_elem, dtype, tl)
-    lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, n_slots)
+    lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, n_slots, buffer_kind)
     all_reduce_in_place(at, n_elem, in_binary_tree(rank, world_size), lead, messages, world_size, tl)

@@ -60,16 +60,21 @@ def timetable(axes: Iterable[Axis], n: int) -> list[Step]:
     return sorted(steps, key=lambda step: step.when)
 
 
-def all_reduce_by(steps: Iterable[Step], values: list[Any], messages: Messages, tl: Any) -> None:
+def all_reduce_by(steps: Sequence[Step], values: list[Any], messages: Messages, contributions: int, tl: Any) -> None:
     """Reduce ``values`` over all places of a grid, in place, by the timetable of this one."""
-    for _, i, does, queue in steps:
+    last = {step.value: at for at, step in enumerate(steps) if step.does != "send"}
+    for i in set(range(len(values))) - set(last):  # there is no other place
+        values[i] = messages.finish(values[i], contributions, tl)
+    for at, (_, i, does, queue) in enumerate(steps):
         x = values[i]
         if does == "send":
             tl.send(queue, x)
         else:
             message = tl.recv_async(queue, x.shape, x.dtype)
-            values[i] = messages.combine(x, message, tl) if does == "add" else kept(message, tl)
+            x = messages.combine(x, message, tl) if does == "add" else kept(message, tl)
             del message  # it is a slot
+            # What it adds to last is whole here, and goes to all others.
+            values[i] = messages.finish(x, contributions, tl) if does == "add" and at == last[i] else x
         del x
 
 

@@ -37,11 +37,8 @@ class SipGrid(NamedTuple):
 
         Of few elements one for each place: more messages would take longer than they save.
         """
-        even = self.n
-        if n_elem > 2 * chunk:
-            even *= 2 if self.kind == "torus_2d" else 1
-        if n_elem > even * chunk:
-            even *= 2  # half of them along either axis first
+        both_ways = self.kind == "torus_2d" and n_elem > 2 * chunk
+        even = self.n * (2 if both_ways else 1)
         return min(n_elem, -(-n_elem // (chunk * even)) * even)
 
 
@@ -53,6 +50,5 @@ def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, messages: Messages, tl:
         data = Parts(ptr + first * item, count, pieces, messages, tl)
         steps = timetable(sips.axes(tl.program_id(2)), pieces)
         data.load(messages, order_of_use(steps, pieces), tl)
-        all_reduce_by(steps, data.values, messages, tl)
-        data.values = [messages.finish(x, sips.n, tl) for x in data.values]
+        all_reduce_by(steps, data.values, messages, sips.n, tl)
         data.store(tl)

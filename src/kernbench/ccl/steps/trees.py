@@ -7,7 +7,8 @@ once it is a few pieces ahead, its *lead*, which covers the way to the root and 
 that changes nothing.
 
 No deadlock: a parent with a lead of L has received piece L + n_slots before it has to wait for its child to take the
-first result, so the child can send the piece L + 2 n_slots; its lead is at most 2 n_slots more than the parent's.
+first result, so the child can send the piece L + 2 n_slots; its lead is at most 2 n_slots more than the parent's. So
+kernels must not be told of more than twice the slots that there are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from kernbench.ccl.steps.messages import Messages
 
 HOP_BYTES = (4 << 10, 12 << 10, 20 << 10)
 """What passes a link of a node in the time of a hop there and back, by the levels of ``Hops``: measured."""
+HOP_BYTES_BY_MEMORY = (12 << 10, 12 << 10, 12 << 10)
+"""The same where rings lie in HBM or SRAM: a message is announced there, and read."""
 
 Keep = Callable[[int, Any], None]
 """Told the number and the handle of a piece of the result; the handle is a slot, so it must not be held."""
@@ -46,12 +49,14 @@ class Hops(NamedTuple):
     cubes: int
     sips: int
 
-    def lead(self, messages: Messages, n_slots: int) -> int:
+    def lead(self, messages: Messages, n_slots: int, buffer_kind: str) -> int:
         """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
 
         A hop adds no more than ``n_slots``: so many can be under way.
         """
-        return sum(n * min(n_slots, 1 - -nbytes // messages.nbytes) for n, nbytes in zip(self, HOP_BYTES, strict=True))
+        under_way = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
+        each = (min(n_slots, 1 - -nbytes // messages.nbytes) for nbytes in under_way)
+        return sum(hops * pieces for hops, pieces in zip(self, each, strict=True))
 
 
 def hops_to_root(at: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
