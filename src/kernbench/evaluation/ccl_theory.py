@@ -215,11 +215,14 @@ class ClosedForms:
         one += sum(chunk / hop.bw_gbs for hop in down[: self._spec.sip.cube_mesh.h - 1])
         # Rows come out of the slice meanwhile, and sums go into it.
         slices = (self._piece_ns(chunk, self._to_slice(back=back).bw_gbs) for back in (True, False))
-        more = sum(
+        coming, going = (
             max(self._behind_ns(_slowest(hops), chunk, count, STREAMS_OF_A_CORNER), (count - 1) * piece)
             for hops, piece in zip((up, down), slices, strict=True)
         )
-        return self.load_ns(chunk) + one + more + self._exchange(root, chunk, count) + self.store_ns(chunk)
+        scattered = gathered = self._exchange(root, chunk, count) / 2
+        # Messages come in the order in which they are scattered, unless all are needed at once.
+        met = coming + scattered if self._all_axes_at_once(count) else max(coming, scattered)
+        return self.load_ns(chunk) + one + met + gathered + going + self.store_ns(chunk)
 
     def _exchange(self, root: int, chunk: int, count: int) -> float:
         """The cubes ``root`` of all SIPs: reduce-scatter and all-gather along rows, within that along columns.
@@ -227,16 +230,24 @@ class ClosedForms:
         Of many messages half begin with the columns, at the same time. On a line as on a ring: n-1 hops each way, and
         no link carries more than n-1 of n parts.
         """
+        axes = self._axes
+        ways = [axes, axes[::-1]] if self._all_axes_at_once(count) else [axes]
+        return max(self._along_axes(way, root, chunk, ceil(count / len(ways))) for way in ways)
+
+    @property
+    def _axes(self) -> list[tuple[int, Side, int]]:
+        """Rings and lines of SIPs: how many each has, its side, and the next SIP there; those of one are left out."""
         sips = self._spec.system.sips
         axes: list[tuple[int, Side, int]] = [(sips.count, "E", 1)]
         if sips.two_dimensional:
             axes = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
-        axes = [axis for axis in axes if axis[0] > 1]
-        ways = [axes, axes[::-1]] if len(axes) > 1 and count >= MANY_MESSAGES else [axes]
-        return max(self._along_axes(way, root, chunk, ceil(count / len(ways))) for way in ways)
+        return [axis for axis in axes if axis[0] > 1]
+
+    def _all_axes_at_once(self, count: int) -> bool:
+        return len(self._axes) > 1 and count >= MANY_MESSAGES
 
     def _along_axes(self, axes: Sequence[tuple[int, Side, int]], root: int, chunk: int, count: int) -> float:
-        """Along each axis (how many SIPs it has, its side, and the next SIP on that) what is left by those before."""
+        """Along each axis what is left by those before."""
         sips = self._spec.system.sips
         has_sides = sips.topology not in ("fully_connected", "switch")
         total, left = 0.0, count

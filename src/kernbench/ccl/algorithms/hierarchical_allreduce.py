@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.ranks import own_shard
-from kernbench.ccl.steps.trees import Branch, Hops, all_reduce_in_place, hops_to_root, in_binary_tree
+from kernbench.ccl.steps.trees import Branch, Hops, all_reduce_in_place, hops_to_root, in_binary_tree, tree_args
 
 
 def kernel_args(
@@ -25,20 +25,15 @@ def kernel_args(
     pes_per_cube: int = 1,
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
-    n_slots: int = 2,
-    buffer_kind: str = "tcm",
     **config: Any,
 ) -> tuple[int | str, ...]:
-    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them, else PEs.
-
-    ``n_slots`` of a queue: with less than half as many the kernels would wait for each other.
-    """
+    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them, else PEs."""
     if num_sips in (None, world_size):
         levels = pes_per_cube, cubes_per_sip, world_size
     else:
         cubes = -(-world_size // pes_per_cube)
         levels = min(world_size, pes_per_cube), min(cubes, cubes_per_sip), -(-cubes // cubes_per_sip)
-    return n_elem, *levels, n_slots, buffer_kind, *message_args(**config)
+    return n_elem, *levels, *tree_args(**config)
 
 
 def kernel(

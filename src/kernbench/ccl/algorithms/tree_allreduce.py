@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.ranks import own_shard, rank_of
-from kernbench.ccl.steps.trees import all_reduce_in_place, hops_to_root, in_binary_tree
+from kernbench.ccl.steps.trees import all_reduce_in_place, hops_to_root, in_binary_tree, tree_args
 
 
 def kernel_args(
@@ -23,16 +23,11 @@ def kernel_args(
     pes_per_cube: int = 1,
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
-    n_slots: int = 2,
-    buffer_kind: str = "tcm",
     **config: Any,
 ) -> tuple[int | str, ...]:
-    """Ranks are SIPs when there are ``num_sips`` of them, else PEs.
-
-    ``n_slots`` of a queue: with less than half as many the kernels would wait for each other.
-    """
+    """Ranks are SIPs when there are ``num_sips`` of them, else PEs."""
     machine = (1, 1) if num_sips == world_size else (pes_per_cube, cubes_per_sip)
-    return n_elem, world_size, *machine, n_slots, buffer_kind, *message_args(**config)
+    return n_elem, world_size, *machine, *tree_args(**config)
 
 
 def kernel(

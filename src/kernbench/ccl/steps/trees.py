@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.messages import Messages, message_args
 
 HOP_BYTES = (4 << 10, 12 << 10, 20 << 10)
 """What passes a link of a node in the time of a hop there and back, by the levels of ``Hops``: measured."""
@@ -40,6 +40,14 @@ def in_binary_tree(at: int, n: int) -> Branch:
     """Place ``at`` in a binary tree of ``n`` whose root is place 0."""
     children = (("child_left", 2 * at + 1), ("child_right", 2 * at + 2))
     return Branch("parent" if at else None, tuple([name for name, child in children if child < n]))
+
+
+def tree_args(*, n_slots: int = 2, buffer_kind: str = "tcm", **config: Any) -> tuple[int | str, ...]:
+    """What ``Hops.lead`` takes, and what messages take.
+
+    ``n_slots`` of a queue: with less than half as many the kernels would wait for each other.
+    """
+    return n_slots, buffer_kind, *message_args(**config)
 
 
 class Hops(NamedTuple):
