@@ -124,7 +124,7 @@ class KernelProgram:
         except KernelError as fault:
             self.fail(fault)
             return
-        sequence = lane.pair.claim()
+        sequence = lane.pair.claim(command.window)
         if sequence is None:
             lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
             return
@@ -132,10 +132,13 @@ class KernelProgram:
         self.go_on()
 
     def _slot_free(self, command: SendCommand, lane: Lane, since: int) -> None:
-        self._waited("send", command.direction, lane.pair.my_head, command.line, since)
-        if not self._returned:
-            sequence = lane.pair.claim()
-            assert sequence is not None
+        head = lane.pair.my_head
+        sequence = None if self._returned else lane.pair.claim(command.window)
+        if sequence is None and not self._returned:  # more are taken than its window lets be
+            lane.when_free(command.line, partial(self._slot_free, command, lane, since))
+            return
+        self._waited("send", command.direction, head, command.line, since)
+        if sequence is not None:
             self.run.issue_send(command, lane, sequence)
             self.go_on()
 

@@ -63,12 +63,17 @@ class StoreCommand(Command):
     physical: bool = False
 
 
+NO_WINDOW = 1 << 20
+"""More than any queue has slots"""
+
+
 @value(kw_only=False)
 class SendCommand(Command):
-    """``src`` goes to a slot of the peer of queue ``direction``."""
+    """``src`` goes to a slot of the peer of queue ``direction``, once fewer than ``window`` of its slots are taken."""
 
     direction: str
     src: Operand
+    window: int
 
 
 @value

@@ -126,7 +126,9 @@ def _no_message(pair: QueuePair, other: str) -> str:
 
 
 def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
-    text = f"all {pair.n_slots} slots of {other} are taken"
+    taken = pair.my_head - pair.peer_tail_cache
+    text = f"all {taken} slots" if taken >= pair.n_slots else f"{taken} slots, as many as its window lets be,"
+    text = f"{text} of {other} are taken"
     if there is None:
         return text
     unread = there.peer_head_cache - min(there.taken, there.peer_head_cache)

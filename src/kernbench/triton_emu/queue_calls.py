@@ -8,6 +8,7 @@ from typing import Any
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import (
+    NO_WINDOW,
     AwaitCommand,
     MathCommand,
     Receive,
@@ -42,9 +43,11 @@ class QueueCalls(MemoryCalls):
         shape: Ints | None = None,
         dtype: object = None,
         space: str = "hbm",
+        window: int = NO_WINDOW,
     ) -> None:
         """Send ``src`` by queue ``dir``; goes on once the receiver has a slot for it.
 
+        ``window``: also not before fewer than so many messages of the queue are on their way or held by the receiver.
         Instead of ``src``: ``src_addr`` in ``space`` (``hbm``: a virtual address; ``tcm``, ``sram``: a physical one)
         with ``shape`` and ``dtype``, or with ``nbytes``. What lies in memory is read by the DMA first.
         IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
@@ -55,10 +58,12 @@ class QueueCalls(MemoryCalls):
             source = src
         else:
             source = self._source(src, src_addr, space, nbytes, shape, dtype)
+        if window is not NO_WINDOW:
+            _check_window(window)
         serial, producer, under_way = self._next_serial, source.producer, self._under_way
         self._next_serial = serial + 1
         after = (producer,) if producer in under_way else ()
-        command = SendCommand(serial, line, after, direction, source.array)
+        command = SendCommand(serial, line, after, direction, source.array, window)
         under_way[serial] = (command, (source,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         hand_over(command)
@@ -185,6 +190,11 @@ def _direction(name: object) -> str:
     if not isinstance(name, str):
         raise kernel_error(f"a queue is named by a direction such as 'E', not {name!r}")
     return name
+
+
+def _check_window(window: object) -> None:
+    if not isinstance(window, int) or window < 1:
+        raise kernel_error(f"window={window!r}: send takes how many messages of the queue may be unreleased, 1 or more")
 
 
 def _space(name: str) -> str:

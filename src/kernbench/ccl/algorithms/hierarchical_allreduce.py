@@ -66,8 +66,8 @@ def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) ->
         parent, more = _both_sides(*cube, "S", "N")
         children += more
     if parent is None:
-        parent, more = in_binary_tree(*sip)
-        children += more
+        over_sips = in_binary_tree(*sip)
+        parent, children = over_sips.parent, children + over_sips.children
     return Branch(parent, children)
 
 

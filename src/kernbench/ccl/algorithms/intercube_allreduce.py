@@ -25,6 +25,10 @@ from kernbench.ccl.steps.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
 from kernbench.kernels.shares import blocks
 
+WINDOW_BYTES = 16 << 10
+"""What passes a link between cubes in the time of a hop there and back: measured. With more on their way the root cube
+gets too late what SIPs exchange: it comes over the same links of its PE."""
+
 
 def kernel_args(
     *,
@@ -57,14 +61,13 @@ class _Cubes(NamedTuple):
     root: int
     here: int
 
-    @property
-    def branch(self) -> Branch:
+    def branch(self, window: int) -> Branch:
         """Rows to the east, the last column to the south."""
         y, x = divmod(self.here, self.w)
         last_column = x == self.w - 1
         children = ("W",) * (x > 0) + ("N",) * (last_column and y > 0)
         parent = "E" if not last_column else "S" if y < self.h - 1 else None
-        return Branch(parent, children)
+        return Branch(parent, children, window)
 
     @property
     def way(self) -> list[int]:
@@ -104,19 +107,20 @@ def kernel(
 
 def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: SipGrid, messages: Messages, tl: Any) -> None:
     pieces = places(ptr, n, messages, tl)
-    branch, way, steps = cubes.branch, cubes.way, timetable(sips.axes(tl.program_id(2)), len(pieces))
+    window = 1 - -WINDOW_BYTES // messages.nbytes
+    branch, way, steps = cubes.branch(window), cubes.way, timetable(sips.axes(tl.program_id(2)), len(pieces))
     # Pieces come to the root as it needs them, and leave it as it is done with them.
     going, coming = order_of_use(steps, len(pieces)), order_of_results(steps, len(pieces))
     where = [pieces[i] for i in going]
     values = reduced(branch, loaded(where, messages, tl), messages, tl)
-    values = _moved(values, [count for _, count in where], way, cubes, messages, tl)
+    values = _moved(values, [count for _, count in where], way, cubes, window, messages, tl)
     if cubes.here == cubes.root:
         values = [values[at] for at in _inverse(going)]
         all_reduce_by(steps, values, messages, cubes.w * cubes.h * sips.n, tl)
         values = [values[i] for i in coming]
     where = [pieces[i] for i in coming]
     counts = [count for _, count in where]
-    values = _moved(values, counts, way[::-1], cubes, messages, tl)
+    values = _moved(values, counts, way[::-1], cubes, window, messages, tl)
     spread(branch, values, counts, messages.dtype, lambda i, x: tl.store(where[i][0], x), tl)
 
 
@@ -126,7 +130,7 @@ def _inverse(order: list[int]) -> list[int]:
 
 
 def _moved(
-    values: list[Any], counts: list[int], way: list[int], cubes: _Cubes, messages: Messages, tl: Any
+    values: list[Any], counts: list[int], way: list[int], cubes: _Cubes, window: int, messages: Messages, tl: Any
 ) -> list[Any]:
     """Move ``values`` from the first cube of ``way`` to the last, which returns them; all others return nothing."""
     if len(way) == 1 or cubes.here not in way:
@@ -139,7 +143,7 @@ def _moved(
         if ahead is None:
             moved.append(kept(x, tl))
         else:
-            tl.send(_side(cubes, ahead), x)
+            tl.send(_side(cubes, ahead), x, window=window)
         del x
     return moved
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from kernbench.ccl.steps import rings, sip_grids
 from kernbench.ccl.steps.messages import Messages, message_args
-from kernbench.ccl.steps.ranks import own_shards
+from kernbench.ccl.steps.ranks import own_shards, owners
 from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.steps.sip_rings import ring_args, sip_ring
 
@@ -59,6 +59,6 @@ def kernel(
     for shard in own_shards(shards, tl):
         at = t_ptr + shard.offset
         if sips.is_grid:
-            sip_grids.all_reduce_in_place(at, shard.n_elem, sips, messages, tl)
+            sip_grids.all_reduce_in_place(at, shard.n_elem, sips, owners(shards), messages, tl)
         else:
             rings.all_reduce_in_place(at, shard.n_elem, sip_ring(order, after, before, tl).ring, messages, tl)

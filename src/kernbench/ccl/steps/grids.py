@@ -16,6 +16,7 @@ however few the slots.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -25,6 +26,7 @@ from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.rings import Ring, kept
 
 _HOP = 4  # about so many messages leave before the first comes in
+NO_LEAD = 1 << 20
 MANY_MESSAGES = 16
 """So many gain more by using all axes at once than they lose by all being needed at once."""
 
@@ -60,14 +62,30 @@ def timetable(axes: Iterable[Axis], n: int) -> list[Step]:
     return sorted(steps, key=lambda step: step.when)
 
 
-def all_reduce_by(steps: Sequence[Step], values: list[Any], messages: Messages, contributions: int, tl: Any) -> None:
-    """Reduce ``values`` over all places of a grid, in place, by the timetable of this one."""
+def all_reduce_by(
+    steps: Sequence[Step],
+    values: list[Any],
+    messages: Messages,
+    contributions: int,
+    tl: Any,
+    lead: int = NO_LEAD,
+) -> None:
+    """Reduce ``values`` over all places of a grid, in place, by the timetable of this one.
+
+    Nothing is sent before what had to come ``lead`` earlier is there.
+    """
     last = {step.value: at for at, step in enumerate(steps) if step.does != "send"}
     for i in set(range(len(values))) - set(last):  # there is no other place
         values[i] = messages.finish(values[i], contributions, tl)
-    for at, (_, i, does, queue) in enumerate(steps):
+    expected: deque[tuple[int, int]] = deque()  # what comes, by when
+    latest: dict[int, int] = {}  # when each value comes for the last time until now
+    for at, (when, i, does, queue) in enumerate(steps):
         x = values[i]
         if does == "send":
+            while expected and expected[0][0] <= when - lead:
+                due, other = expected.popleft()
+                if latest[other] == due:
+                    tl.wait(values[other])
             tl.send(queue, x)
         else:
             message = tl.recv_async(queue, x.shape, x.dtype)
@@ -75,6 +93,8 @@ def all_reduce_by(steps: Sequence[Step], values: list[Any], messages: Messages, 
             del message  # it is a slot
             # What it adds to last is whole here, and goes to all others.
             values[i] = messages.finish(x, contributions, tl) if does == "add" and at == last[i] else x
+            expected.append((when, i))
+            latest[i] = when
         del x
 
 

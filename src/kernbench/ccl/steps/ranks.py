@@ -46,6 +46,11 @@ def own_shards(table: tuple[int, ...], tl: Any) -> Iterator[Shard]:
         yield Shard(*line)
 
 
+def owners(table: tuple[int, ...]) -> int:
+    """How many PEs of a SIP have lines of such a table."""
+    return len({table[at : at + 2] for at in range(0, len(table), 4)})
+
+
 def own_blocks(table: tuple[int, ...], tl: Any) -> Iterator[Block]:
     """This PE's lines of ``(cube, pe, in_offset_bytes, n_elem, out_offset_bytes, stride_bytes)*``."""
     for line in _own_lines(table, 6, tl):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import Parts
@@ -9,6 +10,9 @@ from kernbench.ccl.steps.grids import Axis, all_reduce_by, order_of_use, timetab
 from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.rings import Ring
 from kernbench.kernels.shares import blocks
+
+TORUS_BYTES, MESH_BYTES = 10 << 10, 16 << 10
+"""What passes a link between SIPs in the time of a message and what it waits for: measured."""
 
 
 class SipGrid(NamedTuple):
@@ -41,8 +45,18 @@ class SipGrid(NamedTuple):
         even = self.n * (2 if both_ways else 1)
         return min(n_elem, -(-n_elem // (chunk * even)) * even)
 
+    def lead(self, nbytes: int, sharers: int) -> int:
+        """By how many messages of ``nbytes`` a place may be ahead, where so many PEs of a SIP share its links.
 
-def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, messages: Messages, tl: Any) -> None:
+        What is on its way, of whole messages, and one or two that are being sent and added. On a line also one for each
+        link, since what goes along it has one time everywhere.
+        """
+        if self.kind == "torus_2d":
+            return math.ceil(1.5 + TORUS_BYTES / (nbytes * sharers))
+        return math.ceil(max(self.w, self.h) + MESH_BYTES / (nbytes * sharers))
+
+
+def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, sharers: int, messages: Messages, tl: Any) -> None:
     """Reduce ``n`` elements at ``ptr`` over the grid, as much at a time as scratch is meant to hold."""
     item = tl.itemsize(messages.dtype)
     for first, count in blocks(n, messages.segment()):
@@ -50,5 +64,6 @@ def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, messages: Messages, tl:
         data = Parts(ptr + first * item, count, pieces, messages, tl)
         steps = timetable(sips.axes(tl.program_id(2)), pieces)
         data.load(messages, order_of_use(steps, pieces), tl)
-        all_reduce_by(steps, data.values, messages, sips.n, tl)
+        lead = sips.lead(messages.nbytes, sharers)
+        all_reduce_by(steps, data.values, messages, sips.n, tl, lead)
         data.store(tl)

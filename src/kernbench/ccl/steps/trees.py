@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.messages.commands import NO_WINDOW
 
 HOP_BYTES = (4 << 10, 12 << 10, 20 << 10)
 """What passes a link of a node in the time of a hop there and back, by the levels of ``Hops``: measured."""
@@ -30,10 +31,14 @@ Keep = Callable[[int, Any], None]
 
 
 class Branch(NamedTuple):
-    """The queues of a node: to its parent (None: it is the root), and to its children in the order they are added."""
+    """The queues of a node: to its parent (None: it is the root), and to its children in the order they are added.
+
+    ``window``: of so many slots at most.
+    """
 
     parent: str | None
     children: tuple[str, ...]
+    window: int = NO_WINDOW
 
 
 def in_binary_tree(at: int, n: int) -> Branch:
@@ -91,7 +96,7 @@ def reduced(branch: Branch, mine: Iterable[Any], messages: Messages, tl: Any) ->
         if branch.parent is None:
             result.append(whole)
         else:
-            tl.send(branch.parent, whole)
+            tl.send(branch.parent, whole, window=branch.window)
     return result
 
 
@@ -117,7 +122,7 @@ def all_reduce(
         return
     ahead: deque[tuple[int, int]] = deque()  # numbers and elements of pieces whose results are to come
     for i, x in enumerate(mine):
-        tl.send(branch.parent, _with_children(branch, x, tl.recv_async, messages, tl))
+        tl.send(branch.parent, _with_children(branch, x, tl.recv_async, messages, tl), window=branch.window)
         ahead.append((i, x.shape[0]))
         if len(ahead) > lead:
             _take_result(branch, *ahead.popleft(), messages, keep, tl)
@@ -148,5 +153,5 @@ def _take_result(branch: Branch, i: int, count: int, messages: Messages, keep: K
 
 def _pass_down(branch: Branch, i: int, piece: Any, keep: Keep, tl: Any) -> None:
     for child in branch.children:
-        tl.send(child, piece)
+        tl.send(child, piece, window=branch.window)
     keep(i, piece)
