@@ -285,3 +285,11 @@ def over_sips(name: str, machine: Topology, tensors: list[Shards], **config: Any
     taking_part = {pe[1:] for pe in source}
     edges = [edge for edge in fabric_edges(spec) if edge[0][1:] in taking_part]
     return Collective(topology=machine, kernel=chosen.kernel, edges=edges, pes=[*source], args=args, tensors=tensors)
+
+
+def longest_kernel_ns(run: Collective) -> float:
+    """Of a collective, timing only."""
+    run.enable_data = False
+    run.on_machine()
+    assert run.engine is not None
+    return max(ns for h in run.handles for ns in run.engine.get_completion(h)[1].pe_exec_ns.values())

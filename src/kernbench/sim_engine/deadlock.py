@@ -127,8 +127,8 @@ def _no_message(pair: QueuePair, other: str) -> str:
 
 def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
     taken = pair.my_head - pair.peer_tail_cache
-    text = f"all {taken} slots" if taken >= pair.n_slots else f"{taken} slots, as many as its window lets be,"
-    text = f"{text} of {other} are taken"
+    which = f"all {taken} slots" if taken >= pair.n_slots else f"as many slots as its window has ({taken})"
+    text = f"{which} of {other} are taken"
     if there is None:
         return text
     unread = there.peer_head_cache - min(there.taken, there.peer_head_cache)
