@@ -15,7 +15,15 @@ from typing import Any
 
 from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.ranks import own_shard
-from kernbench.ccl.steps.trees import Branch, Hops, all_reduce_in_place, hops_to_root, in_binary_tree, tree_args
+from kernbench.ccl.steps.trees import (
+    Branch,
+    Hops,
+    all_reduce_in_place,
+    hops_to_root,
+    in_binary_tree,
+    tree_args,
+    widest_window,
+)
 
 
 def kernel_args(
@@ -52,14 +60,15 @@ def kernel(
 ) -> None:
     """Reduce the ``n_elem`` elements of each PE of ``pes`` a cube, ``cubes`` a SIP and ``sips``, in place."""
     pe, cube, sip = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    branch = _branch((pe, pes), (cube, cubes), (sip, sips))
     hops = Hops(_hops(pe, pes), _hops(cube, cubes), hops_to_root(sip).sips)
     messages = Messages(dtype, op, chunk)
+    window = widest_window(messages, buffer_kind, over_sips=sips > 1)
+    branch = _branch((pe, pes), (cube, cubes), (sip, sips), window)
     at = own_shard(t_ptr, n_elem, dtype, tl)
     all_reduce_in_place(at, n_elem, branch, hops.lead(messages, n_slots, buffer_kind), messages, pes * cubes * sips, tl)
 
 
-def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:
+def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int], window: int) -> Branch:
     """The queues of a PE, from its number and how many there are, at each level."""
     parent, children = _both_sides(*pe, "E", "W")
     if parent is None:
@@ -68,7 +77,7 @@ def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) ->
     if parent is None:
         over_sips = in_binary_tree(*sip)
         parent, children = over_sips.parent, children + over_sips.children
-    return Branch(parent, children)
+    return Branch(parent, children, window)
 
 
 def _both_sides(at: int, n: int, forth: str, back: str) -> tuple[str | None, tuple[str, ...]]:

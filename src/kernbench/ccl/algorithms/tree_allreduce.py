@@ -13,7 +13,7 @@ from typing import Any
 
 from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.ranks import own_shard, rank_of
-from kernbench.ccl.steps.trees import all_reduce_in_place, hops_to_root, in_binary_tree, tree_args
+from kernbench.ccl.steps.trees import all_reduce_in_place, hops_to_root, in_binary_tree, tree_args, widest_window
 
 
 def kernel_args(
@@ -48,4 +48,5 @@ def kernel(
     rank, messages = rank_of(tl), Messages(dtype, op, chunk)
     at = own_shard(t_ptr, n_elem, dtype, tl)
     lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, n_slots, buffer_kind)
-    all_reduce_in_place(at, n_elem, in_binary_tree(rank, world_size), lead, messages, world_size, tl)
+    window = widest_window(messages, buffer_kind, over_sips=world_size > pes_per_cube * cubes_per_sip)
+    all_reduce_in_place(at, n_elem, in_binary_tree(rank, world_size, window), lead, messages, world_size, tl)

@@ -41,10 +41,10 @@ class Branch(NamedTuple):
     window: int = NO_WINDOW
 
 
-def in_binary_tree(at: int, n: int) -> Branch:
+def in_binary_tree(at: int, n: int, window: int = NO_WINDOW) -> Branch:
     """Place ``at`` in a binary tree of ``n`` whose root is place 0."""
     children = (("child_left", 2 * at + 1), ("child_right", 2 * at + 2))
-    return Branch("parent" if at else None, tuple([name for name, child in children if child < n]))
+    return Branch("parent" if at else None, tuple([name for name, child in children if child < n]), window)
 
 
 def tree_args(*, n_slots: int = 2, buffer_kind: str = "tcm", **config: Any) -> tuple[int | str, ...]:
@@ -67,9 +67,22 @@ class Hops(NamedTuple):
 
         A hop adds no more than ``n_slots``: so many can be under way.
         """
-        under_way = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
-        each = (min(n_slots, 1 - -nbytes // messages.nbytes) for nbytes in under_way)
-        return sum(hops * pieces for hops, pieces in zip(self, each, strict=True))
+        each = _under_way(messages, buffer_kind)
+        return sum(hops * min(n_slots, pieces) for hops, pieces in zip(self, each, strict=True))
+
+
+def widest_window(messages: Messages, buffer_kind: str, *, over_sips: bool) -> int:
+    """How many slots of its queues a tree needs: what is on its way on its longest hop.
+
+    With a lead at every node that holds nothing up; more would let those far from the root fill the links of others.
+    """
+    return max(_under_way(messages, buffer_kind)[: 3 if over_sips else 2])
+
+
+def _under_way(messages: Messages, buffer_kind: str) -> list[int]:
+    """Pieces that are on their way on a hop of each level, with one that is being added."""
+    each = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
+    return [1 - -nbytes // messages.nbytes for nbytes in each]
 
 
 def hops_to_root(at: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
@@ -134,7 +147,7 @@ def all_reduce_in_place(
     ptr: int, n: int, branch: Branch, lead: int, messages: Messages, contributions: int, tl: Any
 ) -> None:
     """Reduce ``n`` elements at ``ptr`` over the tree; nothing is held but what is on its way."""
-    if branch == Branch(None, ()):
+    if branch.parent is None and not branch.children:
         return
     where = places(ptr, n, messages, tl)
     mine = loaded(where, messages, tl)
