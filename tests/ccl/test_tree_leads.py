@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.ccl.algorithms import tree_allreduce
 from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.trees import Hops, hops_to_root
+from kernbench.ccl.steps.trees import Hops, hops_to_root, widest_window
 from kernbench.ccl.testing import run_kernel_in_mock
 
 PIECE = 4096 // 4
@@ -44,6 +44,20 @@ def test_a_lead_is_what_a_hop_has_under_way() -> None:
     assert lead(Hops(1, 0, 0), 16, elements=PIECE // 4) == 5
     assert lead(Hops(1, 0, 0), 16, elements=3 * PIECE) == 2
     assert [lead(Hops(1, 1, 0), 16, kind=kind) for kind in ("tcm", "sram", "hbm")] == [2 + 4, 4 + 4, 4 + 4]
+
+
+def test_pes_that_share_a_link_share_what_is_on_it() -> None:
+    """A cube of 8 PEs has 12 KiB on its way to another one: less than a piece for each, and the one that is made."""
+    messages = Messages("f32", "sum", PIECE)
+    assert Hops(1, 1, 1).lead(messages, 16, "tcm", (1, 2, 8)) == 2 + 3 + 2
+    assert Hops(0, 1, 0).lead(Messages("f32", "sum", PIECE // 8), 99, "tcm", (1, 8, 64)) == 1 + 3
+
+
+def test_a_window_is_what_the_longest_hop_holds() -> None:
+    messages = Messages("f32", "sum", PIECE)
+    assert [widest_window(messages, top) for top in (0, 1, 2)] == [3, 4, 6]
+    assert [widest_window(messages, top, (1, 2, 8)) for top in (0, 1, 2)] == [3, 3, 2]
+    assert widest_window(Messages("f32", "sum", PIECE * 64), 2) == 2
 
 
 def test_a_hop_adds_no_more_than_there_are_slots() -> None:

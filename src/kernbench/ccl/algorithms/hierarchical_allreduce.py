@@ -62,7 +62,7 @@ def kernel(
     pe, cube, sip = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     hops = Hops(_hops(pe, pes), _hops(cube, cubes), hops_to_root(sip).sips)
     messages = Messages(dtype, op, chunk)
-    window = widest_window(messages, buffer_kind, over_sips=sips > 1)
+    window = widest_window(messages, 2 if sips > 1 else 1 if cubes > 1 else 0)
     branch = _branch((pe, pes), (cube, cubes), (sip, sips), window)
     at = own_shard(t_ptr, n_elem, dtype, tl)
     all_reduce_in_place(at, n_elem, branch, hops.lead(messages, n_slots, buffer_kind), messages, pes * cubes * sips, tl)

@@ -47,6 +47,9 @@ def kernel(
     """Reduce the ``n_elem`` elements of each rank, in place; ranks are SIPs when these have one cube with one PE."""
     rank, messages = rank_of(tl), Messages(dtype, op, chunk)
     at = own_shard(t_ptr, n_elem, dtype, tl)
-    lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, n_slots, buffer_kind)
-    window = widest_window(messages, buffer_kind, over_sips=world_size > pes_per_cube * cubes_per_sip)
+    # All PEs of a cube have parents in another one, but those of the first.
+    sharers = 1, pes_per_cube, pes_per_cube * cubes_per_sip
+    lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, n_slots, buffer_kind, sharers)
+    top = sum(world_size > pes for pes in sharers[1:])
+    window = widest_window(messages, top, sharers)
     all_reduce_in_place(at, n_elem, in_binary_tree(rank, world_size, window), lead, messages, world_size, tl)

@@ -3,19 +3,19 @@
 One way only, receives are posted and not waited for, so that pieces follow each other through all levels. Where results
 come down while contributions go up, both share the links of every node, and are to share them evenly: a node that sends
 everything up first keeps what it waits for from coming. So it takes one result from above for each piece that it sends,
-once it is a few pieces ahead, its *lead*, which covers the way to the root and back. How many slots there are beyond
-that changes nothing.
+once it is a few pieces ahead, its *lead*, which covers the way to the root and back, and uses no more slots of a queue
+than its *window*. How many slots there are beyond that changes nothing.
 
-No deadlock: a parent with a lead of L has received piece L + n_slots before it has to wait for its child to take the
-first result, so the child can send the piece L + 2 n_slots; its lead is at most 2 n_slots more than the parent's. So
-kernels must not be told of more than twice the slots that there are.
+No deadlock: with w slots, or as many as the window if that is less, a parent with a lead of L has received piece L + w
+before it has to wait for its child to take the first result, so the child can send the piece L + 2 w; its lead is at
+most 2 w more than the parent's. So kernels must not be told of more than twice the slots that there are.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.messages import Messages, message_args
@@ -25,6 +25,11 @@ HOP_BYTES = (4 << 10, 12 << 10, 20 << 10)
 """What passes a link of a node in the time of a hop there and back, by the levels of ``Hops``: measured."""
 HOP_BYTES_BY_MEMORY = (12 << 10, 12 << 10, 12 << 10)
 """The same where rings lie in HBM or SRAM: a message is announced there, and read."""
+WINDOW_BYTES = (8 << 10, 12 << 10, 20 << 10)
+"""What a queue of a tree is to hold, by the level of the tree's longest hop: measured."""
+Sharers: TypeAlias = tuple[int, int, int]
+"""How many PEs have hops of a level over the same links"""
+ALONE: Sharers = (1, 1, 1)
 
 Keep = Callable[[int, Any], None]
 """Told the number and the handle of a piece of the result; the handle is a slot, so it must not be held."""
@@ -33,7 +38,7 @@ Keep = Callable[[int, Any], None]
 class Branch(NamedTuple):
     """The queues of a node: to its parent (None: it is the root), and to its children in the order they are added.
 
-    ``window``: of so many slots at most.
+    ``window``: how many slots of a queue are used at most.
     """
 
     parent: str | None
@@ -62,27 +67,22 @@ class Hops(NamedTuple):
     cubes: int
     sips: int
 
-    def lead(self, messages: Messages, n_slots: int, buffer_kind: str) -> int:
+    def lead(self, messages: Messages, n_slots: int, buffer_kind: str, sharers: Sharers = ALONE) -> int:
         """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
 
-        A hop adds no more than ``n_slots``: so many can be under way.
+        A hop adds no more than ``n_slots``: so many can be under way. PEs that share its links share what is on them.
         """
-        each = _under_way(messages, buffer_kind)
-        return sum(hops * min(n_slots, pieces) for hops, pieces in zip(self, each, strict=True))
+        under_way = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
+        each = zip(self, under_way, sharers, strict=True)
+        return sum(hops * min(n_slots, 1 - -nbytes // (messages.nbytes * pes)) for hops, nbytes, pes in each)
 
 
-def widest_window(messages: Messages, buffer_kind: str, *, over_sips: bool) -> int:
-    """How many slots of its queues a tree needs: what is on its way on its longest hop.
+def widest_window(messages: Messages, top: int, sharers: Sharers = ALONE) -> int:
+    """Of how many slots of its queues a tree makes use whose longest hop is of level ``top``.
 
-    With a lead at every node that holds nothing up; more would let those far from the root fill the links of others.
+    With a lead at every node, more would let those far from the root fill the links of others.
     """
-    return max(_under_way(messages, buffer_kind)[: 3 if over_sips else 2])
-
-
-def _under_way(messages: Messages, buffer_kind: str) -> list[int]:
-    """Pieces that are on their way on a hop of each level, with one that is being added."""
-    each = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
-    return [1 - -nbytes // messages.nbytes for nbytes in each]
+    return 1 - -WINDOW_BYTES[top] // (messages.nbytes * sharers[top])
 
 
 def hops_to_root(at: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
