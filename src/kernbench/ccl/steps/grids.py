@@ -9,9 +9,10 @@ other. On a line, what is for places further on goes there directly, adding what
 torus, half goes round one way and half the other.
 
 Each message has a time in a timetable, which both its ends know; a place does what it has to do in the order of these
-times. Receives are posted and not waited for, so only a full queue stops a kernel; then the receiver is still before
-the message that was ``n_slots`` earlier. So the place that is furthest behind never waits for another: no deadlock,
-however few the slots.
+times. Receives are posted, so only a full queue stops a kernel; then the receiver is still before the message that was
+``n_slots`` earlier. Before it sends, a place may also wait for what had to come a *lead* earlier, so that places keep in
+step however many slots there are. So the place that is furthest behind never waits for another: no deadlock, however few
+the slots and however short the lead.
 """
 
 from __future__ import annotations
