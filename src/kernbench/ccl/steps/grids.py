@@ -9,15 +9,13 @@ other. On a line, what is for places further on goes there directly, adding what
 torus, half goes round one way and half the other.
 
 Each message has a time in a timetable, which both its ends know; a place does what it has to do in the order of these
-times. Receives are posted, so only a full queue stops a kernel; then the receiver is still before the message that was
-``n_slots`` earlier. Before it sends, a place may also wait for what had to come a *lead* earlier, so that places keep in
-step however many slots there are. So the place that is furthest behind never waits for another: no deadlock, however few
-the slots and however short the lead.
+times. Receives are posted and not waited for, so only a full queue stops a kernel, or a full window, which keeps places
+in step however many slots there are; then the receiver is still before the message that was so many earlier. So the
+place that is furthest behind never waits for another: no deadlock, however few the slots.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -25,9 +23,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from kernbench.ccl.steps.chunks import split
 from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.rings import Ring, kept
+from kernbench.messages.commands import NO_WINDOW
 
 _HOP = 4  # about so many messages leave before the first comes in
-NO_LEAD = 1 << 20
 MANY_MESSAGES = 16
 """So many gain more by using all axes at once than they lose by all being needed at once."""
 
@@ -69,33 +67,25 @@ def all_reduce_by(
     messages: Messages,
     contributions: int,
     tl: Any,
-    lead: int = NO_LEAD,
+    window: int = NO_WINDOW,
 ) -> None:
     """Reduce ``values`` over all places of a grid, in place, by the timetable of this one.
 
-    Nothing is sent before what had to come ``lead`` earlier is there.
+    ``window``: how many slots of a queue are used at most.
     """
     last = {step.value: at for at, step in enumerate(steps) if step.does != "send"}
     for i in set(range(len(values))) - set(last):  # there is no other place
         values[i] = messages.finish(values[i], contributions, tl)
-    expected: deque[tuple[int, int]] = deque()  # what comes, by when
-    latest: dict[int, int] = {}  # when each value comes for the last time until now
-    for at, (when, i, does, queue) in enumerate(steps):
+    for at, (_, i, does, queue) in enumerate(steps):
         x = values[i]
         if does == "send":
-            while expected and expected[0][0] <= when - lead:
-                due, other = expected.popleft()
-                if latest[other] == due:
-                    tl.wait(values[other])
-            tl.send(queue, x)
+            tl.send(queue, x, window=window)
         else:
             message = tl.recv_async(queue, x.shape, x.dtype)
             x = messages.combine(x, message, tl) if does == "add" else kept(message, tl)
             del message  # it is a slot
             # What it adds to last is whole here, and goes to all others.
             values[i] = messages.finish(x, contributions, tl) if does == "add" and at == last[i] else x
-            expected.append((when, i))
-            latest[i] = when
         del x
 
 

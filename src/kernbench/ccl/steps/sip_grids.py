@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import Parts
@@ -11,8 +10,9 @@ from kernbench.ccl.steps.messages import Messages
 from kernbench.ccl.steps.rings import Ring
 from kernbench.kernels.shares import blocks
 
-TORUS_BYTES, MESH_BYTES = 10 << 10, 16 << 10
-"""What passes a link between SIPs in the time of a message and what it waits for: measured."""
+WINDOW_BYTES = 24 << 10
+"""What passes a link between SIPs in the time of a message and its credit: measured. With more on their way PEs that
+share a link hold each other up."""
 
 
 class SipGrid(NamedTuple):
@@ -45,15 +45,13 @@ class SipGrid(NamedTuple):
         even = self.n * (2 if both_ways else 1)
         return min(n_elem, -(-n_elem // (chunk * even)) * even)
 
-    def lead(self, nbytes: int, sharers: int) -> int:
-        """By how many messages of ``nbytes`` a place may be ahead, where so many PEs of a SIP share its links.
 
-        What is on its way, of whole messages, and one or two that are being sent and added. On a line also one for each
-        link, since what goes along it has one time everywhere.
-        """
-        if self.kind == "torus_2d":
-            return math.ceil(1.5 + TORUS_BYTES / (nbytes * sharers))
-        return math.ceil(max(self.w, self.h) + MESH_BYTES / (nbytes * sharers))
+def window_of(nbytes: int, sharers: int) -> int:
+    """How many slots are of use for messages of ``nbytes``, where so many PEs of a SIP share its links.
+
+    What is on its way, in whole messages, and the one that is being added.
+    """
+    return 1 - -WINDOW_BYTES // (nbytes * sharers)
 
 
 def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, sharers: int, messages: Messages, tl: Any) -> None:
@@ -64,6 +62,6 @@ def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, sharers: int, messages:
         data = Parts(ptr + first * item, count, pieces, messages, tl)
         steps = timetable(sips.axes(tl.program_id(2)), pieces)
         data.load(messages, order_of_use(steps, pieces), tl)
-        lead = sips.lead(messages.nbytes, sharers)
-        all_reduce_by(steps, data.values, messages, sips.n, tl, lead)
+        window = window_of(messages.nbytes, sharers)
+        all_reduce_by(steps, data.values, messages, sips.n, tl, window)
         data.store(tl)
