@@ -62,6 +62,6 @@ def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, sharers: int, messages:
         data = Parts(ptr + first * item, count, pieces, messages, tl)
         steps = timetable(sips.axes(tl.program_id(2)), pieces)
         data.load(messages, order_of_use(steps, pieces), tl)
-        window = window_of(messages.nbytes, sharers)
+        window = window_of(-(-count // pieces) * item, sharers)
         all_reduce_by(steps, data.values, messages, sips.n, tl, window)
         data.store(tl)
