@@ -41,7 +41,7 @@ class Language:
     def __init__(self, used: list[int]) -> None:
         self.used = used
 
-    def send(self, _: str, x: Value) -> None:
+    def send(self, _: str, x: Value, *, window: int) -> None:
         x.use()
 
     def recv_async(self, *_: object) -> Value:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.ccl.steps.grids import Axis, all_reduce_by, timetable
 from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.ranks import owners
 from kernbench.ccl.steps.rings import Ring
 from kernbench.ccl.steps.sip_grids import window_of
 from kernbench.ccl.testing import run_kernel_in_mock
@@ -69,11 +70,15 @@ def test_a_window_is_what_is_on_its_way() -> None:
     assert window_of(1 << 20, 1) == 2
 
 
+def test_a_pe_with_several_shards_shares_links_once() -> None:
+    assert owners((0, 0, 0, 8, 0, 0, 64, 8, 1, 2, 0, 8)) == 2
+
+
 OWNERS = tuple((cube, pe) for cube in range(2) for pe in range(4))
 
 
 @pytest.mark.parametrize(
-    ("kind", "sips", "grid", "owners", "elements"),
+    ("kind", "sips", "grid", "n_owners", "elements"),
     [
         ("mesh_2d_no_wrap", 4, "2x2", 4, 16384),
         ("mesh_2d_no_wrap", 4, "2x2", 1, 65536),
@@ -81,9 +86,9 @@ OWNERS = tuple((cube, pe) for cube in range(2) for pe in range(4))
         ("torus_2d", 6, "3x2", 1, 65536),
     ],
 )
-def test_more_slots_than_a_window_change_nothing(kind: str, sips: int, grid: str, owners: int, elements: int) -> None:
+def test_more_slots_than_a_window_change_nothing(kind: str, sips: int, grid: str, n_owners: int, elements: int) -> None:
     """PEs that share links keep in step by it; without, more slots cost up to a tenth here."""
-    tensor = shards_of(sips, dict.fromkeys(OWNERS[:owners], elements), np.random.default_rng(1))
+    tensor = shards_of(sips, dict.fromkeys(OWNERS[:n_owners], elements), np.random.default_rng(1))
     times = []
     for n_slots in (2, 4, 8, 16):
         run = over_sips("sip_allreduce", small(sips, "2x1", 1, kind, grid), [tensor])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from algorithm_support import assert_reduced
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernbench.ccl.algorithms import tree_allreduce
@@ -69,19 +69,23 @@ def test_a_hop_adds_no_more_than_there_are_slots() -> None:
 @given(
     name=st.sampled_from(("tree_allreduce", "hierarchical_allreduce")),
     ranks=st.sampled_from((2, 4, 8, 16)),
-    pes_per_cube=st.sampled_from((1, 2, 4)),
-    n_slots=st.integers(1, 4),
+    pes_per_cube=st.sampled_from((1, 2, 4, 8)),
+    n_slots=st.sampled_from((1, 2, 3, 4, 9, 16)),
     pieces=st.integers(1, 40),
-    bytes_each=st.sampled_from((64, 4096, 16384)),
+    bytes_each=st.sampled_from((64, 512, 2048, 4096, 16384)),
+    kind=st.sampled_from(("tcm", "hbm")),
 )
+@example("tree_allreduce", 16, 8, 9, 80, 512, "tcm")
+@example("tree_allreduce", 16, 8, 5, 80, 2048, "hbm")
+@example("tree_allreduce", 16, 4, 9, 80, 1024, "hbm")
 def test_no_lead_stops_a_tree(
-    name: str, ranks: int, pes_per_cube: int, n_slots: int, pieces: int, bytes_each: int
+    name: str, ranks: int, pes_per_cube: int, n_slots: int, pieces: int, bytes_each: int, kind: str
 ) -> None:
-    """Short pieces want long leads, which slots limit."""
+    """Short pieces want long leads, which slots limit, and windows."""
     elements = pieces * bytes_each // 4 - 3
     inputs = [np.full(elements, rank, np.float32) for rank in range(ranks)]
     module: Any = importlib.import_module(f"kernbench.ccl.algorithms.{name}")
-    queues = {"n_slots": n_slots, "slot_size": bytes_each}
+    queues: dict[str, Any] = {"n_slots": n_slots, "slot_size": bytes_each, "buffer_kind": kind}
     outputs = run_kernel_in_mock(
         module.kernel, ranks, PATTERNS[name], inputs, algo_module=module, pes_per_cube=pes_per_cube, **queues
     )

@@ -127,8 +127,10 @@ def _no_message(pair: QueuePair, other: str) -> str:
 
 def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
     taken = pair.my_head - pair.peer_tail_cache
-    which = f"all {taken} slots" if taken >= pair.n_slots else f"as many slots as its window has ({taken})"
-    text = f"{which} of {other} are taken"
+    if taken < pair.n_slots:
+        text = f"{taken} slots of {other} are taken, no fewer than its window"
+    else:
+        text = f"all {taken} slots of {other} are taken"
     if there is None:
         return text
     unread = there.peer_head_cache - min(there.taken, there.peer_head_cache)
@@ -141,8 +143,14 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> list[str]:
         return []
     pairs = [queues[wait.pe][wait.direction] for wait in cycle if wait.direction is not None]
     ends = [queues[pair.peer.pe][pair.peer.direction] for pair in pairs]
-    if any(end.held < end.n_slots for end in ends):
+    taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
+    if any(end.held < slots for end, slots in zip(ends, taken, strict=True)):
         return ["every PE of the cycle sends while its own messages wait to be received: receive in between"]
+    if any(slots < pair.n_slots for pair, slots in zip(pairs, taken, strict=True)):
+        return [
+            "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
+            "Send with a larger window, or receive copies (dst_space='tcm')"
+        ]
     n_slots = max(pair.n_slots for pair in pairs)
     slots = "the only slot" if n_slots == 1 else f"all {n_slots} slots"
     return [

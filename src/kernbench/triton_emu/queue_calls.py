@@ -193,8 +193,8 @@ def _direction(name: object) -> str:
 
 
 def _check_window(window: object) -> None:
-    if not isinstance(window, int) or window < 1:
-        raise kernel_error(f"window={window!r}: send takes how many messages of the queue may be unreleased, 1 or more")
+    if type(window) is not int or window < 1:
+        raise kernel_error(f"window={window!r}: send takes an int of 1 or more, how many of its slots may be taken")
 
 
 def _space(name: str) -> str:

@@ -65,7 +65,8 @@ def kernel(
     window = widest_window(messages, 2 if sips > 1 else 1 if cubes > 1 else 0)
     branch = _branch((pe, pes), (cube, cubes), (sip, sips), window)
     at = own_shard(t_ptr, n_elem, dtype, tl)
-    all_reduce_in_place(at, n_elem, branch, hops.lead(messages, n_slots, buffer_kind), messages, pes * cubes * sips, tl)
+    lead = hops.lead(messages, min(n_slots, window), buffer_kind)
+    all_reduce_in_place(at, n_elem, branch, lead, messages, pes * cubes * sips, tl)
 
 
 def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int], window: int) -> Branch:

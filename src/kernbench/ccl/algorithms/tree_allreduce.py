@@ -49,7 +49,8 @@ def kernel(
     at = own_shard(t_ptr, n_elem, dtype, tl)
     # All PEs of a cube have parents in another one, but those of the first.
     sharers = 1, pes_per_cube, pes_per_cube * cubes_per_sip
-    lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, n_slots, buffer_kind, sharers)
     top = sum(world_size > pes for pes in sharers[1:])
     window = widest_window(messages, top, sharers)
+    hops = hops_to_root(rank, pes_per_cube, cubes_per_sip)
+    lead = hops.lead(messages, min(n_slots, window), buffer_kind, sharers)
     all_reduce_in_place(at, n_elem, in_binary_tree(rank, world_size, window), lead, messages, world_size, tl)

@@ -70,7 +70,8 @@ class Hops(NamedTuple):
     def lead(self, messages: Messages, n_slots: int, buffer_kind: str, sharers: Sharers = ALONE) -> int:
         """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
 
-        A hop adds no more than ``n_slots``: so many can be under way. PEs that share its links share what is on them.
+        A hop adds no more than ``n_slots``, those that are used: so many can be under way. PEs that share its links
+        share what is on them.
         """
         under_way = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
         each = zip(self, under_way, sharers, strict=True)
