@@ -46,17 +46,10 @@ def test_a_lead_is_what_a_hop_has_under_way() -> None:
     assert [lead(Hops(1, 1, 0), 16, kind=kind) for kind in ("tcm", "sram", "hbm")] == [2 + 4, 4 + 4, 4 + 4]
 
 
-def test_pes_that_share_a_link_share_what_is_on_it() -> None:
-    """A cube of 8 PEs has 12 KiB on its way to another one: less than a piece for each, and the one that is made."""
-    messages = Messages("f32", "sum", PIECE)
-    assert Hops(1, 1, 1).lead(messages, 16, "tcm", (1, 2, 8)) == 2 + 3 + 2
-    assert Hops(0, 1, 0).lead(Messages("f32", "sum", PIECE // 8), 99, "tcm", (1, 8, 64)) == 1 + 3
-
-
 def test_a_window_is_what_the_longest_hop_holds() -> None:
     messages = Messages("f32", "sum", PIECE)
     assert [widest_window(messages, top) for top in (0, 1, 2)] == [3, 4, 6]
-    assert [widest_window(messages, top, (1, 2, 8)) for top in (0, 1, 2)] == [3, 3, 2]
+    assert [widest_window(messages, top, sharers) for top, sharers in ((1, 2), (1, 8), (2, 8), (2, 2))] == [3, 2, 2, 4]
     assert widest_window(Messages("f32", "sum", PIECE * 64), 2) == 2
 
 

@@ -47,10 +47,9 @@ def kernel(
     """Reduce the ``n_elem`` elements of each rank, in place; ranks are SIPs when these have one cube with one PE."""
     rank, messages = rank_of(tl), Messages(dtype, op, chunk)
     at = own_shard(t_ptr, n_elem, dtype, tl)
-    # All PEs of a cube have parents in another one, but those of the first.
-    sharers = 1, pes_per_cube, pes_per_cube * cubes_per_sip
-    top = sum(world_size > pes for pes in sharers[1:])
-    window = widest_window(messages, top, sharers)
-    hops = hops_to_root(rank, pes_per_cube, cubes_per_sip)
-    lead = hops.lead(messages, min(n_slots, window), buffer_kind, sharers)
+    # All PEs of a cube have parents in another one, but those of the first; so have SIPs.
+    below = 1, pes_per_cube, pes_per_cube * cubes_per_sip
+    top = sum(world_size > pes for pes in below[1:])
+    window = widest_window(messages, top, below[top])
+    lead = hops_to_root(rank, pes_per_cube, cubes_per_sip).lead(messages, min(n_slots, window), buffer_kind)
     all_reduce_in_place(at, n_elem, in_binary_tree(rank, world_size, window), lead, messages, world_size, tl)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.messages import Messages, message_args
@@ -27,9 +27,6 @@ HOP_BYTES_BY_MEMORY = (12 << 10, 12 << 10, 12 << 10)
 """The same where rings lie in HBM or SRAM: a message is announced there, and read."""
 WINDOW_BYTES = (8 << 10, 12 << 10, 20 << 10)
 """What a queue of a tree is to hold, by the level of the tree's longest hop: measured."""
-Sharers: TypeAlias = tuple[int, int, int]
-"""How many PEs have hops of a level over the same links"""
-ALONE: Sharers = (1, 1, 1)
 
 Keep = Callable[[int, Any], None]
 """Told the number and the handle of a piece of the result; the handle is a slot, so it must not be held."""
@@ -67,23 +64,22 @@ class Hops(NamedTuple):
     cubes: int
     sips: int
 
-    def lead(self, messages: Messages, n_slots: int, buffer_kind: str, sharers: Sharers = ALONE) -> int:
+    def lead(self, messages: Messages, n_slots: int, buffer_kind: str) -> int:
         """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
 
-        A hop adds no more than ``n_slots``, those that are used: so many can be under way. PEs that share its links
-        share what is on them.
+        A hop adds no more than ``n_slots``, those that are used: so many can be under way.
         """
         under_way = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
-        each = zip(self, under_way, sharers, strict=True)
-        return sum(hops * min(n_slots, 1 - -nbytes // (messages.nbytes * pes)) for hops, nbytes, pes in each)
+        each = (min(n_slots, 1 - -nbytes // messages.nbytes) for nbytes in under_way)
+        return sum(hops * pieces for hops, pieces in zip(self, each, strict=True))
 
 
-def widest_window(messages: Messages, top: int, sharers: Sharers = ALONE) -> int:
-    """Of how many slots of its queues a tree makes use whose longest hop is of level ``top``.
+def widest_window(messages: Messages, top: int, sharers: int = 1) -> int:
+    """How many slots a tree uses of its queues; its longest hops are of level ``top``, ``sharers`` over the same links.
 
     With a lead at every node, more would let those far from the root fill the links of others.
     """
-    return 1 - -WINDOW_BYTES[top] // (messages.nbytes * sharers[top])
+    return 1 - -WINDOW_BYTES[top] // (messages.nbytes * sharers)
 
 
 def hops_to_root(at: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
