@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.ccl.steps.grids import Axis, all_reduce_by, timetable
-from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.messages import Messages, on_the_way
 from kernbench.ccl.steps.ranks import owners
 from kernbench.ccl.steps.rings import Ring
-from kernbench.ccl.steps.sip_grids import window_of
+from kernbench.ccl.steps.sip_grids import WINDOW_BYTES
 from kernbench.ccl.testing import run_kernel_in_mock
 
 ADD = Messages("f32", "sum", 1)
@@ -64,10 +64,9 @@ def test_no_window_stops_a_grid(kind: str, size: tuple[int, int], n: int, window
 
 
 def test_a_window_is_what_is_on_its_way() -> None:
-    """24 KiB on a link, and the message that is being added."""
-    assert [window_of(4096, sharers) for sharers in (1, 2, 4, 8)] == [7, 4, 3, 2]
-    assert window_of(1024, 4) == window_of(4096, 1)
-    assert window_of(1 << 20, 1) == 2
+    """In whole messages, and one more that is being added."""
+    assert [on_the_way(WINDOW_BYTES, 4096 * sharers) for sharers in (1, 2, 4, 8)] == [7, 4, 3, 2]
+    assert [on_the_way(8192, each) for each in (4095, 4096, 8192, 1 << 20)] == [4, 3, 2, 2]
 
 
 def test_a_pe_with_several_shards_shares_links_once() -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.grids import all_reduce_by, order_of_results, order_of_use, timetable
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import Messages, message_args, on_the_way
 from kernbench.ccl.steps.rings import kept
 from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.steps.trees import Branch, reduced, spread
@@ -107,7 +107,7 @@ def kernel(
 
 def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: SipGrid, messages: Messages, tl: Any) -> None:
     pieces = places(ptr, n, messages, tl)
-    window = 1 - -WINDOW_BYTES // messages.nbytes
+    window = on_the_way(WINDOW_BYTES, messages.nbytes)
     branch, way, steps = cubes.branch(window), cubes.way, timetable(sips.axes(tl.program_id(2)), len(pieces))
     # Pieces come to the root as it needs them, and leave it as it is done with them.
     going, coming = order_of_use(steps, len(pieces)), order_of_results(steps, len(pieces))

@@ -13,6 +13,11 @@ SEGMENT_BYTES = 2 << 20
 """How much of a tensor a kernel holds in scratch at a time."""
 
 
+def on_the_way(nbytes: int, each: int) -> int:
+    """How many messages of ``each`` bytes it takes to have ``nbytes`` on the way, while one more is being added."""
+    return 1 - -nbytes // each
+
+
 class Messages(NamedTuple):
     """Messages of up to ``chunk`` elements of ``dtype``, reduced by ``op``."""
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import Parts
 from kernbench.ccl.steps.grids import Axis, all_reduce_by, order_of_use, timetable
-from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.messages import Messages, on_the_way
 from kernbench.ccl.steps.rings import Ring
 from kernbench.kernels.shares import blocks
 
@@ -46,22 +46,17 @@ class SipGrid(NamedTuple):
         return min(n_elem, -(-n_elem // (chunk * even)) * even)
 
 
-def window_of(nbytes: int, sharers: int) -> int:
-    """How many slots are of use for messages of ``nbytes``, where so many PEs of a SIP share its links.
-
-    What is on its way, in whole messages, and the one that is being added.
-    """
-    return 1 - -WINDOW_BYTES // (nbytes * sharers)
-
-
 def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, sharers: int, messages: Messages, tl: Any) -> None:
-    """Reduce ``n`` elements at ``ptr`` over the grid, as much at a time as scratch is meant to hold."""
+    """Reduce ``n`` elements at ``ptr`` over the grid, as much at a time as scratch is meant to hold.
+
+    ``sharers``: how many PEs of a SIP do so over the same links.
+    """
     item = tl.itemsize(messages.dtype)
     for first, count in blocks(n, messages.segment()):
         pieces = sips.pieces(count, messages.chunk)
         data = Parts(ptr + first * item, count, pieces, messages, tl)
         steps = timetable(sips.axes(tl.program_id(2)), pieces)
         data.load(messages, order_of_use(steps, pieces), tl)
-        window = window_of(-(-count // pieces) * item, sharers)
+        window = on_the_way(WINDOW_BYTES, -(-count // pieces) * item * sharers)
         all_reduce_by(steps, data.values, messages, sips.n, tl, window)
         data.store(tl)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import Messages, message_args, on_the_way
 from kernbench.messages.commands import NO_WINDOW
 
 HOP_BYTES = (4 << 10, 12 << 10, 20 << 10)
@@ -70,7 +70,7 @@ class Hops(NamedTuple):
         A hop adds no more than ``n_slots``, those that are used: so many can be under way.
         """
         under_way = HOP_BYTES if buffer_kind == "tcm" else HOP_BYTES_BY_MEMORY
-        each = (min(n_slots, 1 - -nbytes // messages.nbytes) for nbytes in under_way)
+        each = (min(n_slots, on_the_way(nbytes, messages.nbytes)) for nbytes in under_way)
         return sum(hops * pieces for hops, pieces in zip(self, each, strict=True))
 
 
@@ -79,7 +79,7 @@ def widest_window(messages: Messages, top: int, sharers: int = 1) -> int:
 
     With a lead at every node, more would let those far from the root fill the links of others.
     """
-    return 1 - -WINDOW_BYTES[top] // (messages.nbytes * sharers)
+    return on_the_way(WINDOW_BYTES[top], messages.nbytes * sharers)
 
 
 def hops_to_root(at: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
