@@ -143,16 +143,24 @@ def test_a_tree_takes_as_long_as_its_bytes(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sips", "fabric", "grid"),
-    [(4, "ring_1d", ""), (4, "torus_2d", "2x2"), (4, "mesh_2d_no_wrap", "2x2"), (6, "torus_2d", "3x2")],
+    ("sips", "fabric", "grid", "root_cube"),
+    [
+        (4, "ring_1d", "", 3),
+        (4, "torus_2d", "2x2", 3),
+        (4, "torus_2d", "2x2", 0),
+        (4, "mesh_2d_no_wrap", "2x2", 3),
+        (6, "torus_2d", "3x2", 3),
+    ],
 )
-def test_cubes_and_sips_are_not_slower_with_more_slots(sips: int, fabric: str, grid: str) -> None:
+def test_cubes_and_sips_are_not_slower_with_more_slots(sips: int, fabric: str, grid: str, root_cube: int) -> None:
     """Cubes send first what the SIPs use first, and no more at a time than their links need. Half a per cent
     is what FIFOs do."""
     machine = small(sips, "2x2", 1, fabric, grid)
     times = [
         kernels_ns(
-            algorithm("intercube_allreduce", "intercube", sips, mapper="pe0_of_every_cube", n_slots=n_slots),
+            algorithm(
+                "intercube_allreduce", "intercube", sips, "pe0_of_every_cube", n_slots=n_slots, root_cube=root_cube
+            ),
             machine,
             16384,
         )

@@ -113,14 +113,14 @@ def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: SipGrid, messages: Messag
     going, coming = order_of_use(steps, len(pieces)), order_of_results(steps, len(pieces))
     where = [pieces[i] for i in going]
     values = reduced(branch, loaded(where, messages, tl), messages, tl)
-    values = _moved(values, [count for _, count in where], way, cubes, window, messages, tl)
+    values = _moved(values, [count for _, count in where], way, cubes, messages, tl)
     if cubes.here == cubes.root:
         values = [values[at] for at in _inverse(going)]
         all_reduce_by(steps, values, messages, cubes.w * cubes.h * sips.n, tl)
         values = [values[i] for i in coming]
     where = [pieces[i] for i in coming]
     counts = [count for _, count in where]
-    values = _moved(values, counts, way[::-1], cubes, window, messages, tl)
+    values = _moved(values, counts, way[::-1], cubes, messages, tl)
     spread(branch, values, counts, messages.dtype, lambda i, x: tl.store(where[i][0], x), tl)
 
 
@@ -130,7 +130,7 @@ def _inverse(order: list[int]) -> list[int]:
 
 
 def _moved(
-    values: list[Any], counts: list[int], way: list[int], cubes: _Cubes, window: int, messages: Messages, tl: Any
+    values: list[Any], counts: list[int], way: list[int], cubes: _Cubes, messages: Messages, tl: Any
 ) -> list[Any]:
     """Move ``values`` from the first cube of ``way`` to the last, which returns them; all others return nothing."""
     if len(way) == 1 or cubes.here not in way:
@@ -143,7 +143,7 @@ def _moved(
         if ahead is None:
             moved.append(kept(x, tl))
         else:
-            tl.send(_side(cubes, ahead), x, window=window)
+            tl.send(_side(cubes, ahead), x)
         del x
     return moved
 
