@@ -22,11 +22,6 @@ A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
 
 
-@pytest.fixture(scope="module")
-def topology() -> Topology:
-    return resolve_topology("default", SMALL)
-
-
 @pytest.fixture
 def engine(topology: Topology) -> GraphEngine:
     return GraphEngine(topology)

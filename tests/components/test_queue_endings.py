@@ -11,14 +11,9 @@ from queue_support import assert_settled, held, install, launch, ring_of, share
 from kernbench.common.errors import AllocationError, IpcqDeadlock, KernelError
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 A, B = (0, 0, 0), (0, 0, 1)
-
-
-@pytest.fixture(scope="module")
-def topology() -> Topology:
-    return resolve_topology("default", ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1"))
 
 
 @pytest.fixture

@@ -13,16 +13,11 @@ from queue_support import install, launch, line_of, ring_of, share
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
-SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
+
 KINDS = ("tcm", "hbm", "sram")
-
-
-@pytest.fixture(scope="module")
-def topology() -> Topology:
-    return resolve_topology("default", SMALL)
 
 
 @pytest.fixture

@@ -15,14 +15,9 @@ from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.hooks import QueueEvent, QueueWaited
 from kernbench.sim_engine.queue_state import QueuePair
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
-
-
-@pytest.fixture(scope="module")
-def topology() -> Topology:
-    return resolve_topology("default", ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1"))
 
 
 @pytest.fixture
