@@ -118,6 +118,7 @@ def kernels_ns(chosen: Algorithm, machine: Topology, elements: int) -> float:
     [
         ("tree", 3, 65536),
         ("tree", 7, 65536),
+        ("tree", 8, 16384),
         ("tree", 16, 4096),
         ("hierarchical", 8, 65536),
         ("hierarchical", 16, 65536),
@@ -131,6 +132,7 @@ def test_trees_are_not_slower_with_more_slots_and_need_but_few(name: str, ranks:
         for n_slots in (2, 3, 4, 16)
     ]
     assert times == sorted(times, reverse=True)
+    assert times[1] <= 1.05 * times[-1]
     assert times[2] == times[3]
 
 
@@ -153,8 +155,7 @@ def test_a_tree_takes_as_long_as_its_bytes(ranks: int) -> None:
     ],
 )
 def test_cubes_and_sips_are_not_slower_with_more_slots(sips: int, fabric: str, grid: str, root_cube: int) -> None:
-    """Cubes send first what the SIPs use first, and no more at a time than their links need. Half a per cent
-    is what FIFOs do."""
+    """Cubes send first what the SIPs use first, and no more at a time than their links need."""
     machine = small(sips, "2x2", 1, fabric, grid)
     times = [
         kernels_ns(
@@ -166,7 +167,8 @@ def test_cubes_and_sips_are_not_slower_with_more_slots(sips: int, fabric: str, g
         )
         for n_slots in (2, 4, 8, 16)
     ]
-    assert all(later <= 1.005 * min(times[:at]) for at, later in enumerate(times) if at)
+    allowed = 1.005 if sips == 6 else 1  # where streams of two axes meet, FIFOs do that much
+    assert all(later <= allowed * min(times[:at]) for at, later in enumerate(times) if at)
 
 
 def test_a_grid_of_sips_is_faster_than_a_ring_and_a_torus_faster_still() -> None:
