@@ -1,0 +1,186 @@
+"""How long reads and writes take on the skewed machine: by the ways through it, worked out by hand, and its memories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from queue_support import launch, share
+from skewed import figure, set_up_ns, skewed, way
+
+from kernbench.common.units import ps_to_ns
+from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.sim_engine.engine import GraphEngine
+
+HEADER = 24
+SLICE_BYTES = 5 << 30
+CHANNEL_GBS = 281.0 / 16 * 0.83
+"""What one of the 16 channels of a slice sustains"""
+GROUP = 16 * 320
+"""Bytes that fall on all channels alike, if they begin at a multiple of as many"""
+HBM_ACCESS_NS, SRAM_ACCESS_NS = 33.1, 4.6
+DMA = "sip0.cube0.pe0.pe_dma"
+A = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A place in a memory: its node, an address, and ns of its own for bytes read or written there."""
+
+    node: str
+    pa: int
+    access_ns: float
+    read_gbs: float
+    write_gbs: float
+
+
+def hbm(sip: int, cube: int, index: int) -> Memory:
+    """Where a group of bursts begins, in a slice: all channels are loaded alike."""
+    start = PhysAddr.pe_hbm_addr(0, sip, cube, index, 0, SLICE_BYTES).encode()
+    return Memory(f"sip{sip}.cube{cube}.hbm{index}", start + -start % GROUP, HBM_ACCESS_NS, 281 * 0.83, 281 * 0.83)
+
+
+def sram(sip: int, cube: int) -> Memory:
+    pa = PhysAddr.cube_sram_addr(0, sip, cube, 64).encode()
+    return Memory(f"sip{sip}.cube{cube}.sram", pa, SRAM_ACCESS_NS, 197, 197)
+
+
+def tcm(sip: int, cube: int, pe: int) -> Memory:
+    pa = PhysAddr.pe_tcm_addr(0, sip, cube, pe, 0).encode()
+    return Memory(f"sip{sip}.cube{cube}.pe{pe}.pe_dma", pa, 0.0, 521, 347)
+
+
+MEMORIES = [
+    hbm(0, 0, 0),
+    hbm(0, 0, 7),
+    hbm(0, 1, 3),
+    hbm(0, 5, 11),
+    hbm(1, 2, 4),
+    hbm(2, 0, 9),
+    sram(0, 0),
+    sram(0, 4),
+    sram(2, 3),
+    tcm(0, 0, 2),
+    tcm(0, 3, 1),
+    tcm(1, 1, 3),
+]
+
+
+def took_ns(message: HostMsg) -> float:
+    engine = GraphEngine(skewed(), enable_data=False)
+    handle = engine.submit(message)
+    engine.wait(handle)
+    return ps_to_ns(handle.ended_ps - handle.submitted_ps)
+
+
+def read_ns(initiator: str, memory: Memory, nbytes: int, own_ns: float) -> tuple[float, float]:
+    """A request there, the access, the bytes back; and what rounding may be."""
+    there, back = way(skewed(), initiator, memory.node), way(skewed(), memory.node, initiator)
+    time = there.ns(HEADER) + memory.access_ns + back.head_ns + max(own_ns, nbytes / back.narrowest_gbs)
+    return time, there.slack_ns + back.slack_ns + 0.001 * (nbytes // 640 + 3)
+
+
+def write_ns(initiator: str, memory: Memory, nbytes: int, own_ns: float) -> tuple[float, float]:
+    """The bytes there, the access, an acknowledgement back; and what rounding may be."""
+    there, back = way(skewed(), initiator, memory.node), way(skewed(), memory.node, initiator)
+    time = there.head_ns + max(own_ns, nbytes / there.narrowest_gbs) + memory.access_ns + back.ns(HEADER)
+    return time, there.slack_ns + back.slack_ns + 0.001 * (nbytes // 640 + 3)
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=lambda m: m.node)
+def test_a_pe_reads_and_writes(memory: Memory) -> None:
+    for nbytes in (GROUP, 4 * GROUP):
+        wanted, slack = read_ns(DMA, memory, nbytes, nbytes / memory.read_gbs)
+        read = PeDmaMsg(pe=A, pa=memory.pa, nbytes=nbytes, op="read")
+        assert took_ns(read) == pytest.approx(set_up_ns(skewed()) + wanted, abs=slack)
+        wanted, slack = write_ns(DMA, memory, nbytes, nbytes / memory.write_gbs)
+        write = PeDmaMsg(pe=A, pa=memory.pa, nbytes=nbytes, op="write")
+        assert took_ns(write) == pytest.approx(set_up_ns(skewed()) + wanted, abs=slack)
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=lambda m: m.node)
+def test_the_host_reads_and_writes(memory: Memory) -> None:
+    """Its DMA takes no set-up, and it has no MMU."""
+    wanted, slack = read_ns("host", memory, GROUP, GROUP / memory.read_gbs)
+    assert took_ns(MemoryReadMsg(pa=memory.pa, nbytes=GROUP)) == pytest.approx(wanted, abs=slack)
+    wanted, slack = write_ns("host", memory, GROUP, GROUP / memory.write_gbs)
+    assert took_ns(MemoryWriteMsg(pa=memory.pa, nbytes=GROUP)) == pytest.approx(wanted, abs=slack)
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes", "busiest"),
+    [(0, 1, 80), (0, 80, 80), (79, 2, 160), (0, 320, 320), (300, 40, 80), (0, GROUP + 1, 400), (160, 320, 160)],
+)
+def test_a_slice_takes_what_its_busiest_channel_takes(offset: int, nbytes: int, busiest: int) -> None:
+    """Pieces of 80 bytes, in bursts of 320 a channel."""
+    memory = hbm(0, 0, 0)
+    wanted, slack = read_ns(DMA, memory, nbytes, busiest / CHANNEL_GBS)
+    found = took_ns(PeDmaMsg(pe=A, pa=memory.pa + offset, nbytes=nbytes, op="read"))
+    assert found == pytest.approx(set_up_ns(skewed()) + wanted, abs=slack)
+
+
+def test_a_descriptor_is_set_up_behind_the_one_before() -> None:
+    """Eight reads of a TCM at once: the last begins seven set-ups later, whatever they read."""
+    memory = tcm(0, 0, 2)
+    alone = took_ns(PeDmaMsg(pe=A, pa=memory.pa, nbytes=8, op="read"))
+    eight = took_ns(PeDmaMsg(pe=A, pa=memory.pa, nbytes=8, op="read", repeat=8, stride_bytes=64, outstanding=8))
+    assert eight - alone == pytest.approx(7 * (2.7 + 0.8), abs=0.002)
+
+
+@pytest.mark.parametrize("outstanding", [1, 2, 3])
+def test_so_many_are_outstanding(outstanding: int) -> None:
+    """A new one is set up when one is over, not before."""
+    memory = tcm(1, 1, 3)
+    alone = took_ns(PeDmaMsg(pe=A, pa=memory.pa, nbytes=8, op="read"))
+    stream = PeDmaMsg(pe=A, pa=memory.pa, nbytes=8, op="read", repeat=6, stride_bytes=64, outstanding=outstanding)
+    assert took_ns(stream) == pytest.approx(6 / outstanding * alone + (outstanding - 1) * 3.5, abs=0.01)
+
+
+def test_a_load_and_a_store_of_a_kernel() -> None:
+    """Each takes its issue, its set-up with the look-up of its address, and the transaction."""
+    engine = GraphEngine(skewed(), enable_data=False)
+    x = share(engine, {A: np.zeros(8192, np.uint8).view(np.int8)})
+    offset = -x.pas[A] % GROUP
+
+    def load(p: int, *, tl: Any) -> None:
+        tl.load(p + offset, (320,), "i8")
+
+    def load_and_store(p: int, *, tl: Any) -> None:
+        tl.store(p + offset, tl.load(p + offset, (320,), "i8"))
+
+    memory = Memory("sip0.cube0.hbm0", x.pas[A] + offset, HBM_ACCESS_NS, 0, 0)
+    before = 6.7 + 1.1
+    reading = set_up_ns(skewed()) + read_ns(DMA, memory, 320, 320 / CHANNEL_GBS)[0]
+    writing = set_up_ns(skewed()) + write_ns(DMA, memory, 320, 320 / CHANNEL_GBS)[0]
+    (loaded,) = launch(engine, load, x, pes=[A])
+    assert loaded.pe_exec_ns[A] == pytest.approx(before + reading, abs=0.01)
+    (stored,) = launch(engine, load_and_store, x, pes=[A])
+    assert stored.pe_exec_ns[A] == pytest.approx(before + reading + writing, abs=0.02)
+
+
+def test_a_composite_sets_up_a_descriptor_for_each_window() -> None:
+    """One after another: the next begins when the set-up of the one before is over, look-up included."""
+    engine = GraphEngine(skewed(), enable_data=False)
+    x = share(engine, {A: np.zeros(10240, np.float16)})
+    out = 8192 + -(x.pas[A] + 8192) % GROUP
+
+    def kernel(p: int, *, tl: Any) -> None:
+        tl.composite("gemm", tl.ref(p, (24, 40), "f16"), tl.ref(p, (40, 56), "f16"), p + out)
+
+    before = len(engine.op_log)
+    launch(engine, kernel, x, pes=[A])
+    first, second, written = (r for r in engine.op_log.since(before) if r.component == DMA)
+    assert second.t_start - first.t_start == pytest.approx(3.5, abs=0.001)
+    # 24 rows of 112 bytes lie in one piece: eight bursts and a part of one, each on a channel of its own.
+    wanted, slack = write_ns(DMA, hbm(0, 0, 0), 24 * 112, 320 / CHANNEL_GBS)
+    assert written.t_end - written.t_start == pytest.approx(set_up_ns(skewed()) + wanted, abs=slack)
+
+
+def test_the_figures_here_are_the_machines() -> None:
+    machine = skewed()
+    assert figure(machine, "cube.components.hbm_ctrl.attrs.access_ns") == HBM_ACCESS_NS
+    assert figure(machine, "cube.components.sram.attrs.access_ns") == SRAM_ACCESS_NS
+    assert figure(machine, "cube.hbm.bytes_per_slice") == SLICE_BYTES
