@@ -208,6 +208,16 @@ def test_dot(dtype: DType, trans_a: bool, trans_b: bool) -> None:
     assert with_acc.tolist() == (expected + acc.astype(np.int64)).tolist()
 
 
+@pytest.mark.parametrize(("acc", "held"), [(F32, 2049.0), (F16, 2048.0), (BF16, 2048.0)], ids=str)
+def test_what_is_added_to_a_dot_is_added_in_its_accumulators(acc: DType, held: float) -> None:
+    """Above 2048 f16 has even numbers only, bf16 every sixteenth: the result is rounded though its own type is wide."""
+    one, large = array([[1]], F32), array([[2048]], F32)
+    assert run("dot", one, one, large, acc=acc).tolist() == [[held]]
+    assert run("dot", large, one, one, acc=acc).tolist() == [[held]]
+    assert run("dot", array([[2049]], F32), one, acc=acc).tolist() == [[held]]
+    assert gemm((one, one, large), F32, [("bias", array([0.5], F32))], acc=acc).tolist() == [[held + 0.5]]
+
+
 def test_dot_of_bytes_accumulates_exactly() -> None:
     a = np.full((1, 200_000), -128, np.int8)
     assert operator("dot").result_dtype(I8, I8) is I32
