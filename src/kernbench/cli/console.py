@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -15,6 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+
+from kernbench.common.json_text import json_text
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 # Wide enough for every table, where no terminal says how wide it is.
@@ -90,7 +91,7 @@ def bar(share: float, width: int = 24) -> str:
 
 def print_json(document: Json) -> None:
     """Print a document; numbers that JSON does not have become texts."""
-    click.echo(json.dumps(finite(document), indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(json_text(finite(document), indent=2))
 
 
 def finite(value: Json) -> Json:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing
+from kernbench.common.json_text import json_text
 
 Scalar: TypeAlias = "str | int | float | bool | None"
 TableRow: TypeAlias = Mapping[str, Scalar]
@@ -36,7 +37,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, document: object) -> None:
     """Write a JSON document; equal documents give identical files."""
-    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(document, indent=1) + "\n")
 
 
 def read_json(path: Path, made_by: str) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kernbench.common.json_text import json_text
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Edge, Graph, Node
@@ -111,7 +111,7 @@ def to_json(topology: Topology) -> str:
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],
     }
-    return json.dumps(document, indent=1)
+    return json_text(document, indent=1)
 
 
 def _node_fields(node: Node) -> dict[str, Any]:
