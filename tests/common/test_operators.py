@@ -215,6 +215,7 @@ def test_what_is_added_to_a_dot_is_added_in_its_accumulators(acc: DType, held: f
     assert run("dot", one, one, large, acc=acc).tolist() == [[held]]
     assert run("dot", large, one, one, acc=acc).tolist() == [[held]]
     assert run("dot", array([[2049]], F32), one, acc=acc).tolist() == [[held]]
+    assert run("dot", array([2049], F32), array([1], F32), acc=acc).tolist() == held  # vectors
     assert gemm((one, one, large), F32, [("bias", array([0.5], F32))], acc=acc).tolist() == [[held + 0.5]]
 
 

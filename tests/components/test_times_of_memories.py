@@ -50,7 +50,7 @@ def sram(sip: int, cube: int) -> Memory:
 
 def tcm(sip: int, cube: int, pe: int) -> Memory:
     pa = PhysAddr.pe_tcm_addr(0, sip, cube, pe, 0).encode()
-    return Memory(f"sip{sip}.cube{cube}.pe{pe}.pe_dma", pa, 0.0, 521, 347)
+    return Memory(f"sip{sip}.cube{cube}.pe{pe}.pe_dma", pa, 0.0, 223, 149)
 
 
 MEMORIES = [
@@ -128,6 +128,32 @@ def test_a_descriptor_is_set_up_behind_the_one_before() -> None:
     alone = took_ns(PeDmaMsg(pe=A, pa=memory.pa, nbytes=8, op="read"))
     eight = took_ns(PeDmaMsg(pe=A, pa=memory.pa, nbytes=8, op="read", repeat=8, stride_bytes=64, outstanding=8))
     assert eight - alone == pytest.approx(7 * (2.7 + 0.8), abs=0.002)
+
+
+def test_a_tcm_is_read_and_written_at_once() -> None:
+    """Its ports are two: what is written comes in beside what goes out, but for a packet or two of the other way."""
+    memory, nbytes = tcm(0, 0, 2), 64 * 640
+    read = PeDmaMsg(pe=A, pa=memory.pa, nbytes=nbytes, op="read")
+    write = PeDmaMsg(pe=(0, 0, 1), pa=memory.pa + nbytes, nbytes=nbytes, op="write")
+    alone = [took_ns(read), took_ns(write)]
+    engine = GraphEngine(skewed(), enable_data=False)
+    handles = [engine.submit(read), engine.submit(write)]
+    for handle in handles:
+        engine.wait(handle)
+    together = [ps_to_ns(handle.ended_ps - handle.submitted_ps) for handle in handles]
+    assert together == pytest.approx(alone, abs=2 * 640 / 223)
+
+
+def test_a_tcm_takes_what_each_access_has() -> None:
+    """Whatever came before."""
+    memory = tcm(0, 0, 2)
+    engine = GraphEngine(skewed(), enable_data=False)
+    for nbytes in (64, 6400, 640):
+        handle = engine.submit(PeDmaMsg(pe=A, pa=memory.pa, nbytes=nbytes, op="write"))
+        engine.wait(handle)
+        wanted, slack = write_ns(DMA, memory, nbytes, nbytes / 149)
+        found = ps_to_ns(handle.ended_ps - handle.submitted_ps)
+        assert found == pytest.approx(set_up_ns(skewed()) + wanted, abs=slack), nbytes
 
 
 @pytest.mark.parametrize("outstanding", [1, 2, 3])
