@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def way(topology: Topology, src: str, dst: str) -> Way:
     graph, spec = topology.topology_obj, topology.spec
     nodes = RoutePlanner(graph).route(src, dst)
     head, narrowest = 0.0, float("inf")
-    for a, b in zip(nodes, nodes[1:], strict=False):
+    for a, b in pairwise(nodes):
         link = link_between(topology, a, b)
         length = graph.edge(a, b).length_mm if link.length_mm is None else link.length_mm
         head += overhead_ns(topology, b) + link.overhead_ns + length * spec.ns_per_mm

@@ -115,7 +115,7 @@ def test_one_pe_of_every_rank_by_cubes() -> None:
         assert_reduced(run(name, inputs, pes_per_cube=4), inputs, "sum")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     name=st.sampled_from([n for n in TOPOLOGY if n != "mesh_allreduce"]),
     ranks=st.integers(1, 9),

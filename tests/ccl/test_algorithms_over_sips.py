@@ -185,7 +185,7 @@ def test_by_the_short_way(name: str) -> None:
     assert_all_reduced(outputs, inputs)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     fabric=st.sampled_from(("ring_1d", "torus_2d", "mesh_2d_no_wrap")),
     grid=st.sampled_from(((2, 1), (2, 2), (3, 2), (3, 3))),
@@ -205,7 +205,7 @@ def test_intercube_never_waits_in_a_circle(fabric: str, grid: tuple[int, int], n
     assert_all_reduced([x for _, x in after.values()], list(inputs.values()))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     fabric=st.sampled_from(("torus_2d", "mesh_2d_no_wrap")),
     grid=st.sampled_from(((2, 2), (3, 2), (2, 3), (3, 3))),

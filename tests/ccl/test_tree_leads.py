@@ -58,7 +58,7 @@ def test_a_hop_adds_no_more_than_there_are_slots() -> None:
     assert lead(Hops(2, 1, 0), 1) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(("tree_allreduce", "hierarchical_allreduce")),
     ranks=st.sampled_from((2, 4, 8, 16)),

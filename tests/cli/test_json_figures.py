@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from skewed import FILE
 
 from kernbench.cli import sweep_command, sweep_run
 from kernbench.evaluation.sweep_workers import InlineWorker
+from skewed import FILE
 
 Run = Callable[..., Any]
 MACHINE = ("--topology", str(FILE))

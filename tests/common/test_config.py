@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BeforeValidator, Field
 
@@ -242,13 +242,11 @@ names = st.text(alphabet="abcxyz_", min_size=1, max_size=6)
 paths = st.lists(st.one_of(names, st.integers(0, 99)), min_size=1, max_size=6).filter(lambda p: isinstance(p[0], str))
 
 
-@settings(deadline=None)
 @given(paths)
 def test_a_path_survives_being_written(path: list[str | int]) -> None:
     assert cf.path_of(cf.path_text(tuple(path))) == tuple(path)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_makes_the_parser_fail_unexpectedly(text: str) -> None:
     try:

@@ -26,12 +26,21 @@ def test_what_has_no_name_of_its_own_has_that_above() -> None:
 
 
 def test_shares_and_bandwidths() -> None:
-    assert rounded({"stream_gbs": 204.79999999999998, "occupancy": 1 / 3}) == {"stream_gbs": 204.8, "occupancy": 0.333333}
+    assert rounded({"stream_gbs": 204.79999999999998, "occupancy": 1 / 3}) == {
+        "stream_gbs": 204.8,
+        "occupancy": 0.333333,
+    }
 
 
 def test_other_figures_stay() -> None:
     """Errors of numbers may be as small as they like; integers, texts and truths are what they are."""
-    document = {"max_abs_error": 1.2345e-9, "total_ps": 123456789, "name": "x_ns", "ok_ns": True, "ns_per_mm": 0.0137123}
+    document = {
+        "max_abs_error": 1.2345e-9,
+        "total_ps": 123456789,
+        "name": "x_ns",
+        "ok_ns": True,
+        "ns_per_mm": 0.0137123,
+    }
     assert rounded(document) == document
 
 

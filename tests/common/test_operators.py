@@ -97,7 +97,7 @@ def test_comparisons_give_bytes(name: str, dtype: DType) -> None:
     assert operator(name).result_dtype(dtype, dtype) is I8
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_integers_are_exact_and_wrap(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(INTS))

@@ -44,7 +44,7 @@ def strided(draw: st.DrawFn) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
 
 
 @given(strided(), st.integers(0, 200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_accesses_cover_each_byte_once(array: tuple[tuple[int, ...], int, tuple[int, ...]], before_end: int) -> None:
     shape, itemsize, strides = array
     low, span = extent(shape, itemsize, strides)

@@ -53,7 +53,7 @@ accesses = st.builds(
 
 
 @given(accesses)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_busiest_channel_is_what_brute_force_finds(access: Access) -> None:
     assert XOR.busiest_bytes(access) == brute_force(access, 8, 256, 64, xor=True)
     assert MOD.busiest_bytes(access) == brute_force(access, 8, 256, 64, xor=False)
@@ -62,7 +62,7 @@ def test_busiest_channel_is_what_brute_force_finds(access: Access) -> None:
 
 
 @given(st.integers(0, 1 << 30), st.integers(1, 40_000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_long_run_is_what_brute_force_finds(pa: int, nbytes: int) -> None:
     access = Access(pa, nbytes)
     assert XOR.busiest_bytes(access) == brute_force(access, 8, 256, 64, xor=True)

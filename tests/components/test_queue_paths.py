@@ -347,7 +347,7 @@ def program(steps: tuple[str, ...], skew: int, n: int) -> Any:
     return kernel
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(st.sampled_from(STEPS), max_size=9).map(tuple),
     skew=st.integers(0, 12),

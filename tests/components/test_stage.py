@@ -47,7 +47,7 @@ pipelines = st.integers(1, 5).flatmap(
 
 
 @given(pipelines, st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_stages_follow_the_recurrence(times: list[list[int]], slots: int) -> None:
     assert simulate(times, slots)[0] == recurrence(times, slots)
 

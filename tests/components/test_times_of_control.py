@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from queue_support import launch
-from skewed import figure, skewed, way
 
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import MemoryWriteMsg, PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
+from skewed import figure, skewed, way
 
 HEADER = 24
 IO_CPU_NS, M_CPU_NS, PE_CPU_NS = 11.9, 5.3, 0.9

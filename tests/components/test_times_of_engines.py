@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from queue_support import Array, launch, share
-from skewed import skewed
 
 from kernbench.common.dtypes import dtype
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import OpRecord
+from skewed import skewed
 
 A = (0, 0, 0)
 PS = 0.0011
@@ -148,7 +148,9 @@ def test_a_part_of_a_tile_costs_the_matrix_unit_all_of_it() -> None:
     whole, edge = ran.stages("pe_fetch_store", "fetch")
     assert lasted(whole) == pytest.approx((3 * 40 + 40 * 7) * 2 / READ_GBS, abs=PS)
     assert lasted(edge) == pytest.approx((3 * 10 + 10 * 7) * 2 / READ_GBS, abs=PS)
-    assert [lasted(stage) for stage in ran.stages("pe_gemm", "gemm")] == pytest.approx([24 * 40 * 56 / 3700] * 2, abs=PS)
+    assert [lasted(stage) for stage in ran.stages("pe_gemm", "gemm")] == pytest.approx(
+        [24 * 40 * 56 / 3700] * 2, abs=PS
+    )
     (store,) = ran.stages("pe_fetch_store", "store")
     assert lasted(store) == pytest.approx(3 * 7 * 2 / WRITE_GBS, abs=PS)
 
@@ -191,7 +193,9 @@ def test_tiles_follow_each_other_as_their_slots_allow(name: str, out: str | None
     )
     (dot,) = [record for record in ran.of_part("pe_gemm") if record.name == "dot"]
     wanted = tile_ends(times, (in_flight, in_flight, slots, slots), 12, in_flight)
-    for stage, (part, kind) in enumerate((("pe_fetch_store", "fetch"), ("pe_gemm", "gemm"), ("pe_fetch_store", "store"))):
+    for stage, (part, kind) in enumerate(
+        (("pe_fetch_store", "fetch"), ("pe_gemm", "gemm"), ("pe_fetch_store", "store"))
+    ):
         found = [record.t_end - dot.t_start for record in ran.stages(part, kind)]
         assert found == pytest.approx([row[stage + 1] for row in wanted], abs=36 * PS), kind
 

@@ -1,4 +1,4 @@
-"""How long reads and writes take on the skewed machine: by the ways through it, worked out by hand, and its memories."""
+"""How long reads and writes take on the skewed machine: by its memories, and the ways to them, worked out by hand."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from queue_support import launch, share
-from skewed import figure, set_up_ns, skewed, way
 
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
+from skewed import figure, set_up_ns, skewed, way
 
 HEADER = 24
 SLICE_BYTES = 5 << 30

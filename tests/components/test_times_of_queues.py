@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from queue_support import Array, End, install, launch, share
-from skewed import figure, set_up_ns, skewed, way
 
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.hooks import QueueEvent, SlotReleased
+from skewed import figure, set_up_ns, skewed, way
 
 A, B, FAR = (0, 0, 0), (0, 0, 1), (1, 4, 2)
 DECODE_NS = 3.7

@@ -138,7 +138,7 @@ def check(chain: Chain) -> None:
         np.testing.assert_array_equal(chain.whole(placements, [result[at] for result in results]), wanted)
 
 
-few = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(few, max_examples=400, derandomize=False)
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.errors import InputError
@@ -25,7 +25,6 @@ def test_chunks_are_those_of_torch(extent, parts, sizes):
     assert [start for start, _ in bounds] == np.minimum(np.arange(parts) * sizes[0], extent).tolist()
 
 
-@settings(deadline=None)
 @given(
     st.tuples(st.integers(1, 9), st.integers(1, 9)),
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from([Shard(0), Shard(1), Replicate()])), min_size=1, max_size=2),

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.dtensor import Partial, Replicate, Shard
@@ -37,7 +37,6 @@ def check_step(step: Step, shape, mesh):
     assert empty_place(shape, step.result, mesh) is None
 
 
-@settings(deadline=None)
 @given(
     st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=2), st.tuples(st.integers(1, 12), st.integers(1, 12))
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from meshes import machine
 
@@ -63,7 +63,6 @@ def box_in(data, shape):
     return Window(tuple(bounds))
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from(POLICIES), st.sampled_from(POLICIES), st.booleans())
 def test_windows_are_copied_between_any_layouts(data, before, behind, deep):
     shape = (4, 5, 6) if deep else (9, 7)
@@ -81,7 +80,6 @@ def test_windows_are_copied_between_any_layouts(data, before, behind, deep):
     np.testing.assert_array_equal(back, memory_of(whole, expected))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(POLICIES), st.tuples(st.integers(1, 300), st.integers(1, 300)), st.integers(1, 8))
 def test_a_product_is_computed_once_for_each_copy(policy, shape, pes):
     try:

@@ -114,7 +114,7 @@ MACHINES = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shape=st.builds(GemmShape, EXTENTS, EXTENTS, EXTENTS),
     variant=st.sampled_from(VARIANTS),

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 
 from kernbench.policy.address.allocator import AddressConfig
-
-# A loaded machine is slow, not wrong.
-settings.register_profile("policy", deadline=None)
-settings.load_profile("policy")
 
 
 @pytest.fixture

@@ -227,9 +227,7 @@ def machines() -> st.SearchStrategy[tuple[str, ...]]:
     return st.builds(build, sips, size, size, size, size, st.sampled_from("NSWE"), corners, size, size)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(machines(), st.data())
 def test_on_any_machine_routes_are_sound(compiled: Compile, machine: tuple[str, ...], data: st.DataObject) -> None:
     graph = compiled(*machine).topology_obj
@@ -258,7 +256,7 @@ def _along_x(a: Node, b: Node) -> bool:
     return a.xy[1] == b.xy[1]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(machines())
 def test_on_any_machine_the_local_slice_needs_no_router(compiled: Compile, machine: tuple[str, ...]) -> None:
     graph = compiled(*machine).topology_obj
@@ -269,7 +267,6 @@ def test_on_any_machine_the_local_slice_needs_no_router(compiled: Compile, machi
         assert kinds(graph, route) == {"pe_dma", "xbar", "hbm_ctrl"}
 
 
-@settings(deadline=None)
 @given(st.tuples(st.integers(0, 9), st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 9)))
 def test_xy_is_shortest(src: tuple[int, int], dst: tuple[int, int]) -> None:
     cells = list(xy_cells(src, dst))

@@ -50,7 +50,7 @@ def copies_agree(engine: FakeEngine, tensor: Any) -> bool:
 
 
 @given(policy=POLICIES, shape=SHAPES, dtype=st.sampled_from(ALL))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_copied_comes_back(policy: DPPolicy, shape: tuple[int, ...], dtype: DType) -> None:
     engine, host = FakeEngine(MACHINE), numbered(shape, dtype)
     with RuntimeContext(engine) as torch:
@@ -66,7 +66,7 @@ def test_what_is_copied_comes_back(policy: DPPolicy, shape: tuple[int, ...], dty
 
 
 @given(data=st.data(), policy=POLICIES, shape=SHAPES, dtype=st.sampled_from((F16, BF16, I8)))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_index_reads_and_writes_as_numpys(
     data: st.DataObject, policy: DPPolicy, shape: tuple[int, ...], dtype: DType
 ) -> None:

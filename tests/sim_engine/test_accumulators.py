@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_support import fetch, launch, place
-from skewed import skewed
 
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.triton_emu.tl_context import TLContext as Tl
+from skewed import skewed
 
 
 def dotted(unit: str, operands: str, acc: str, k: int = 1) -> float:

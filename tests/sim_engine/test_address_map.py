@@ -20,7 +20,7 @@ def within(nbytes: int) -> st.SearchStrategy[int]:
     return st.integers(0, nbytes - 1) | st.sampled_from((0, nbytes - 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(COORDS, within(SLICE), within(SPEC.pe.tcm.bytes), within(SPEC.cube.sram.bytes))
 def test_memories_and_their_nodes(coord: tuple[int, int, int], in_slice: int, in_tcm: int, in_sram: int) -> None:
     sip, cube, pe = coord

@@ -198,7 +198,7 @@ def touched(x: Operand) -> set[int]:
     return {x.address + i * steps[0] + j * steps[1] for i in range(x.shape[0]) for j in range(x.shape[1])}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     st.lists(st.tuples(operands(), operands(), st.integers(0, 12), st.integers(1, 6), st.integers(0, 1)), max_size=10)
 )

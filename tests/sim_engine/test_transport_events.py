@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transport_congestion import crowded_mesh, incast
 from transport_scenarios import Scenario, Send, Wire, random_scenario, run
@@ -21,7 +21,6 @@ def chain(bandwidths: list[float], packet: int = 16) -> tuple[tuple[Wire, ...], 
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=1, max_size=8), st.integers(1, 50))
-@settings(deadline=None)
 def test_alone_a_packet_costs_an_event_a_hop(bandwidths, packets) -> None:
     wires, nodes = chain(sorted(bandwidths))
     scenario = Scenario(16, wires, (Send(nodes, 16 * packets, 0),))
@@ -29,7 +28,6 @@ def test_alone_a_packet_costs_an_event_a_hop(bandwidths, packets) -> None:
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=1, max_size=8), st.integers(1, 50))
-@settings(deadline=None)
 def test_alone_each_slower_link_adds_one_a_packet(bandwidths, packets) -> None:
     wires, nodes = chain(bandwidths)
     scenario = Scenario(16, wires, (Send(nodes, 16 * packets, 0),))
@@ -38,7 +36,6 @@ def test_alone_each_slower_link_adds_one_a_packet(bandwidths, packets) -> None:
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=1, max_size=8), st.integers(1, 50))
-@settings(deadline=None)
 def test_express_costs_one_event(bandwidths, packets) -> None:
     wires, nodes = chain(bandwidths)
     assert run(Scenario(16, wires, (Send(nodes, 16 * packets, 0),)), express=True).events == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transport_scenarios import BANDWIDTHS, OVERHEADS_NS, PACKET_BYTES, Wire, build
 
@@ -40,7 +40,6 @@ def alone(packet: int, wires: tuple[Wire, ...], nbytes: int, *, express: bool, a
 
 @EXPRESS
 @given(chains(), st.integers(1, 40_000), st.integers(0, 10_000))
-@settings(deadline=None)
 def test_alone_it_takes_its_overheads_and_its_bytes_over_the_bottleneck(express, chain, nbytes, at_ns) -> None:
     packet, wires = chain
     nbytes = min(nbytes, 60 * packet)
@@ -54,7 +53,6 @@ def test_alone_it_takes_its_overheads_and_its_bytes_over_the_bottleneck(express,
 
 
 @given(chains(), st.integers(1, 5000), st.integers(0, 5000))
-@settings(deadline=None)
 def test_latency_grows_with_size_and_distance(chain, nbytes, more) -> None:
     packet, wires = chain
     nodes = nodes_of(wires)
@@ -66,7 +64,6 @@ def test_latency_grows_with_size_and_distance(chain, nbytes, more) -> None:
 
 
 @given(chains(), st.integers(1, 20), st.sampled_from(BANDWIDTHS))
-@settings(deadline=None)
 def test_a_slow_source_is_one_more_bottleneck(chain, packets, source_gbs) -> None:
     packet, wires = chain
     nbytes = packets * packet
@@ -82,7 +79,6 @@ def test_a_slow_source_is_one_more_bottleneck(chain, packets, source_gbs) -> Non
 
 @EXPRESS
 @given(chains(), st.integers(1, 2000))
-@settings(deadline=None)
 def test_hops_follow_one_another(express, chain, nbytes) -> None:
     packet, wires = chain
     hops = alone(packet, wires, nbytes, express=express).hops

@@ -1,4 +1,4 @@
-"""The machine on which times are asserted: nothing on it can be mistaken for something else, and all is where it says."""
+"""The machine on which times are asserted: no figure on it can be taken for another, and each is where it belongs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from skewed import FILE, kind_of, link_between, overhead_ns, skewed
 
 from kernbench.common.units import parse_size
 from kernbench.topology.builder import topology_file
+from skewed import FILE, kind_of, link_between, overhead_ns, skewed
 
 UNITS = ("_ns", "_gbs", "_mm", "per_ns", "bytes")
 

@@ -21,7 +21,9 @@ def json_text(document: object, indent: int) -> str:
 def rounded(value: Any, decimals: int | None = None) -> Any:
     """``value`` with all that it measures rounded; ``decimals``: of what has no name that says more."""
     if isinstance(value, dict):
-        return {name: each if name in _GIVEN else rounded(each, _decimals(name, decimals)) for name, each in value.items()}
+        return {
+            name: each if name in _GIVEN else rounded(each, _decimals(name, decimals)) for name, each in value.items()
+        }
     if isinstance(value, list | tuple):
         return [rounded(each, decimals) for each in value]
     return value if decimals is None or not isinstance(value, float) else round(value, decimals)
