@@ -83,9 +83,13 @@ def link_between(topology: Topology, src: str, dst: str) -> LinkSpec:
 
 @dataclass(frozen=True)
 class Way:
-    """A way alone on the machine: its head's time, its narrowest link, and how far rounding per link may take it."""
+    """A way alone on the machine: its head's time, of which ``wire_ns`` on wires, and its narrowest link.
+
+    ``slack_ns``: how far rounding, per link, may take it.
+    """
 
     head_ns: float
+    wire_ns: float
     narrowest_gbs: float
     slack_ns: float
 
@@ -98,13 +102,14 @@ def way(topology: Topology, src: str, dst: str) -> Way:
     """The way from one node to another."""
     graph, spec = topology.topology_obj, topology.spec
     nodes = RoutePlanner(graph).route(src, dst)
-    head, narrowest = 0.0, float("inf")
+    head, wire, narrowest = 0.0, 0.0, float("inf")
     for a, b in pairwise(nodes):
         link = link_between(topology, a, b)
         length = graph.edge(a, b).length_mm if link.length_mm is None else link.length_mm
         head += overhead_ns(topology, b) + link.overhead_ns + length * spec.ns_per_mm
+        wire += length * spec.ns_per_mm
         narrowest = min(narrowest, link.bw_gbs)
-    return Way(head, narrowest, 0.001 * len(nodes))
+    return Way(head, wire, narrowest, 0.001 * len(nodes))
 
 
 def figure(topology: Topology, key: str) -> float:

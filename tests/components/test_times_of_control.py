@@ -12,7 +12,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import MemoryWriteMsg, PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
-from skewed import figure, skewed, way
+from skewed import skewed, way
 
 HEADER = 24
 IO_CPU_NS, M_CPU_NS, PE_CPU_NS = 11.9, 5.3, 0.9
@@ -132,10 +132,3 @@ def test_an_m_cpu_has_four_channels_for_fills() -> None:
     ends = [alone[i] + i * IO_CPU_NS for i in range(4)]
     ends.append(alone[0] + fill_ns(4) + HEADER / 211)  # behind the report of the first
     assert found == pytest.approx(ends, abs=SLACK_NS)
-
-
-def test_the_figures_here_are_the_machines() -> None:
-    machine = skewed()
-    assert figure(machine, "sip.components.io_cpu.attrs.overhead_ns") == IO_CPU_NS
-    assert figure(machine, "cube.components.m_cpu.attrs.overhead_ns") == M_CPU_NS
-    assert figure(machine, "pe.components.pe_cpu.attrs.overhead_ns") == PE_CPU_NS

@@ -13,7 +13,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
-from skewed import figure, set_up_ns, skewed, way
+from skewed import set_up_ns, skewed, way
 
 HEADER = 24
 SLICE_BYTES = 5 << 30
@@ -185,6 +185,13 @@ def test_a_load_and_a_store_of_a_kernel() -> None:
     assert loaded.pe_exec_ns[A] == pytest.approx(before + reading, abs=0.01)
     (stored,) = launch(engine, load_and_store, x, pes=[A])
     assert stored.pe_exec_ns[A] == pytest.approx(before + reading + writing, abs=0.02)
+    # One way each: when the memory is read, and when it holds what was written.
+    read, written = (r for r in engine.op_log.records[-2:])
+    there = way(skewed(), DMA, memory.node)
+    asked = set_up_ns(skewed()) + there.ns(HEADER) + HBM_ACCESS_NS
+    assert (read.t_read_ps - read.t_start_ps) / 1000 == pytest.approx(asked, abs=0.01)
+    committed = set_up_ns(skewed()) + there.head_ns + 320 / CHANNEL_GBS + HBM_ACCESS_NS
+    assert (written.t_commit_ps - written.t_start_ps) / 1000 == pytest.approx(committed, abs=0.01)
 
 
 def test_a_composite_sets_up_a_descriptor_for_each_window() -> None:
@@ -203,10 +210,3 @@ def test_a_composite_sets_up_a_descriptor_for_each_window() -> None:
     # 24 rows of 112 bytes lie in one piece: eight bursts and a part of one, each on a channel of its own.
     wanted, slack = write_ns(DMA, hbm(0, 0, 0), 24 * 112, 320 / CHANNEL_GBS)
     assert written.t_end - written.t_start == pytest.approx(set_up_ns(skewed()) + wanted, abs=slack)
-
-
-def test_the_figures_here_are_the_machines() -> None:
-    machine = skewed()
-    assert figure(machine, "cube.components.hbm_ctrl.attrs.access_ns") == HBM_ACCESS_NS
-    assert figure(machine, "cube.components.sram.attrs.access_ns") == SRAM_ACCESS_NS
-    assert figure(machine, "cube.hbm.bytes_per_slice") == SLICE_BYTES

@@ -13,7 +13,7 @@ from queue_support import Array, End, install, launch, share
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.hooks import QueueEvent, SlotReleased
-from skewed import figure, set_up_ns, skewed, way
+from skewed import set_up_ns, skewed, way
 
 A, B, FAR = (0, 0, 0), (0, 0, 1), (1, 4, 2)
 DECODE_NS = 3.7
@@ -167,8 +167,3 @@ def test_a_kernel_goes_on_with_the_message_that_it_waited_for() -> None:
     assert trace.pe_exec_ns[B] == pytest.approx(before + ran.came[0] - ran.sent[0], abs=0.002)
     left_to_write = 64 / TCM_WRITE_GBS - 64 / way(skewed(), dma_of(A), dma_of(B)).narrowest_gbs
     assert trace.pe_exec_ns[A] == pytest.approx(trace.pe_exec_ns[B] - DECODE_NS - left_to_write, abs=0.002)
-
-
-def test_the_figures_here_are_the_machines() -> None:
-    assert figure(skewed(), "pe.components.pe_ipcq.attrs.overhead_ns") == DECODE_NS
-    assert figure(skewed(), "transport.header_bytes") == HEADER

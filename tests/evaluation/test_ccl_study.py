@@ -49,11 +49,11 @@ def test_every_collective_both_ways_and_right(sweep):
     }
 
 
-def test_the_control_path_is_what_is_no_kernel(sweep):
-    for point in sweep.collectives:
-        for timing in (point.direct, point.distributed):
-            assert 0 < timing.kernel_ns < timing.latency_ns
-            assert timing.control_ns == pytest.approx(timing.latency_ns - timing.kernel_ns)
+def test_the_control_path_is_as_long_whatever_the_size(sweep):
+    """The launches of two SIPs differ in their kernels only."""
+    small, large = sweep.curve(INTERCUBE, ring_of(2))
+    assert small.direct.control_ns == pytest.approx(large.direct.control_ns, abs=0.001)
+    assert 2 * small.direct.kernel_ns > large.direct.kernel_ns > 1.5 * small.direct.kernel_ns
 
 
 def test_buffer_kinds(sweep):
@@ -64,13 +64,12 @@ def test_buffer_kinds(sweep):
     assert all(point.closed_ns is None for point in sweep.collectives if point.buffer_kind != "tcm")
 
 
-def test_terms_of_a_ring_add_up(sweep):
+def test_a_ring_takes_its_steps(sweep):
     for point in sweep.rings:
         theory = point.theory
         assert theory.oracle_ns == pytest.approx(
             2 * (point.ranks - 1) * (point.hop_ns + point.nbytes / point.ranks / 128)
         )
-        assert theory.ns == pytest.approx(theory.start_ns + theory.load_ns + theory.ring_ns + theory.store_ns)
         assert abs(point.beyond_theory) < 0.01
 
 

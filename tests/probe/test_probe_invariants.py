@@ -32,11 +32,9 @@ def flows_of(machine: Topology, name: str) -> tuple[Flow, ...]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parts_add_up_to_the_latency(reports: dict[str, ProbeReport], name: str) -> None:
+def test_no_latency_is_below_its_closed_form(reports: dict[str, ProbeReport], name: str) -> None:
     report = reports[name]
     for single in (report.single, *report.sweep):
-        assert single.breakdown.total_ps == single.latency_ps
-        assert single.breakdown.queue_ps >= 0
         assert single.latency_ps >= single.closed_form_ps
 
 

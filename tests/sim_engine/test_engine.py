@@ -52,7 +52,6 @@ def test_a_gemm_is_right(engine: GraphEngine) -> None:
     expected = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
     np.testing.assert_allclose(fetch(engine, pc).astype(np.float32), expected.astype(np.float32), rtol=1e-3)
     assert trace.late_pes == ()
-    assert trace.total_ns == pytest.approx(trace.network_ns + trace.pe_exec_ns[0, 0, 0])
 
 
 def test_kernels_start_together_on_a_sip(engine: GraphEngine) -> None:
