@@ -280,3 +280,16 @@ def test_an_elementwise_composite_takes_its_widest_array() -> None:
     assert lasted(math) == pytest.approx(3.1 + m * n * 4 / 193, abs=PS)
     assert lasted(fetch) == pytest.approx(2 * m * n * 4 / READ_GBS, abs=PS)
     assert lasted(store) == pytest.approx(m * n * 2 / WRITE_GBS, abs=PS)
+
+
+def test_an_epilogue_of_an_elementwise_composite_is_fetched_too() -> None:
+    m, _, n = TILE
+
+    def kernel(x: int, y: int, *, tl: Any) -> None:
+        half = tl.ref(x, (m, n), "f16")
+        tl.composite("add", half, half, y, epilogue=(("add", tl.ref(y, (m, n), "f32")), ("relu",)), out_dtype="f16")
+
+    ran = Ran(kernel, np.zeros((m, n), np.float16), np.zeros((m, n), np.float32))
+    (math,), (fetch,) = ran.stages("pe_math", "math"), ran.stages("pe_fetch_store", "fetch")
+    assert lasted(math) == pytest.approx(3 * 3.1 + m * n * (2 + 4 + 2) / 193, abs=3 * PS)
+    assert lasted(fetch) == pytest.approx(m * n * (2 + 2 + 4) / READ_GBS, abs=PS)

@@ -156,6 +156,25 @@ def test_a_tcm_takes_what_each_access_has() -> None:
         assert found == pytest.approx(set_up_ns(skewed()) + wanted, abs=slack), nbytes
 
 
+def test_a_memory_turns_to_another_access_after_three_packets() -> None:
+    """1900 bytes are a quantum: 3 packets of 640. So long a small read waits at most, behind a large one."""
+    large = PeDmaMsg(pe=(0, 0, 1), pa=hbm(0, 0, 0).pa, nbytes=64 * GROUP, op="read")
+    small = PeDmaMsg(pe=A, pa=hbm(0, 0, 0).pa + 64 * GROUP, nbytes=80, op="read")
+    alone = took_ns(small)
+    waits: list[float] = []
+    for later in range(100, 120):
+        engine = GraphEngine(skewed(), enable_data=False)
+        first = engine.submit(large)
+        engine.run_until(engine.now + later)
+        second = engine.submit(small)
+        engine.wait(second)
+        waits.append(ps_to_ns(second.ended_ps - second.submitted_ps) - alone)
+        engine.wait(first)
+    quantum = 3 * 640 / (281 * 0.83)
+    assert quantum - 1.1 < max(waits) <= quantum + 0.01  # asked every ns
+    assert min(waits) < 1.1
+
+
 @pytest.mark.parametrize("outstanding", [1, 2, 3])
 def test_so_many_are_outstanding(outstanding: int) -> None:
     """A new one is set up when one is over, not before."""

@@ -82,8 +82,8 @@ def test_busy_times_and_shares(runs):
     for run in runs.values():
         gemm = stage(run, "GEMM")
         assert gemm.busy_ns == 6 * 16
-        assert run.mac_utilisation == gemm.busy_ns / run.pe.ns == pytest.approx(gemm.occupancy)
-        assert run.useful_efficiency == pytest.approx(run.mac_utilisation * SHAPE.macs / (6 * 32 * 64 * 32))
+        assert run.mac_utilisation == pytest.approx(6 * 16 / run.pe.ns) == pytest.approx(gemm.occupancy)
+        assert run.useful_efficiency == pytest.approx(40 * 130 * 20 / 4096 / run.pe.ns)
         assert run.mac_utilisation <= run.ideal.utilisation
         assert stage(run, "fetch").busy_ns == pytest.approx(2 * (40 * 130 + 2 * 130 * 20) / 512, abs=0.003)
 
