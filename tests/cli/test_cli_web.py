@@ -74,6 +74,9 @@ def test_a_run_that_fails_has_a_page_and_ends_with_1(kernbench: Run) -> None:
         (("page.html", "--port", "0"), "page.html"),
         (("page.html", "--port", "0", "--bench", "gemm-single-pe"), "page.html"),
         (("--port", "70000"), "70000"),
+        (("--ccl", "no.yaml"), "--bench"),
+        (("--bench", "ccl-allreduce", "--ccl", "no.yaml"), "no.yaml"),
+        (("page.html", "--port", "0", "--ccl", "ccl.yaml"), "page.html"),
     ],
 )
 def test_bad_input_ends_with_2(kernbench: Run, arguments: tuple[str, ...], told: str) -> None:
@@ -81,6 +84,46 @@ def test_bad_input_ends_with_2(kernbench: Run, arguments: tuple[str, ...], told:
     assert ran.code == 2
     assert told in ran.err
     assert not list(Path().iterdir())
+
+
+CCL = """
+defaults: {{algorithm: mine}}
+algorithms:
+  mine: {{module: kernbench.ccl.algorithms.ring_allreduce, topology: ring_1d, n_elem: 64, buffer_kind: {kind}}}
+"""
+
+
+def test_collectives_work_as_ccl_says(kernbench: Run) -> None:
+    """The same time as ``run`` gives with the same file, and another one with another file."""
+    times = {}
+    two = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=2")
+    for kind in ("tcm", "hbm"):
+        Path("mine.yaml").write_text(CCL.format(kind=kind))
+        arguments = ("--bench", "ccl-allreduce", "--ccl", "mine.yaml", *two, "--json")
+        web, run = kernbench("web", *arguments), kernbench("run", *arguments)
+        assert (web.code, run.code) == (0, 0)
+        times[kind] = json.loads(web.out)["sim_ns"]
+        assert times[kind] == json.loads(run.out)["sim_ns"]
+    assert times["tcm"] != times["hbm"]
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ('    torch.zeros(64, dtype="f16", name="x")\n    assert False, "numbers are off"', "numbers are off"),
+        ("    assert 1 == 2", "AssertionError"),
+        ("    pass", "no request"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_run_that_went_wrong_says_so(kernbench: Run, program: str, told: str, as_json: tuple[str, ...]) -> None:
+    Path("mine.py").write_text(f"def run(torch):\n{program}\n")
+    ran = kernbench("web", *SMALL, "--bench", "mine.py", *as_json)
+    assert ran.code == 1
+    assert told in ran.err
+    assert Path("report.html").exists()
+    if as_json:
+        assert json.loads(ran.out)["status"] in {"FAILED", "NO_REQUESTS"}
 
 
 def test_a_port_that_is_taken_is_found_before_the_run(kernbench: Run) -> None:

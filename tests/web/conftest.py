@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from headless import Page as Tab
+from headless import browser, find_chromium
 from web_support import GEMM
 
 import kernbench.benches
@@ -13,6 +17,18 @@ from kernbench.web.observer import ObservedRun, observe_run
 from kernbench.web.page import Page, make_page
 
 BENCHES = kernbench.benches.__name__
+
+
+@pytest.fixture(scope="session")
+def tab() -> Iterator[Tab]:
+    """A tab of the one browser of all tests; tests that need it are left out where no Chromium is installed."""
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip("no Chromium is installed")
+    with browser(executable) as made:
+        made.resize(1280, 800)
+        made.prefer("light")
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,9 @@ set_option = click.option(
     multiple=True,
     help="Change one value of the machine, for example cube.hbm.slices=16. May be given several times.",
 )
+ccl_option = click.option(
+    "--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]"
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 debug_option = click.option(
     "--debug",

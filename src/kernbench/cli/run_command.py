@@ -9,7 +9,7 @@ import rich_click as click
 import kernbench.benches
 from kernbench.ccl.config import load_ccl_config
 from kernbench.cli.failures import Session, report_program_error
-from kernbench.cli.options import debug_option, json_option, topology_option
+from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option
 from kernbench.cli.run_engine import Limits
 from kernbench.cli.run_evaluation import EvaluationRun, refuse_options
 from kernbench.cli.run_outputs import wanted_outputs
@@ -45,7 +45,7 @@ BENCH_PREFIX = "bench."
 )
 @click.option("--explain", is_flag=True, help="Say where the time went: critical path, source lines, roofline.")
 @click.option("--sanitize", is_flag=True, help="Look for bytes read before they are written, races, full scratch.")
-@click.option("--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]")
+@ccl_option
 @click.option("--trace-ccl", is_flag=True, help="Print a line for every message sent and received between PEs.")
 @click.option("--out", metavar="FOLDER", help="Where an evaluation writes.  [default: results/NAME]")
 @click.option("--reference", metavar="FILE.csv", help="Size and latency of collectives to compare an evaluation with.")

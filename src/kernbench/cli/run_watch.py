@@ -85,7 +85,8 @@ class Watch:
         end_ns = self.result.sim_ns if self.result is not None else self.engine.now
         self.extras = self.outputs.extras(self.engine, self.log, end_ns)
         head = self._head(self.engine)
-        report = report_run(self.engine, self.engine.handles)
+        links = None if self.result is None else self.result.links
+        report = report_run(self.engine, self.engine.handles, links)
         if as_json:
             print_json(run_document(self.machine, head, report, self.extras))
         else:

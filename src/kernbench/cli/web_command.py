@@ -9,10 +9,11 @@ import rich_click as click
 import kernbench.benches
 from kernbench.cli.console import Json, facts, print_json, show, stdout, steps
 from kernbench.cli.failures import Session, report_program_error
-from kernbench.cli.options import debug_option, json_option, topology_option
+from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
+from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.web.server import PageServer, Shelf
 from kernbench.web.source import FileSource, Made, RunSource, Source
 from kernbench.web.watch import Watcher, serve
@@ -35,6 +36,7 @@ DEFAULT_OUT = "report.html"
     multiple=True,
     help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
 )
+@ccl_option
 @topology_option
 @json_option
 @debug_option
@@ -47,6 +49,7 @@ def command(
     out: str | None,
     port: int | None,
     overrides: tuple[str, ...],
+    ccl: str | None,
     topology: str | None,
     as_json: bool,
 ) -> int:
@@ -56,10 +59,10 @@ def command(
     changes; kernbench web PAGE.html --port N serves a page that was written before, whenever it changes.
     """
     if page is not None:
-        if bench is not None or out is not None or topology is not None or overrides:
+        if bench is not None or out is not None or topology is not None or ccl is not None or overrides:
             raise InputError(f"{page} is served as it is: of the options, only --port says something about it")
         return _serve_file(Path(page), port)
-    source = RunSource(bench, topology, overrides, device)
+    source = RunSource(bench, topology, overrides, device, ccl)
     place = None if out is None and port is not None else writable(out or DEFAULT_OUT)
     # A port that is taken is better found before a long run.
     server = None if port is None else PageServer(Shelf(), port)
@@ -71,10 +74,19 @@ def command(
     _tell(made, place, None if server is None else server.url, as_json=as_json)
     if made.result is not None and made.result.error is not None:
         report_program_error(made.result.error, session)
+    elif made.result is not None and not made.result.ok:
+        click.echo(f"error: {_what_is_wrong(made.result)}", err=True)
     if watcher is not None:
         watcher.server.shelf.put(made.page.content)
         _serve(watcher)
     return 0 if made.result is None else made.result.exit_code
+
+
+def _what_is_wrong(result: BenchResult) -> str:
+    """Of a run that raised nothing."""
+    if result.status is BenchStatus.NO_REQUESTS:
+        return f"bench {result.bench!r} submitted no request, so nothing was simulated"
+    return f"bench {result.bench!r}: {result.status.value}"
 
 
 def _make(source: RunSource) -> Made:

@@ -85,7 +85,7 @@ class MeasuredEngine(GraphEngine):
 
 def measure(result: BenchResult, engine: MeasuredEngine, log: TraceLog | None) -> Row:
     """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
-    report = report_run(engine, engine.handles)
+    report = report_run(engine, engine.handles, result.links)
     row = _head(result) | _report(report) | _traffic(report.traffic)
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}

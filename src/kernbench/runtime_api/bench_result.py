@@ -12,6 +12,7 @@ from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.engine_api import Completion, Engine
 from kernbench.runtime_api.memory import CleanupReport
 from kernbench.runtime_api.requests import RequestRecord
+from kernbench.sim_engine.statistics import LinkTraffic
 
 
 class BenchStatus(StrEnum):
@@ -59,7 +60,8 @@ class BenchResult:
 
     ``completion``: that of a failed request if there is one, else of the last; ``traces``: every request; ``sim_ns``:
     simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
-    ``skipped_comparisons``: those that were not evaluated, since the run does not verify.
+    ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
+    carried when the program was over, empty for an engine that is no GraphEngine.
     """
 
     bench: str
@@ -74,6 +76,7 @@ class BenchResult:
     sim_ns: float
     summary: BenchSummary
     cleanup: CleanupReport
+    links: tuple[LinkTraffic, ...] = ()
     value: object = None
     error: Exception | None = None
 

@@ -14,6 +14,8 @@ from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, summari
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.statistics import LinkTraffic, link_traffic
 from kernbench.topology.builder import Topology, resolve_topology
 
 __all__ = ["BenchResult", "BenchStatus", "EngineFactory", "run_bench"]
@@ -52,7 +54,7 @@ def run_bench(
 class _Run:
     """One run of a bench under way."""
 
-    __slots__ = ("_bench", "_context", "_error", "_params", "_selector", "_sim_ns", "_value")
+    __slots__ = ("_bench", "_context", "_error", "_links", "_params", "_selector", "_sim_ns", "_value")
 
     def __init__(
         self, bench: Bench, context: RuntimeContext[ConfigModel], selector: DeviceSelector, params: ConfigModel
@@ -62,6 +64,7 @@ class _Run:
         self._value: object = None
         self._error: Exception | None = None
         self._sim_ns = 0.0
+        self._links: tuple[LinkTraffic, ...] = ()
 
     def result(self) -> BenchResult:
         """Run to the end, well or not."""
@@ -84,17 +87,21 @@ class _Run:
             sim_ns=self._sim_ns,
             summary=summarise(context.traces, self._sim_ns),
             cleanup=context.cleanup_report,
+            links=self._links,
             value=self._value,
             error=self._error,
         )
 
     def _run(self) -> None:
-        begin = self._context.engine.now
+        engine = self._context.engine
+        begin = engine.now
         try:
             self._value = self._bench(self._context)
             self._context.drain()
         finally:
-            self._sim_ns = self._context.engine.now - begin
+            self._sim_ns = engine.now - begin
+            # Now, since cleaning up sends messages too, which are no part of what the program did.
+            self._links = link_traffic(engine.machine) if isinstance(engine, GraphEngine) else ()
 
     def _status(self) -> BenchStatus:
         failed = any(not each.passed for each in self._context.testing.comparisons)

@@ -13,6 +13,7 @@ from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
 from kernbench.sim_engine.engine import GraphEngine, RequestHandle
 from kernbench.sim_engine.statistics import (
     EngineUsage,
+    LinkTraffic,
     QueueTraffic,
     Share,
     Traffic,
@@ -65,13 +66,18 @@ class RunReport:
     queues: tuple[QueueTraffic, ...] = ()
 
 
-def report_run(engine: GraphEngine, handles: Sequence[RequestHandle]) -> RunReport:
-    """The figures of a run with the requests ``handles``, as far as it got."""
+def report_run(
+    engine: GraphEngine, handles: Sequence[RequestHandle], links: tuple[LinkTraffic, ...] | None = None
+) -> RunReport:
+    """The figures of a run with the requests ``handles``, as far as it got.
+
+    ``links``: what they had carried when the program was over; None: it is still under way, so what they have by now.
+    """
     launched = launches_of(handles)
     return RunReport(
         launches=tuple(_split(engine, longest, count) for longest, count in longest_of_each_name(launched)),
         engines=_engines(engine, launched),
-        traffic=traffic(engine.machine),
+        traffic=traffic(engine.machine, links),
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
         records=len(engine.op_log),

@@ -203,9 +203,9 @@ def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
     )
 
 
-def traffic(machine: Machine) -> Traffic:
-    """What the links carried since time 0."""
-    links = link_traffic(machine)
+def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> Traffic:
+    """What ``links`` of a machine carried; None: all of them, since time 0."""
+    links = link_traffic(machine) if links is None else links
     nodes = machine.graph.nodes
     down = [link for link in links if link.src == HOST and link.dst == SWITCH]
     up = [link for link in links if link.src == SWITCH and link.dst == HOST]

@@ -1,8 +1,8 @@
-"""What the engines of every PE did, row by row of its timeline."""
+"""What the engines of every PE did, row by row of its timeline, and when memories worked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.sim_engine.clock import NEVER
 from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.trace import PE_ROWS
+from kernbench.sim_engine.trace import IPCQ, PE_ROWS
 from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.web.binning import Spans, union
 from kernbench.web.packing import Ints
@@ -21,6 +21,20 @@ CPU_ROW = PE_ROWS.index("cpu")
 # A scheduler's row shows whole commands, waiting included, and the CPU's a whole kernel: neither is work of an engine.
 NOT_WORK = frozenset(("cpu", "scheduler"))
 WORK_ROWS = tuple(row for row, name in enumerate(PE_ROWS) if name not in NOT_WORK)
+ROWS_OF_KIND: Mapping[str, tuple[int, ...]] = {
+    kind: tuple(PE_ROWS.index(name) for name in names)
+    for kind, names in {
+        "pe_cpu": ("cpu",),
+        "pe_scheduler": ("scheduler",),
+        "pe_dma": ("DMA in", "DMA out"),
+        "pe_fetch_store": ("fetch", "store"),
+        "pe_gemm": ("GEMM",),
+        "pe_math": ("MATH",),
+        "pe_ipcq": (IPCQ,),
+    }.items()
+}
+"""The rows on which the parts of a PE work, by kind of part; parts of other kinds have none."""
+MEMORY_KINDS = frozenset(("hbm_ctrl", "sram"))
 
 Label: TypeAlias = tuple[str, str, int]
 """What a span is called: its name, the kernel, the line of the kernel's source (0: none)."""
@@ -74,20 +88,32 @@ class Activity:
         return self.labels.setdefault((name, kernel, line), len(self.labels))
 
 
-def activity_of(log: TraceLog, handles: Sequence[RequestHandle]) -> Activity:
+def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
     """The timelines of a run; what was still under way at its end is shown up to then. PEs are in the graph's order."""
-    found, now = Activity(), log.machine.clock.time
+    found = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):
         label = found.label(handle.msg.name or "kernel", "", 0)
         for report in handle.outcome.reports if handle.outcome is not None else ():
-            if 0 < report.end_ps < NEVER:
-                found.row(report.pe, CPU_ROW).add(report.start_ps, report.end_ps, label)
+            if 0 < report.end_ps < NEVER and report.start_ps <= end_ps:
+                found.row(report.pe, CPU_ROW).add(report.start_ps, min(report.end_ps, end_ps), label)
     for work in log.works:
+        if work.start_ps > end_ps:
+            continue
         label = found.label(work.name, work.kernel, work.line)
-        found.row(work.pe, rows[work.engine]).add(work.start_ps, min(work.end_ps, now), label)
+        found.row(work.pe, rows[work.engine]).add(work.start_ps, min(work.end_ps, end_ps), label)
     found.rows = dict(sorted(found.rows.items()))
     return found
+
+
+def busy_memories(log: TraceLog, end_ps: int) -> dict[int, Spans]:
+    """The time up to ``end_ps`` in which HBM slices and SRAMs worked on accesses, by their places in the graph."""
+    nodes = log.machine.graph.nodes
+    rows = {node.id: Row() for node in nodes.values() if node.kind in MEMORY_KINDS}
+    for turn in log.turns:
+        if turn.node in rows and turn.start_ps < end_ps:
+            rows[turn.node].add(turn.start_ps, min(turn.end_ps, end_ps), 0)
+    return {at: rows[node].busy() for at, node in enumerate(nodes) if node in rows}
 
 
 def busy_rows(rows: Sequence[Row]) -> Iterator[Spans]:

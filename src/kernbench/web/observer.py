@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernbench.common.errors import BenchError
+from kernbench.common.units import ns_to_ps
 from kernbench.messages.requests import HostMsg
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_result import BenchResult
@@ -80,9 +81,19 @@ class ObservedRun:
     result: BenchResult
     engine: ObservedEngine
 
+    @property
+    def end_ps(self) -> int:
+        """When the program was over; what follows only cleans up."""
+        return ns_to_ps(self.result.sim_ns)
 
-def observe_run(machine: Topology, bench: Bench, device: DeviceSelector, params: Iterable[str]) -> ObservedRun:
-    """Run ``bench`` on ``machine``. BenchError for a bench that builds engines of its own, which nobody observes."""
+
+def observe_run(
+    machine: Topology, bench: Bench, device: DeviceSelector, params: Iterable[str], ccl: str | None = None
+) -> ObservedRun:
+    """Run ``bench`` on ``machine``; ``ccl``: the file that configures collectives.
+
+    BenchError for a bench that builds engines of its own, which nobody observes.
+    """
     if bench.evaluation:
         raise BenchError(
             f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
@@ -93,5 +104,5 @@ def observe_run(machine: Topology, bench: Bench, device: DeviceSelector, params:
         made.append(ObservedEngine(topology))
         return made[-1]
 
-    result = run_bench(topology=machine, bench_fn=bench, device=device, engine_factory=make, params=params)
+    result = run_bench(topology=machine, bench_fn=bench, device=device, engine_factory=make, params=params, ccl=ccl)
     return ObservedRun(result, made[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 _LENGTH_BYTES = 4
 _PAYLOAD_BITS = 7
 _MORE = 0x80
+_ZEROS = np.zeros(1, dtype=np.int64)
 
 
 def varints(values: npt.ArrayLike) -> bytes:
@@ -36,6 +37,12 @@ def varints(values: npt.ArrayLike) -> bytes:
         more = np.where(n_bytes[here] > place + 1, _MORE, 0)
         out[first[:-1][here] + place] = (rest[here] >> _PAYLOAD_BITS * place) & (_MORE - 1) | more
     return out.tobytes()
+
+
+def sparse_rows(rows: Iterable[Ints | None]) -> bytes:
+    """Rows of counts one after another, each as ``sparse`` has it; None: a row of zeros."""
+    found = [_ZEROS if row is None else sparse(row) for row in rows]
+    return varints(np.concatenate(found)) if found else b""
 
 
 def sparse(row: Ints) -> Ints:
@@ -67,6 +74,6 @@ class Pack:
         The head gets ``sections``: name to [offset behind the head, length].
         """
         whole = {**head, "sections": self._places}
-        words = json.dumps(whole, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        words = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
         content = len(words).to_bytes(_LENGTH_BYTES, "little") + words + b"".join(self._blobs)
         return base64.b64encode(zlib.compress(content, 9)).decode("ascii")

@@ -63,11 +63,16 @@ def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
     """The page of a machine, and of a run on it if there is one. Equal runs give equal pages."""
     pack = Pack()
     # A run that ended before any time had passed has nothing to show but its end.
-    view = None if run is None or not run.engine.machine.clock.time else run_view(run, pack)
-    title = source_name(machine) if run is None else f"{run.result.bench} on {source_name(machine)}"
+    view = None if run is None or not run.end_ps else run_view(run, pack)
+    title = one_line(source_name(machine) if run is None else f"{run.result.bench} on {source_name(machine)}")
     notice = "" if run is None else notice_of(run)
     data = pack.text({"version": __version__, "machine": machine_view(machine), "run": view, "notice": notice})
     return Page(_filled(title, data), title, machine.resolved_yaml())
+
+
+def one_line(text: str) -> str:
+    """A text with what cannot be seen in it, such as a line break, as an escape."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _filled(title: str, data: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from linecache import getline
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from kernbench.web.packing import Json
 _PARTS = list(Part)
 
 
-def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], most: int) -> list[Json]:
-    """The critical path of the run, and of the longest launch of each name up to ``most`` of them; times in ps."""
+def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[Json]:
+    """The critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
     engine = run.engine
     found: RunExplanation = explain_run(engine.log, engine.handles, 0.0, run.result.sim_ns)
     whole = _path("run", -1, found.path, found.roofline, pes)
-    launches = [_launch(each, pes) for each in found.longest_of_each_name()[:most]]
-    return [whole, *launches]
+    launches = {each.request_id: each for each in found.launches}
+    return [whole, *(_launch(launches[each], pes) for each in requests)]
 
 
 def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:

@@ -1,28 +1,33 @@
-"""A run as the page shows it: requests, traffic and engines by bins of time, timelines, critical paths."""
+"""A run as the page shows it: requests, traffic and engines by bins of time, timelines, critical paths.
+
+The run is over when its program is: what is freed afterwards is in the list of requests, and in no other figure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from kernbench.common.units import ns_to_ps
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.runtime_api.launch_report import launches_of, longest_of_each_name
+from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.phases import purpose_of
 from kernbench.sim_engine.critical_path_model import Part
 from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.statistics import link_traffic
+from kernbench.sim_engine.statistics import queue_traffic
 from kernbench.sim_engine.trace import PE_ROWS
-from kernbench.web.activity import WORK_ROWS, Activity, activity_of, busy_rows
-from kernbench.web.binning import Spans, Window
+from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_of, busy_memories, busy_rows
+from kernbench.web.binning import SpanRows, Window
 from kernbench.web.observer import ObservedRun
-from kernbench.web.packing import Json, Pack, sparse, varints
+from kernbench.web.packing import Json, Pack, sparse_rows, varints
 from kernbench.web.paths_view import paths_view
 
 BINS = 240
-# Each has bins of its own, so that a launch of 1 % of a run is not a few bins wide.
-MOST_LAUNCHES = 6
+# Each launch has bins of its own, so that one of 1 % of a run is not a few bins wide; thousands have fewer each.
+LEAST_BINS = 24
+BINS_OF_LAUNCHES = 100 * BINS
 
 
 def run_view(run: ObservedRun, pack: Pack) -> dict[str, Json]:
@@ -45,15 +50,19 @@ class _RunView:
 
     run: ObservedRun
     pack: Pack
+    launches: list[RequestHandle] = field(init=False)
     activity: Activity = field(init=False)
-    busy: list[Spans] = field(init=False)
-    traffic: dict[int, Spans] = field(init=False)
+    traffic: SpanRows = field(init=False)
+    busy: SpanRows = field(init=False)
+    memories: SpanRows = field(init=False)
 
     def __post_init__(self) -> None:
         engine = self.run.engine
-        self.activity = activity_of(engine.log, engine.handles)
-        self.busy = [spans for rows in self.activity.rows.values() for spans in busy_rows(rows)]
-        self.traffic = engine.traffic.by_link()
+        self.launches = [each for each in launches_of(engine.handles) if each.ended_ps > each.submitted_ps]
+        self.activity = activity_of(engine.log, engine.handles, self.run.end_ps)
+        self.traffic = SpanRows(engine.traffic.by_link())
+        self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(busy_rows, self.activity.rows.values())))))
+        self.memories = SpanRows(busy_memories(engine.log, self.run.end_ps))
 
     def make(self) -> dict[str, Json]:
         """Everything."""
@@ -63,13 +72,15 @@ class _RunView:
             **self._about(),
             "rows": list(PE_ROWS),
             "work_rows": list(WORK_ROWS),
+            "rows_of_kind": ROWS_OF_KIND,
             "active": [pes[pe] for pe in self.activity.rows],
             "requests": [self._request(handle) for handle in engine.handles],
             "links": self._links(),
+            "queues": self._queues(pes),
             "timeline": self._timeline(),
-            "windows": [self._window(at, window) for at, window in enumerate(self._windows())],
+            "windows": [self._window(at, *each) for at, each in enumerate(self._windows())],
             "parts": [str(part) for part in Part],
-            "paths": self._paths(pes),
+            "paths": paths_view(self.run, pes, [each.request_id for each in self.launches]),
         }
 
     def _about(self) -> dict[str, Json]:
@@ -78,20 +89,20 @@ class _RunView:
             "bench": result.bench,
             "params": {name: str(value) for name, value in result.params.model_dump(mode="json").items()},
             "device": result.device,
-            "status": str(result.status),
-            "sim_ps": ns_to_ps(result.sim_ns),
-            "end_ps": engine.machine.clock.time,
+            "status": "OK" if result.ok else str(result.status),
+            "sim_ps": self.run.end_ps,
             "events": engine.n_events,
             "transfers": engine.machine.network.n_transfers,
         }
 
-    def _windows(self) -> list[Window]:
-        """All of the run with its cleaning up, and the longest launch of each name."""
-        engine = self.run.engine
-        launches = list(longest_of_each_name(launches_of(engine.handles)))[:MOST_LAUNCHES]
-        found = [Window(each.msg.name or "launch", each.submitted_ps, each.ended_ps, BINS) for each, _ in launches]
-        whole = Window("run", 0, engine.machine.clock.time, BINS)
-        return [window for window in (whole, *found) if window.end_ps > window.start_ps]
+    def _windows(self) -> Iterator[tuple[Window, int]]:
+        """The run, and each of its launches with its place among the requests."""
+        yield Window("run", 0, self.run.end_ps, min(BINS, self.run.end_ps)), -1
+        bins = max(LEAST_BINS, min(BINS, BINS_OF_LAUNCHES // max(1, len(self.launches))))
+        places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
+        for each in self.launches:
+            begin, end = each.submitted_ps, each.ended_ps
+            yield Window(each.msg.name or "launch", begin, end, min(bins, end - begin)), places[each.request_id]
 
     def _request(self, handle: RequestHandle) -> Json:
         """[phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
@@ -105,11 +116,18 @@ class _RunView:
 
     def _links(self) -> Json:
         """[number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
-        machine = self.run.engine.machine
-        number = {(edge.src, edge.dst): at for at, edge in enumerate(machine.graph.edges)}
+        number = {(edge.src, edge.dst): at for at, edge in enumerate(self.run.engine.machine.graph.edges)}
         return [
             [number[link.src, link.dst], link.nbytes, ns_to_ps(link.busy_ns), link.peak_fifo_bytes]
-            for link in link_traffic(machine)
+            for link in self.run.result.links
+        ]
+
+    def _queues(self, pes: Mapping[PeCoord, int]) -> Json:
+        """[PE, busy ps, [direction, messages, bytes] of each of its queues that sent] of every PE that sent."""
+        engine = self.run.engine
+        return [
+            [pes[each.pe], ns_to_ps(each.busy_ns), [[use.direction, use.messages, use.nbytes] for use in each.sent]]
+            for each in queue_traffic(engine.machine, engine.op_log)
         ]
 
     def _timeline(self) -> Json:
@@ -123,20 +141,19 @@ class _RunView:
         self.pack.add("spans", b"".join(content))
         return {"labels": [list(label) for label in self.activity.labels], "index": index}
 
-    def _window(self, number: int, window: Window) -> Json:
-        """Its sections have bytes by link and bin, and busy ps by PE, row (one more: any engine) and bin."""
-        edges = window.edges
-        rows = {link: spans.within(edges) for link, spans in self.traffic.items()}
-        used = {link: row for link, row in rows.items() if row.any()}
-        self.pack.add(f"traffic{number}", b"".join(varints(sparse(row)) for row in used.values()))
-        self.pack.add(f"busy{number}", b"".join(varints(sparse(spans.within(edges))) for spans in self.busy))
+    def _window(self, number: int, window: Window, request: int) -> Json:
+        """Its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory."""
+        traffic, busy, memories = (rows.within(window) for rows in (self.traffic, self.busy, self.memories))
+        n_rows = len(self.activity.rows) * (len(PE_ROWS) + 1)
+        self.pack.add(f"traffic{number}", sparse_rows(traffic.values()))
+        self.pack.add(f"busy{number}", sparse_rows(busy.get(row) for row in range(n_rows)))
+        self.pack.add(f"memories{number}", sparse_rows(memories.values()))
         return {
             "name": window.name,
+            "request": request,
             "start_ps": window.start_ps,
             "end_ps": window.end_ps,
             "bins": window.bins,
-            "links": list(used),
+            "links": list(traffic),
+            "memories": list(memories),
         }
-
-    def _paths(self, pes: Mapping[PeCoord, int]) -> Json:
-        return paths_view(self.run, pes, MOST_LAUNCHES)

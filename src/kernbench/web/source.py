@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from kernbench.ccl.config import load_ccl_config
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
@@ -40,31 +41,40 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """A machine, and a bench that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes them."""
+    """A machine, and a bench that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes them.
+
+    ``ccl``: the file that configures collectives; None: ./ccl.yaml, else the packaged one.
+    """
 
     bench: str | None = None
     topology: str | None = None
     overrides: tuple[str, ...] = ()
     device: str = "all"
+    ccl: str | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The topology, and the bench's file when the user named one."""
-        machine = Path(topology_file(self.topology))
+        """The topology, and the bench's file and that of collectives when the user named them."""
         before, python, _ = (self.bench or "").rpartition(_PYTHON)
-        return (machine, Path(before + python)) if python else (machine,)
+        named = [before + python] if python else []
+        named += [] if self.ccl is None else [self.ccl]
+        return (Path(topology_file(self.topology)), *map(Path, named))
 
     def make(self) -> Made:
-        """Run, and make the page. InputError for a machine, a bench, a device or parameters that cannot be used."""
+        """Run, and make the page. InputError for a machine, bench, device, parameters or collectives of no use."""
         params = tuple(text for text in self.overrides if text.startswith(BENCH_PREFIX))
         machine = resolve_topology(self.topology, [text for text in self.overrides if text not in params])
         if self.bench is None:
             if params:
                 raise InputError(f"--set {params[0]}: there is no bench; say which with --bench NAME")
+            if self.ccl is not None:
+                raise InputError(f"--ccl {self.ccl}: there is no bench; say which with --bench NAME")
             return Made(make_page(machine), None)
         bench, device = load_bench(self.bench), DeviceSelector(self.device)
         resolve_device(device, machine.spec)
-        run = observe_run(machine, bench, device, params)
+        if self.ccl is not None:
+            load_ccl_config(self.ccl)
+        run = observe_run(machine, bench, device, params, self.ccl)
         return Made(make_page(machine, run), run.result)
 
     def content(self) -> str:

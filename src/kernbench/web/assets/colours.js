@@ -69,7 +69,8 @@
     MATH: "#cc79a7",
     store: "#c9b400",
     "DMA out": "#0072b2",
-    queues: "#56b4e9",
+    ipcq: "#56b4e9",
+    other: "#7f7f7f",
     "any engine": "#0a6a8c",
   };
   const PARTS = {
@@ -94,6 +95,11 @@
     MATH: "#cc79a7",
     store: "#c9b400",
     queues: "#009e73",
+    "message network": "#66c2a5",
+    doorbell: "#3c8c6e",
+    credit: "#a6dba0",
+    "poll for a credit": "#c7e9c0",
+    "other engines": "#7f7f7f",
     barrier: "#f0e442",
     "issue/wait": "#d3d3d3",
     "raw traffic": "#30b08f",
@@ -107,6 +113,8 @@
     map: "#8d6fae",
     unmap: "#bda8d3",
     dma: "#e69f00",
+    queues: "#cc79a7",
+    other: "#7f7f7f",
   };
   const OTHER = "#9a9fa5";
 

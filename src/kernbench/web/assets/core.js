@@ -2,18 +2,30 @@
 const KB = {};
 
 (() => {
+  // Control characters, and those that turn the direction of what follows: names may have them, readers see escapes.
+  const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+  const escaped = (letter) => {
+    const code = letter.charCodeAt(0);
+    return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+  };
+
+  /** A name or a message as it may be shown. */
+  KB.plain = (text) => String(text).replace(UNSEEN, escaped);
+
   /** An element with attributes (`on…` are listeners, `text` its text) and children. */
   KB.el = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
       if (value === null || value === undefined || value === false) continue;
       if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-      else if (name === "text") made.textContent = value;
-      else made.setAttribute(name, value === true ? "" : value);
+      else if (name === "text") made.textContent = KB.plain(value);
+      else made.setAttribute(name, value === true ? "" : KB.plain(value));
     }
-    made.append(...children.filter((child) => child !== null));
+    made.append(...children.filter((child) => child !== null).map(shown));
     return made;
   };
+
+  const shown = (child) => (child instanceof Node ? child : KB.plain(child));
 
   KB.byId = (id) => document.getElementById(id);
 

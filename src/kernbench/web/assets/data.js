@@ -119,7 +119,7 @@
     return machine;
   };
 
-  /** One window: for each link and bin its bytes, for each PE, row and bin how many ps it was busy. */
+  /** One window: for each link and bin its bytes, for each PE, row and bin, and for memories, how many ps it was busy. */
   const makeWindow = (given, number, machine, run, section) => {
     const bins = given.bins;
     const span = given.end_ps - given.start_ps;
@@ -130,6 +130,10 @@
     const busy = new Float64Array(run.active.length * rows * bins);
     const busyReader = new Reader(section(`busy${number}`));
     for (let at = 0; at < run.active.length * rows; at++) busyReader.sparse(busy, at * bins);
+    const memories = new Float64Array(given.memories.length * bins);
+    const memoryReader = new Reader(section(`memories${number}`));
+    given.memories.forEach((_, at) => memoryReader.sparse(memories, at * bins));
+    const memoryAt = new Map(given.memories.map((node, at) => [node, at]));
 
     const slotOf = new Int32Array(machine.edges.src.length).fill(-1);
     given.links.forEach((edge, at) => {
@@ -146,7 +150,8 @@
     traffic.forEach((bytes, at) => {
       total[at % bins] += bytes;
     });
-    const edgeAt = (bin) => Math.round(given.start_ps + (span * bin) / bins);
+    // As Window.edges of binning.py has them: a bin and what is in it are of the same length.
+    const edgeAt = (bin) => given.start_ps + Math.floor((span * bin) / bins);
     return {
       ...given,
       number,
@@ -169,14 +174,15 @@
       ps(bin) {
         return bin < 0 ? span : this.binPs(bin);
       },
-      /** Share of its bandwidth that a link used; 1 GB/s is a byte a ns. */
+      /** Share of its bandwidth that a link used; 1 GB/s is a byte a ns. Beyond 1 it is the rounding to whole ps. */
       utilisation(edge, bin) {
-        return (this.bytes(edge, bin) * 1000) / (machine.edges.bw_gbs[edge] * this.ps(bin));
+        return Math.min(1, (this.bytes(edge, bin) * 1000) / (machine.edges.bw_gbs[edge] * this.ps(bin)));
       },
-      hbmUse(node, bin) {
-        let bytes = 0;
-        for (const edge of machine.edgesOf[node]) bytes += this.bytes(edge, bin);
-        return (bytes * 1000) / (machine.slice_bw_gbs * this.ps(bin));
+      /** Share of time in which a memory worked on accesses. */
+      memoryShare(node, bin) {
+        const at = memoryAt.get(node);
+        if (at === undefined) return 0;
+        return (bin < 0 ? sum(memories, at * bins) : memories[at * bins + bin]) / this.ps(bin);
       },
     };
   };
@@ -211,16 +217,41 @@
     return row;
   };
 
+  // How many windows are kept decoded; of hundreds of launches one looks at a few at a time.
+  const MOST_WINDOWS = 12;
+
+  /** What a launch is called where others have its name: which of them, and where it ran. */
+  const nameWindows = (run, machine) => {
+    const count = new Map();
+    for (const { name } of run.windows.slice(1)) count.set(name, (count.get(name) || 0) + 1);
+    const seen = new Map();
+    run.windows.forEach((window, at) => {
+      if (!at) {
+        window.label = "whole run";
+        return;
+      }
+      seen.set(window.name, (seen.get(window.name) || 0) + 1);
+      const sip = run.requests[window.request][2];
+      const which = count.get(window.name) > 1 ? ` ${seen.get(window.name)} of ${count.get(window.name)}` : "";
+      window.label = `launch ${window.name}${which}${sip >= 0 && machine.sips.length > 1 ? `, SIP ${sip}` : ""}`;
+    });
+  };
+
   const makeRun = (given, machine, section) => {
     const run = { ...given, activeAt: new Int32Array(machine.pes.length).fill(-1), usage: new Map() };
     run.active.forEach((pe, at) => {
       run.activeAt[pe] = at;
     });
     run.links.forEach(([edge, nbytes, busy, fifo]) => run.usage.set(edge, { nbytes, busy, fifo }));
+    run.queuesOf = new Map(run.queues.map(([pe, busy, queues]) => [pe, { busy, queues }]));
+    nameWindows(run, machine);
     run.engines = [...run.rows, "any engine"];
     const windows = new Map();
     run.window = (number) => {
-      if (!windows.has(number)) windows.set(number, makeWindow(run.windows[number], number, machine, run, section));
+      if (!windows.has(number)) {
+        if (windows.size >= MOST_WINDOWS) windows.delete(windows.keys().next().value);
+        windows.set(number, makeWindow(run.windows[number], number, machine, run, section));
+      }
       return windows.get(number);
     };
     const offsets = [];

@@ -46,7 +46,7 @@
 
   const scope = () => {
     const window = KB.current();
-    if (KB.state.mode === "average") return `over “${window.name}”, ${format.time(window.span)}`;
+    if (KB.state.mode === "average") return `over the ${window.label}, ${format.time(window.span)}`;
     const step = window.binPs(KB.state.bin);
     return `${format.moment(window.binStart(KB.state.bin), step)} + ${format.time(step)}`;
   };
@@ -115,6 +115,19 @@
     return section("Links", meters(window ? ["link", "bytes", "used", ""] : ["link", "bandwidth"], rows));
   };
 
+  /** What the queues of a PE sent. */
+  const queues = (sent) =>
+    section(
+      "Queues, sent in the whole run",
+      meters(
+        ["queue", "messages", "bytes", ""],
+        sent.queues.map(([direction, messages, nbytes]) =>
+          row(direction, [format.count(messages), format.size(nbytes)], nbytes / Math.max(...sent.queues.map((each) => each[2]))),
+        ),
+      ),
+      facts([["busy", `${format.ns(sent.busy)} ns`]]),
+    );
+
   const ofPe = (pe) => {
     const { machine, run } = KB;
     const [sip, cube, number, , , , , slice] = machine.pes[pe];
@@ -139,6 +152,8 @@
     parts.push(section("Any engine busy, 0–100 %, over the window", spark(values, 1)));
     const dma = machine.peNodes[pe].find((node) => machine.kindOf(node) === "pe_dma");
     parts.push(linksOf(dma));
+    const sent = run.queuesOf.get(pe);
+    if (sent) parts.push(queues(sent));
     const counts = run.rows.map((name, at) => [name, run.spanCount(active, at)]).filter(([, count]) => count);
     parts.push(
       section(
@@ -209,15 +224,12 @@
     ];
     if (kind === "hbm_ctrl") rows.push(["slice sustains", format.rate(machine.slice_bw_gbs)]);
     parts.push(section("Part", facts(rows)));
-    if (run && kind === "hbm_ctrl") {
+    if (run && (kind === "hbm_ctrl" || kind === "sram")) {
       const window = KB.current();
-      const values = Array.from({ length: window.bins }, (_, at) => window.hbmUse(node, at));
+      const values = Array.from({ length: window.bins }, (_, at) => window.memoryShare(node, at));
       parts.push(
-        section(
-          `In and out · ${scope()}`,
-          facts([["of the slice's bandwidth", format.share(window.hbmUse(node, KB.shownBin()))]]),
-          spark(values, Math.max(1, ...values)),
-        ),
+        section(`Busy · ${scope()}`, facts([["of the time", format.share(window.memoryShare(node, KB.shownBin()))]])),
+        section("Busy, 0–100 %, over the window", spark(values, 1)),
       );
     }
     parts.push(linksOf(node));
@@ -241,12 +253,12 @@
     const engine = run.engines[KB.state.engine < 0 ? run.rows.length : KB.state.engine];
     parts.push(section(`PEs, ${engine} · ${scope()}`, meters(["PE", "busy", ""], rows)));
     const slices = die.nodes.filter((node) => machine.kindOf(node) === "hbm_ctrl");
-    const use = (node) => KB.current().hbmUse(node, KB.shownBin());
+    const use = (node) => KB.current().memoryShare(node, KB.shownBin());
     parts.push(
       section(
-        "HBM slices, in and out",
+        "HBM slices",
         meters(
-          ["slice", "used", ""],
+          ["slice", "busy", ""],
           slices.map((node) => row(link(KB.scene.nodeName(node), "node", node), [format.share(use(node))], use(node))),
         ),
       ),

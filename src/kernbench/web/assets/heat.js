@@ -1,57 +1,48 @@
 /* What a run did to the machine, as colours over it: links by bandwidth used, PEs and their engines by time busy. */
 (() => {
-  // Which rows of a PE's timeline a part of the PE works on; several: the busier one counts.
-  const ROWS_OF = {
-    pe_cpu: ["cpu"],
-    pe_scheduler: ["scheduler"],
-    pe_dma: ["DMA in", "DMA out"],
-    pe_fetch_store: ["fetch", "store"],
-    pe_gemm: ["GEMM"],
-    pe_math: ["MATH"],
-    pe_ipcq: ["queues"],
-  };
-
-  /** Share of time that rows of a PE were busy, the largest of them; 0 for a PE that did nothing. */
-  const busyShare = (pe, rows) => {
+  /** Share of time that a row of a PE was busy; 0 for a PE that did nothing. */
+  const busyShare = (pe, row) => {
     const active = KB.run.activeAt[pe];
     if (active < 0) return 0;
     const [window, bin] = [KB.current(), KB.shownBin()];
-    const time = window.ps(bin);
-    return Math.max(...rows.map((row) => window.busyOf(active, row, bin))) / time;
+    return window.busyOf(active, row, bin) / window.ps(bin);
   };
 
   const engineRow = () => (KB.state.engine < 0 ? KB.run.rows.length : KB.state.engine);
-  const peShare = (pe) => busyShare(pe, [engineRow()]);
-  const partShare = (node) => {
+  const peShare = (pe) => busyShare(pe, engineRow());
+
+  /** Of a part of a PE, the rows of the PE's timeline that it works on with their shares; none for other parts. */
+  const partShares = (node) => {
     const { machine, run } = KB;
-    const rows = ROWS_OF[machine.kindOf(node)];
     const pe = machine.peAt(machine.nodes.sip[node], machine.nodes.cube[node], machine.nodes.pe[node]);
-    return rows
-      ? busyShare(
-          pe,
-          rows.map((name) => run.rows.indexOf(name)),
-        )
-      : null;
+    return (run.rows_of_kind[machine.kindOf(node)] || []).map((row) => [run.rows[row], busyShare(pe, row)]);
   };
+  const largest = (shares) => (shares.length ? Math.max(...shares.map(([, share]) => share)) : null);
+
+  /** Whether one is so near that the parts of PEs are coloured, not PEs. */
+  const partsSeen = () => KB.camera.scale >= KB.scene.SEEN.engines;
 
   // The largest share of all that is coloured, which the scale may end at. Kept, since it takes a look at everything.
   const peaks = new Map();
   const peak = () => {
     const window = KB.current();
-    const key = `${KB.state.window}/${KB.shownBin()}/${KB.state.engine}`;
+    const key = `${KB.state.window}/${KB.shownBin()}/${KB.state.engine}/${partsSeen()}`;
     if (!peaks.has(key)) {
       const bin = KB.shownBin();
       let most = 0;
       for (const edge of window.links) most = Math.max(most, window.utilisation(edge, bin));
-      for (const pe of KB.run.active) most = Math.max(most, peShare(pe));
-      for (const node of KB.machine.hbm) most = Math.max(most, window.hbmUse(node, bin));
+      for (const pe of KB.run.active) {
+        const shown = partsSeen() ? KB.machine.peNodes[pe].map((node) => largest(partShares(node))) : [peShare(pe)];
+        most = Math.max(most, ...shown);
+      }
+      for (const node of KB.machine.hbm) most = Math.max(most, window.memoryShare(node, bin));
       peaks.set(key, most);
     }
     return peaks.get(key);
   };
 
   /** The share at the top of the scale. */
-  const top = () => (KB.run && KB.state.scale === "max" ? Math.min(1, peak()) || 1 : 1);
+  const top = () => (KB.run && KB.state.scale === "max" ? peak() || 1 : 1);
 
   const levelOf = (share, most) => KB.colours.level(share / most);
 
@@ -89,6 +80,14 @@
     words.some((each) => KB.scene.label(context, each, rect, wordsOn(level), largest, weight, least));
   };
 
+  /** What is written on a part of a PE, the longest first: its name with its share, or with those of its rows. */
+  const wordsOf = (node, shares) => {
+    const name = KB.scene.nodeName(node);
+    if (!shares.length) return [name];
+    const lines = shares.map(([row, share]) => (shares.length > 1 ? `${row} ` : "") + KB.format.share(share));
+    return [(shares.length > 1 ? lines : [name, ...lines]).join("\n"), name];
+  };
+
   const drawPe = (context, pe, most, scale) => {
     const { SEEN } = KB.scene;
     const rect = KB.machine.pes[pe].slice(3, 7);
@@ -101,11 +100,9 @@
       return;
     }
     for (const node of KB.machine.peNodes[pe]) {
-      const share = KB.run ? partShare(node) : null;
-      const name = KB.scene.nodeName(node);
-      const words =
-        scale < SEEN.engineNames ? [] : share === null ? [name] : [`${name}\n${KB.format.share(share)}`, name];
-      block(context, KB.scene.inset(KB.scene.rectOf(node), 0.03), share, most, words, {
+      const shares = KB.run ? partShares(node) : [];
+      const words = scale < SEEN.engineNames ? [] : wordsOf(node, shares);
+      block(context, KB.scene.inset(KB.scene.rectOf(node), 0.03), largest(shares), most, words, {
         largest: 15,
         least: 6,
         radius: 0.02,
@@ -126,7 +123,7 @@
     if (scale >= SEEN.memories) {
       for (const node of die.nodes) {
         if (KB.machine.kindOf(node) !== "hbm_ctrl") continue;
-        const share = KB.run ? KB.current().hbmUse(node, KB.shownBin()) : null;
+        const share = KB.run ? KB.current().memoryShare(node, KB.shownBin()) : null;
         const name = KB.scene.nodeName(node);
         const words = scale < SEEN.labels ? [] : share === null ? [name] : [`${name}\n${KB.format.share(share)}`, name];
         block(context, KB.scene.rectOf(node), share, most, words);
@@ -146,5 +143,5 @@
     for (const die of KB.scene.visibleDies()) drawDie(context, die, most, scale);
   };
 
-  KB.heat = { draw, top, peShare, partShare, busyShare, ROWS_OF };
+  KB.heat = { draw, top, peShare, partShares, wordsOf };
 })();

@@ -6,15 +6,16 @@
   KB.notice = (text) => {
     const notice = byId("notice");
     notice.hidden = !text;
-    if (notice.textContent !== text) notice.textContent = text;
+    const words = KB.plain(text);
+    if (notice.textContent !== words) notice.textContent = words;
   };
 
   const drawHeader = () => {
     const { machine, run } = KB;
-    byId("title").replaceChildren(run ? run.bench : "Machine", el("small", { text: "kernbench" }));
+    byId("title").replaceChildren(KB.plain(run ? run.bench : "Machine"), el("small", { text: "kernbench" }));
     const items = run
       ? [
-          [run.status === "ok" ? "ok" : "bad", run.status],
+          [run.status === "OK" ? "ok" : "bad", run.status],
           ["", "", format.time(run.sim_ps), "simulated"],
         ]
       : [["", "no run"]];
@@ -109,7 +110,7 @@
       "w",
       "next window of time: run, launches",
       () => {
-        if (KB.run) KB.set({ window: (KB.state.window + 1) % KB.run.windows.length, bin: 0, mode: "average" });
+        if (KB.run) KB.chooseWindow((KB.state.window + 1) % KB.run.windows.length);
       },
     ],
     ["f", "f", "show the whole machine", () => KB.camera.fit(KB.machine.bounds)],
@@ -163,6 +164,7 @@
 
   const start = async () => {
     await KB.loadData(byId("data").textContent);
+    KB.scene.build();
     if (KB.run) KB.state.window = busiestWindow();
     Object.assign(KB.state, KB.readAddress());
     startTheme();

@@ -101,8 +101,7 @@
   KB.criticalStep = () => {
     if (!KB.run || KB.state.mode !== "moment") return null;
     const window = KB.current();
-    const path =
-      KB.run.paths.find((each) => each.start_ps === window.start_ps && each.name === window.name) || KB.run.paths[0];
+    const path = KB.run.paths[KB.state.window];
     const middle = (window.binStart(KB.state.bin) + window.binStart(KB.state.bin + 1)) / 2;
     const found = path.steps.find((step) => step[1] <= middle && middle < step[2]);
     return found ? { part: KB.run.parts[found[0]], pe: found[3], line: found[4] } : null;
@@ -139,8 +138,7 @@
     } else if (thing.kind === "node") {
       lines.push(machine.nodes.id[thing.id], machine.kindOf(thing.id));
       if (run && machine.kindOf(thing.id) === "hbm_ctrl") {
-        const used = format.share(KB.current().hbmUse(thing.id, KB.shownBin()));
-        lines.push(`${used} of ${format.rate(machine.slice_bw_gbs)} (${when()})`);
+        lines.push(`busy ${format.share(KB.current().memoryShare(thing.id, KB.shownBin()))} (${when()})`);
       }
     } else {
       const die = KB.dieById.get(thing.id);
@@ -300,7 +298,6 @@
     start() {
       const map = KB.byId("map");
       const layers = ["base", "heat", "parts", "marks"].map((name) => KB.byId(`layer-${name}`));
-      KB.scene.build();
       listen(map);
       KB.byId("zoom-in").onclick = () => KB.camera.zoomAt(1.6);
       KB.byId("zoom-out").onclick = () => KB.camera.zoomAt(1 / 1.6);
@@ -317,7 +314,7 @@
       KB.watch(["camera", "theme", "size", "selected", "hover", "bin", "mode", "window"], () => drawMarks(layers[3]));
       KB.watch(["selected"], drawCrumbs);
       KB.watch(["camera", "size"], drawScaleBar);
-      KB.watch(["ready", "theme", "scale", ...heatNames], () => {
+      KB.watch(["ready", "theme", "camera", ...heatNames], () => {
         if (KB.run) drawRamp();
       });
       new ResizeObserver(() => {

@@ -113,14 +113,13 @@
 
   const draw = (panel) => {
     const { run, state } = KB;
-    const path = run.paths[state.path];
+    const path = run.paths[state.window];
     const choice = el(
       "select",
-      { "aria-label": "Path of", onchange: (event) => KB.set({ path: Number(event.target.value) }) },
-      ...run.paths.map((each, at) =>
-        el("option", { value: at, text: at ? `launch ${each.name}` : "the run", selected: at === state.path }),
-      ),
+      { "aria-label": "Path of", onchange: (event) => KB.chooseWindow(Number(event.target.value)) },
+      ...run.windows.map((each, at) => el("option", { value: at, text: each.label, selected: at === state.window })),
     );
+    const choosing = panel.contains(document.activeElement) && document.activeElement.matches("select");
     const strip = el("canvas", { "aria-hidden": "true" });
     panel.replaceChildren(
       el(
@@ -138,17 +137,13 @@
         lines(path) || el("span", {}),
       ),
     );
+    if (choosing) choice.focus();
     requestAnimationFrame(() => drawStrip(strip, path));
   };
 
   KB.path = {
     make(panel) {
-      if (KB.state.window > 0)
-        KB.state.path = Math.max(
-          0,
-          KB.run.paths.findIndex((each) => each.name === KB.run.windows[KB.state.window].name),
-        );
-      KB.watch(["path", "theme", "tab"], () => {
+      KB.watch(["window", "theme", "tab"], () => {
         if (!panel.hidden) draw(panel);
       });
       draw(panel);

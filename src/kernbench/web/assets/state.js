@@ -14,7 +14,6 @@
     tab: "timeline",
     theme: "light",
     playing: false,
-    path: 0,
     camera: null,
   };
 
@@ -51,6 +50,9 @@
   KB.select = (kind, id) => KB.set({ selected: kind === null ? null : { kind, id } });
   KB.isSelected = (kind, id) =>
     KB.state.selected !== null && KB.state.selected.kind === kind && KB.state.selected.id === id;
+
+  /** Show another window, all of it. */
+  KB.chooseWindow = (window) => KB.set({ window, bin: 0, mode: "average" });
 
   /** Show the moment `ps`. */
   KB.goTo = (ps) => {
@@ -90,13 +92,10 @@
     const { machine } = KB;
     const [kind, rest] = [text.slice(0, text.indexOf(":")), text.slice(text.indexOf(":") + 1)];
     if (kind === "pe") {
-      const id = machine.peAt(...rest.split(".").map(Number));
-      return id === undefined ? null : { kind, id };
+      const id = machine.pes.findIndex((pe) => pe.slice(0, 3).join(".") === rest);
+      return id < 0 ? null : { kind, id };
     }
-    if (kind === "cube") {
-      const [sip, cube] = rest.split(".").map(Number);
-      return machine.sips[sip] && machine.sips[sip].cubes[cube] ? { kind, id: rest } : null;
-    }
+    if (kind === "cube") return KB.dieById.has(rest) ? { kind, id: rest } : null;
     if (kind === "node") return machine.nodeById.has(rest) ? { kind, id: machine.nodeById.get(rest) } : null;
     const [src, dst] = rest.split(">").map((id) => machine.nodeById.get(id));
     const id = machine.edges.src.findIndex((each, at) => each === src && machine.edges.dst[at] === dst);
@@ -116,22 +115,25 @@
     history.replaceState(null, "", `#${words.join("&")}`);
   };
 
+  /** The number from 0 to below `end` that a text is; null when it is none. */
+  const numberIn = (text, end) => (text !== null && /^\d+$/.test(text) && Number(text) < end ? Number(text) : null);
+
   /** What the address asks for, as far as this machine and this run have it. */
   KB.readAddress = () => {
-    const given = new URLSearchParams(decodeURIComponent(location.hash.slice(1)).replaceAll("+", "%2B"));
+    // It takes every text: an escape that means nothing stays as it is.
+    const given = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B"));
     const patch = {};
     if (KB.run) {
-      const window = Number(given.get("w"));
-      if (given.has("w") && KB.run.windows[window]) patch.window = window;
-      const bin = Number(given.get("t"));
-      if (given.has("t") && Number.isInteger(bin) && bin >= 0 && bin < KB.run.windows[patch.window || 0].bins) {
-        Object.assign(patch, { bin, mode: "moment" });
-      }
+      const window = numberIn(given.get("w"), KB.run.windows.length);
+      if (window !== null) patch.window = window;
+      const shown = KB.run.windows[patch.window === undefined ? KB.state.window : patch.window];
+      const bin = numberIn(given.get("t"), shown.bins);
+      if (bin !== null) Object.assign(patch, { bin, mode: "moment" });
     }
     const camera = (given.get("v") || "").split(",").map(Number);
     if (camera.length === 3 && camera.every(Number.isFinite) && camera[2] > 0) patch.camera = camera;
     if (given.has("s")) patch.selected = selectionOfName(given.get("s"));
-    if (given.has("tab")) patch.tab = given.get("tab");
+    if (KB.tables.ids.includes(given.get("tab"))) patch.tab = given.get("tab");
     return patch;
   };
 })();

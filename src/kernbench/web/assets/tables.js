@@ -142,7 +142,7 @@
       { name: "used", title: "Of its bandwidth, average over the window", of: used, show: format.share },
       { name: "", of: used, share: true },
       { name: "most used", title: "In the busiest bin of the window", of: mostUsed, show: format.share },
-      { name: "most in FIFO", title: "In the whole run", of: (edge) => run.usage.get(edge).fifo, show: format.size },
+      { name: "most in FIFO", title: "In the whole run", of: (edge) => mostInFifo(run, edge), show: format.size },
     ];
     const rows = () => (run ? [...KB.current().links] : machine.edges.src.map((_, edge) => edge));
     make(panel, {
@@ -158,6 +158,8 @@
       watch: ["window", "selected"],
     });
   };
+
+  const mostInFifo = (run, edge) => (run.usage.has(edge) ? run.usage.get(edge).fifo : 0);
 
   const most = new Map();
   const mostUsed = (edge) => {
@@ -215,7 +217,12 @@
       end,
       error,
     }));
-    const length = (row) => (row.end < 0 ? run.end_ps : row.end) - row.start;
+    const length = (row) => (row.end < 0 ? run.sim_ps : row.end) - row.start;
+    // What the end of the program left is freed when its time is over.
+    const ended = (row) => {
+      if (row.end < 0) return "under way";
+      return (row.error || "ok") + (row.start >= run.sim_ps ? ", after the run" : "");
+    };
     const columns = [
       { name: "no.", of: (row) => row.id },
       { name: "what", text: true, of: (row) => row.phase },
@@ -226,10 +233,10 @@
       { name: "took ns", of: length, show: format.ns },
       {
         name: "rate",
-        of: (row) => (row.nbytes * 1000) / length(row),
+        of: (row) => (length(row) > 0 ? (row.nbytes * 1000) / length(row) : 0),
         show: (rate) => (rate ? format.rate(rate) : "–"),
       },
-      { name: "end", text: true, of: (row) => (row.end < 0 ? "under way" : row.error ? row.error : "ok") },
+      { name: "end", text: true, of: ended },
     ];
     make(panel, {
       what: "a request",

@@ -61,12 +61,12 @@
       const windows = KB.run.windows.map((window, at) =>
         el("option", {
           value: at,
-          text: `${at ? `launch ${window.name}` : "whole run"} · ${format.time(window.end_ps - window.start_ps)}`,
+          text: `${window.label} · ${format.time(window.end_ps - window.start_ps)}`,
         }),
       );
       byId("window").append(...windows);
       byId("window").value = KB.state.window;
-      byId("window").onchange = (event) => KB.set({ window: Number(event.target.value), bin: 0, mode: "average" });
+      byId("window").onchange = (event) => KB.chooseWindow(Number(event.target.value));
       const engines = KB.run.engines.map((name, at) => el("option", { value: at, text: name }));
       byId("engine").append(engines.pop(), ...engines);
       byId("engine").onchange = (event) =>

@@ -38,7 +38,7 @@
       ([, , , , start, end]) => start < window.end_ps && (end < 0 || end > window.start_ps),
     );
     const items = inside.map(([phase, name, sip, nbytes, start, end, error]) => {
-      const over = end < 0 ? run.end_ps : end;
+      const over = end < 0 ? run.sim_ps : end;
       let lane = lanes.findIndex((free) => free <= start);
       if (lane < 0) lane = lanes.length;
       lanes[lane] = over;
