@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Thread
 from urllib.error import HTTPError
@@ -55,6 +56,68 @@ def test_nothing_else_is_served(server: PageServer) -> None:
         get(server, "../pyproject.toml")
 
 
+def ask(server: PageServer, *hosts: str, method: str = "GET", path: str = "/") -> HTTPResponse:
+    """The answer to a request with these ``Host`` headers."""
+    connection = HTTPConnection(*server.server_address[:2])
+    connection.putrequest(method, path, skip_host=True)
+    for host in hosts:
+        connection.putheader("Host", host.format(port=server.port))
+    connection.endheaders()
+    return connection.getresponse()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LocalHost:{port}", "[::1]:{port}"])
+@pytest.mark.parametrize("path", ["/", "/version", "/?x=%E0%A4%A"])
+def test_it_answers_to_the_names_of_this_computer(server: PageServer, host: str, path: str) -> None:
+    server.shelf.put("one")
+    assert ask(server, host, path=path).status == 200
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        (),
+        ("",),
+        ("evil.example:{port}",),
+        ("evil.example",),
+        ("localhost",),
+        ("localhost:1",),
+        ("127.0.0.1.evil.example:{port}",),
+        ("localhost.evil.example:{port}",),
+        ("evil.example:{port}", "localhost:{port}"),
+        ("localhost:{port}", "localhost:{port}"),
+        ("0.0.0.0:{port}",),
+        ("user@localhost:{port}",),
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/version", "/nothing"])
+def test_it_answers_to_no_other_name(server: PageServer, hosts: tuple[str, ...], path: str) -> None:
+    """A page of somebody else could have its own name lead to this computer, and read what is served."""
+    server.shelf.put("secret")
+    answer = ask(server, *hosts, path=path)
+    assert answer.status == 421
+    assert b"secret" not in answer.read()
+
+
+def test_the_name_without_a_port_is_that_of_port_80(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PageServer, "port", 80)
+    assert "localhost" in server.names
+    assert "evil.example" not in server.names
+
+
+def test_what_is_asked_with_head_has_no_content(server: PageServer) -> None:
+    server.shelf.put("page")
+    answer = ask(server, "localhost:{port}", method="HEAD")
+    assert (answer.status, answer.getheader("Content-Length"), answer.read()) == (200, "4", b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_sent_to_it(server: PageServer, method: str) -> None:
+    server.shelf.put("page")
+    answer = ask(server, "localhost:{port}", method=method)
+    assert (answer.status, answer.getheader("Allow"), answer.read()) == (405, "GET, HEAD", b"")
+
+
 def test_a_port_that_is_taken_is_bad_input(server: PageServer) -> None:
     with pytest.raises(InputError, match="--port"):
         PageServer(Shelf(), server.server_address[1])
@@ -103,3 +166,7 @@ def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None
 )
 def test_a_run_depends_on_its_files(bench: str | None, files: list[str]) -> None:
     assert [path.as_posix() for path in RunSource(bench, "m.yaml").files] == files
+
+
+def test_a_run_depends_on_how_its_collectives_work() -> None:
+    assert Path("mine/ccl.yaml") in RunSource("ccl-allreduce", "m.yaml", ccl="mine/ccl.yaml").files

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from kernbench.common.errors import InputError
 
 HOST = "127.0.0.1"
+NAMES = (HOST, "localhost", "[::1]")
 # The page asks for news when it finds a version in its mark.
 MARK = '<meta name="kernbench-version" content="">'
 
@@ -67,7 +69,17 @@ class PageServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where a browser finds it."""
-        return f"http://{HOST}:{self.server_address[1]}/"
+        return f"http://{HOST}:{self.port}/"
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What a request may call it: this computer, with the port; browsers leave out port 80."""
+        return frozenset(f"{name}:{self.port}" for name in NAMES) | frozenset(NAMES if self.port == HTTP_PORT else ())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -79,6 +91,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page, its version, or nothing of that name."""
+        self._answer(with_content=True)
+
+    def do_HEAD(self) -> None:
+        """What GET would give, without its content."""
+        self._answer(with_content=False)
+
+    def do_POST(self) -> None:
+        """Nothing can be changed here."""
+        self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
+        self.send_header("Allow", "GET, HEAD")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815 - as http.server calls them
+
+    def _answer(self, *, with_content: bool) -> None:
+        if not self._asked_by_name():
+            self.send_error(
+                HTTPStatus.MISDIRECTED_REQUEST, explain=f"this server answers to {self.server.url} and to localhost"
+            )
+            return
         answers = {"/": ("text/html; charset=utf-8", self.server.shelf.page)}
         answers["/version"] = ("application/json", self.server.shelf.news)
         found = answers.get(self.path.partition("?")[0])
@@ -91,7 +124,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(content)
+        if with_content:
+            self.wfile.write(content)
+
+    def _asked_by_name(self) -> bool:
+        """Whether the request names this server.
+
+        A page of somebody else can have its own name resolved to this computer, and would then read what is served.
+        """
+        given = self.headers.get_all("Host", [])
+        return len(given) == 1 and given[0].strip().lower() in self.server.names
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as http.server calls it
         """Say nothing: a page asks every second."""
