@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from headless import Page as Tab
 
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.statistics import union_ps
-from kernbench.topology.builder import Topology
-from kernbench.web.observer import ObservedRun
+from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.web.observer import ObservedRun, observe_run
 from kernbench.web.page import Page, make_page
 from kernbench.web.server import PageServer, Shelf
 
@@ -228,6 +231,120 @@ def test_an_address_shows_what_it_was_copied_from(opened: Tab, address: str) -> 
     fragment = opened.ask("location.hash")
     opened.open(address + fragment)
     assert opened.ask(f"[{CHOSEN}, KB.state.bin, KB.state.tab]") == [FIRST_PE, 1, "pes"]
+
+
+MALFORMED = (
+    "#garbage",
+    "#%",
+    "#%E0%A4%A",
+    "#w=%E0%A4%A&t=%ZZ",
+    "?x=%E0%A4%A",
+    "?x=%E0%A4%A#w=99&t=1e9",
+    "#w=-1&t=-1",
+    "#w=0.5&t=NaN",
+    "#w=&t=&v=&s=&tab=",
+    "#w=1e0&t=0x1",
+    "#v=a,b,c",
+    "#v=1,2,0",
+    "#v=1e999,1,1",
+    "#s=pe:9.9.9",
+    "#s=pe:0.0",
+    "#s=pe:",
+    "#s=pe:00.0.0",
+    "#s=cube:0.00",
+    "#s=cube:0.0.0",
+    "#s=cube:-0.0",
+    "#s=node:nobody",
+    "#s=link:a>b",
+    "#s=constructor",
+    "#s=:::>>>",
+    "#tab=nothing",
+    "#tab=constructor",
+    "#&&&===%00",
+    "#s=%3Cimg src=x onerror=document.title=1%3E",
+)
+
+
+def test_a_malformed_address_asks_for_nothing(opened: Tab) -> None:
+    read = "(() => {{ history.replaceState(null, '', location.pathname + {}); return KB.readAddress(); }})()"
+    asked = {text: opened.ask(read.format(json.dumps(text))) for text in MALFORMED}
+    assert {text: {name: value for name, value in patch.items() if value} for text, patch in asked.items()} == {
+        text: {} for text in MALFORMED
+    }
+
+
+@pytest.mark.parametrize("malformed", ["#%E0%A4%A", "?x=%E0%A4%A#w=99&t=1e9&s=cube:0.00&v=a,b,c&tab=nothing"])
+def test_a_malformed_address_shows_the_page(opened: Tab, address: str, malformed: str) -> None:
+    default = opened.ask("[KB.state.window, KB.state.bin, KB.state.mode, KB.state.tab]")
+    opened.open(address + malformed)
+    assert opened.ask("document.documentElement.dataset.ready") == "true"
+    assert opened.ask("document.getElementById('notice').hidden")
+    assert opened.ask("KB.state.selected") is None
+    assert opened.ask("[KB.state.window, KB.state.bin, KB.state.mode, KB.state.tab]") == default
+    assert opened.ask(DETAILS).startswith("gemm-single-pe")
+
+
+def test_what_is_sound_in_a_malformed_address_is_shown(opened: Tab, address: str) -> None:
+    opened.open(f"{address}#w=99&t=%ZZ&s=pe:0.0.1&tab=pes&%E0%A4%A")
+    assert opened.ask(f"[{CHOSEN}, KB.state.tab]") == ["SIP 0 · cube 0 · PE 1", "pes"]
+
+
+def test_a_link_in_an_address_may_be_escaped(opened: Tab, address: str) -> None:
+    opened.open(f"{address}#s=link:host%3Eswitch")
+    assert opened.ask(DETAILS).startswith("host\n→ switch")
+
+
+NAMES = {
+    name: name
+    for name in (
+        "<img src=x onerror=\"document.title='gone'\">",
+        "</script><script>document.title='gone'</script>",
+        "<!-- DATA --> <!-- SCRIPTS -->",
+        'it\'s "&lt;" & more',
+    )
+}
+NAMES |= {"\x1b[31mred\x07": "\\x1b[31mred\\x07", "a\x00b\x9b": "a\\x00b\\x9b", "\u202eturned": "\\u202eturned"}
+"""Names, and how they are shown."""
+
+
+def page_of_names(machine: Topology, names: Iterable[str], place: Path) -> None:
+    """A run whose bench, tensors, launches and error are called so."""
+    words = " ".join(names)
+
+    def program(torch: Any) -> None:
+        for name in names:
+            x = torch.zeros(16, 16, dtype="f16", name=name)
+            torch.launch(name, "gemm_composite", x, x, x, 16, 16, 16, "f16")
+        raise ValueError(words)
+
+    bench = Bench(name=words, description="names", function=program, file="")
+    make_page(machine, observe_run(machine, bench, DeviceSelector("all"), ())).write(place)
+
+
+def test_names_are_shown_as_text(tab: Tab, machine: Topology, tmp_path: Path) -> None:
+    page_of_names(machine, NAMES, tmp_path / "page.html")
+    tab.problems.clear()
+    tab.open((tmp_path / "page.html").as_uri())
+    assert tab.ask("document.documentElement.dataset.ready") == "true"
+    for key in "12345":
+        tab.press(key)
+    read = tab.ask("document.body.innerText + document.title")
+    for seen in NAMES.values():
+        assert seen in tab.ask("document.getElementById('title').firstChild.textContent")
+        assert seen in tab.ask("document.getElementById('notice').textContent")
+        assert f"launch {seen}" in tab.ask("document.getElementById('window').textContent")
+        assert f"init\t{seen}" in tab.ask("document.querySelector('#panel-requests').innerText")
+        assert seen in tab.ask("document.title")
+    assert tab.ask("document.querySelectorAll('img').length") == 0
+    assert not set(read) & set("\x00\x07\x1b\x9b\u202e")
+    assert tab.problems == []
+
+
+@pytest.mark.parametrize("name", ["half \ud800 of a letter", "two\nlines: [x\u2028"])
+def test_a_name_that_no_file_can_hold_is_written_all_the_same(machine: Topology, tmp_path: Path, name: str) -> None:
+    page_of_names(machine, [name], tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
+    assert resolve_topology(tmp_path / "page.html.config.yaml").digest == machine.digest
 
 
 def test_without_a_run_it_says_so(tab: Tab, machine: Topology, tmp_path: Path) -> None:
