@@ -60,6 +60,25 @@ def test_launches_add_up(small: Topology) -> None:
         assert sum(share.ns for share in split.shares) == pytest.approx(split.slowest_ns)
 
 
+def fails(torch: Any) -> None:
+    two_kernels(torch)
+    raise ValueError("after the work")
+
+
+@pytest.mark.parametrize("program", [two_kernels, fails])
+def test_links_carry_what_the_program_sends(small: Topology, program: Any) -> None:
+    """Freeing what it leaves sends messages too, after the end of the time that the run takes."""
+    engine = RunEngine(small, False, Limits())
+    result = run_bench(topology=small, bench_fn=program, engine_factory=lambda *_: engine)
+    report = report_run(engine, engine.handles, result.links)
+    now = report_run(engine, engine.handles)
+    assert engine.now > result.sim_ns
+    for link in result.links:
+        assert link.utilisation == pytest.approx(link.busy_ns / result.sim_ns)
+    assert report.traffic.to_machine < now.traffic.to_machine
+    assert sum(link.nbytes for link in result.links if link.src == "host") == report.traffic.to_machine
+
+
 def test_every_launch_and_the_run_are_explained(small: Topology) -> None:
     _, found = explained(small)
     assert [launch.name for launch in found.launches] == ["product", "product", "copy"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.web.binning import Spans, Window, union
+from kernbench.web.binning import SpanRows, Spans, Window, union
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=30)
 
@@ -45,6 +45,29 @@ def test_what_lies_outside_a_window_is_not_in_it() -> None:
 def test_a_window_is_cut_from_end_to_end(bins: int) -> None:
     edges = Window("w", 17, 1017, bins).edges
     assert (edges[0], edges[-1], edges.size) == (17, 1017, bins + 1)
+
+
+@given(start=st.integers(0, 10**9), bins=st.integers(1, 240), more=st.integers(0, 10**6))
+def test_no_bin_is_empty_and_none_is_longer_than_others_by_more_than_a_ps(start: int, bins: int, more: int) -> None:
+    lengths = np.diff(Window("w", start, start + bins + more, bins).edges)
+    assert lengths.min() >= 1
+    assert lengths.max() - lengths.min() <= 1
+
+
+@given(st.lists(INTERVALS, max_size=6), st.integers(0, 4000), st.integers(1, 2000), st.integers(1, 9))
+def test_rows_of_a_window_are_those_with_something_in_it(
+    rows: list[list[tuple[int, int]]], start: int, length: int, bins: int
+) -> None:
+    spans = {
+        3 * at: union(column(*(s for s, _ in row)), column(*(s + n for s, n in row))) for at, row in enumerate(rows)
+    }
+    window = Window("w", start, start + length, min(bins, length))
+    found = SpanRows(spans).within(window)
+    for number, each in spans.items():
+        counts = found.get(number, np.zeros(window.bins, dtype=np.int64))
+        assert counts.sum() == each.within(window.edges).sum()
+        assert np.abs(counts - each.within(window.edges)).max() <= 1
+        assert counts.any() == (number in found)
 
 
 @given(INTERVALS)

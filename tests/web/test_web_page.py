@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
+from typing import Any
 
 import pytest
 from web_support import GEMM, PageData, read_page
@@ -13,6 +15,8 @@ from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.trace import PE_ROWS
 from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.web import run_view
+from kernbench.web.activity import ROWS_OF_KIND
 from kernbench.web.observer import ObservedRun, observe_run
 from kernbench.web.page import Page, make_page
 
@@ -85,6 +89,34 @@ def test_there_is_a_window_for_the_launch(gemm: ObservedRun, data: PageData) -> 
     launch = data.head["run"]["windows"][1]
     handle = next(each for each in gemm.engine.handles if each.msg.name == launch["name"])
     assert (launch["start_ps"], launch["end_ps"]) == (handle.submitted_ps, handle.ended_ps)
+
+
+def test_every_launch_has_a_window_however_many_there_are(machine: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_view, "BINS_OF_LAUNCHES", 1300)
+
+    def program(torch: Any) -> None:
+        x = torch.zeros(16, 16, dtype="f16", name="x")
+        for at in range(13):
+            torch.launch(f"step{at % 7}", "gemm_composite", x, x, x, 16, 16, 16, "f16")
+
+    run = observe_run(machine, function(program), DeviceSelector("all"), ())
+    data = read_page(make_page(machine, run).content)
+    whole, *windows = data.head["run"]["windows"]
+    launches = [handle for handle in run.engine.handles if handle.msg.name.startswith("step")]
+    assert [(each["name"], each["start_ps"], each["end_ps"]) for each in windows] == [
+        (handle.msg.name, handle.submitted_ps, handle.ended_ps) for handle in launches
+    ]
+    assert {each["bins"] for each in windows} == {100}
+    assert (whole["end_ps"], whole["bins"]) == (round(run.result.sim_ns * 1000), 240)
+    assert [path["end_ps"] for path in data.head["run"]["paths"][1:]] == [each["end_ps"] for each in windows]
+
+
+def test_every_part_of_a_pe_works_on_rows_that_there_are(machine: Topology) -> None:
+    kinds = {node.kind for node in machine.topology_obj.nodes.values() if node.pe is not None}
+    assert set(ROWS_OF_KIND) == kinds - {"pe_mmu", "pe_tcm"}
+    assert sorted(chain.from_iterable(ROWS_OF_KIND.values())) == [
+        at for at, row in enumerate(PE_ROWS) if row != "other"
+    ]
 
 
 def test_spans_are_the_works_of_the_engines(gemm: ObservedRun, data: PageData) -> None:

@@ -84,8 +84,11 @@
   const wordsOf = (node, shares) => {
     const name = KB.scene.nodeName(node);
     if (!shares.length) return [name];
-    const lines = shares.map(([row, share]) => (shares.length > 1 ? `${row} ` : "") + KB.format.share(share));
-    return [(shares.length > 1 ? lines : [name, ...lines]).join("\n"), name];
+    if (shares.length === 1) return [`${name}\n${KB.format.share(shares[0][1])}`, name];
+    // "DMA", "in 12 %", "out 3 %"; what its rows are called without its name needs no name above them.
+    const lines = shares.map(([row, share]) => `${row.replace(`${name} `, "")} ${KB.format.share(share)}`);
+    const named = shares.some(([row]) => row.startsWith(`${name} `));
+    return [(named ? [name, ...lines] : lines).join("\n"), name];
   };
 
   const drawPe = (context, pe, most, scale) => {
