@@ -119,7 +119,7 @@
     return machine;
   };
 
-  /** One window: for each link and bin its bytes, for each PE, row and bin, and for memories, how many ps it was busy. */
+  /** One window, by bins: for each link its bytes; for each PE and row, and each memory, how many ps it was busy. */
   const makeWindow = (given, number, machine, run, section) => {
     const bins = given.bins;
     const span = given.end_ps - given.start_ps;

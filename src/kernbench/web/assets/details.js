@@ -116,17 +116,17 @@
   };
 
   /** What the queues of a PE sent. */
-  const queues = (sent) =>
-    section(
+  const queues = (sent) => {
+    const most = Math.max(1, ...sent.queues.map(([, , nbytes]) => nbytes));
+    const rows = sent.queues.map(([direction, messages, nbytes]) =>
+      row(direction, [format.count(messages), format.size(nbytes)], nbytes / most),
+    );
+    return section(
       "Queues, sent in the whole run",
-      meters(
-        ["queue", "messages", "bytes", ""],
-        sent.queues.map(([direction, messages, nbytes]) =>
-          row(direction, [format.count(messages), format.size(nbytes)], nbytes / Math.max(...sent.queues.map((each) => each[2]))),
-        ),
-      ),
+      meters(["queue", "messages", "bytes", ""], rows),
       facts([["busy", `${format.ns(sent.busy)} ns`]]),
     );
+  };
 
   const ofPe = (pe) => {
     const { machine, run } = KB;

@@ -85,8 +85,9 @@
     const name = KB.scene.nodeName(node);
     if (!shares.length) return [name];
     if (shares.length === 1) return [`${name}\n${KB.format.share(shares[0][1])}`, name];
-    // "DMA", "in 12 %", "out 3 %"; what its rows are called without its name needs no name above them.
-    const lines = shares.map(([row, share]) => `${row.replace(`${name} `, "")} ${KB.format.share(share)}`);
+    // "DMA", "in 12.5 %", "out 3.1 %"; rows that are not called after it need no name above them.
+    const short = (share) => KB.format.share(share).replace(".0 %", " %");
+    const lines = shares.map(([row, share]) => `${row.replace(`${name} `, "")} ${short(share)}`);
     const named = shares.some(([row]) => row.startsWith(`${name} `));
     return [(named ? [name, ...lines] : lines).join("\n"), name];
   };
