@@ -61,7 +61,7 @@ def spec(tmp_path: Path) -> str:
 
 def test_a_sweep(kernbench: Run, spec: str) -> None:
     ran = kernbench("sweep", spec)
-    assert ran.code == 0
+    assert ran.code == 1
     assert ran.out.splitlines()[-1] == "grid: 2 of 4 points ok, 2 failed"
     assert "must be a multiple of the 4 corners" in ran.out
     assert "[4/4] 2 failed" in ran.err
@@ -97,13 +97,105 @@ def test_interrupted_and_resumed(kernbench: Run, spec: str, monkeypatch: pytest.
     other = kernbench("sweep", spec, "--out", "here", "--resume", "--set", "bench.k=64")
     assert (other.code, other.out) == (2, "")
     assert "belongs to another sweep" in other.err
-    assert kernbench("sweep", spec, "--out", "here", "--resume").code == 0
+    assert kernbench("sweep", spec, "--out", "here", "--resume", "--allow-failures").code == 0
+
+
+def test_interrupted_as_json(kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inline, "most", 1)
+    ran = kernbench("sweep", spec, "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["status"], document["finished"], document["points"]) == (130, "INTERRUPTED", 1, 4)
 
 
 def test_nothing_went_well(kernbench: Run, tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text("bench: matmul-composite\ngrid: { cube.hbm.slices: [7, 9] }\n")
     ran = kernbench("sweep", "grid.yaml")
     assert (ran.code, ran.out.splitlines()[-1]) == (1, "grid: 0 of 2 points ok, 2 failed")
+    assert kernbench("sweep", "grid.yaml", "--allow-failures").code == 0
+
+
+def test_a_sweep_in_which_all_is_well(kernbench: Run, spec: str, tmp_path: Path) -> None:
+    (tmp_path / spec).write_text(GRID.replace("[8, 7]", "[8]"))
+    ran = kernbench("sweep", spec, "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["status"], document["error"], document["failures"]) == (0, "OK", None, [])
+
+
+BENCH = """\
+import sys
+from pydantic import NonNegativeInt
+from kernbench.common.config import ConfigModel
+from kernbench.runtime_api.bench_registry import bench
+
+
+class Params(ConfigModel):
+    m: NonNegativeInt = 1
+    n: NonNegativeInt = 1
+
+
+@bench("leaving", "leaves at some sizes", params=Params)
+def run(torch):
+    m = torch.params.m
+    print("a word of the bench")
+    if m == 2:
+        sys.exit(0)
+    if m >= 3:
+        raise ValueError("three is \\x1b[31mtoo\\x1b[0m many")
+    torch.zeros(m, 32, dtype="f16")
+"""
+LEAVING = """\
+bench: BENCH
+set: { sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 1 }
+grid: { bench.m: [1, 2, 3, 4], bench.n: [5, 6] }
+plots: []
+"""
+
+
+@pytest.fixture(scope="module")
+def leaving_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A bench is registered once, so all tests take it from one file."""
+    path = tmp_path_factory.mktemp("benches") / "leaving.py"
+    path.write_text(BENCH)
+    return LEAVING.replace("BENCH", str(path))
+
+
+@pytest.fixture
+def leaving(leaving_text: str, tmp_path: Path) -> str:
+    (tmp_path / "leaving.yaml").write_text(leaving_text)
+    return "leaving.yaml"
+
+
+def test_failures_are_summed_up_by_error(kernbench: Run, leaving: str) -> None:
+    ran = kernbench("sweep", leaving, "--json")
+    document = json.loads(ran.out)
+    assert ran.code == 1
+    assert (document["status"], document["error"], document["failed"]) == ("FAILED", "6 of 8 points failed", 6)
+    many, gone = document["failures"]
+    assert (many["count"], many["more"], many["status"]) == (4, 0, "failed")
+    assert many["points"][0] == {"point": 4, "bench.m": 3, "bench.n": 5}
+    assert "too" in many["error"]
+    assert gone["count"] == 2
+    assert "exit" in gone["error"].lower()
+    assert [row["status"] for row in document["rows"]] == ["ok"] * 2 + ["failed"] * 6
+
+
+def test_a_summary_of_failures_for_people(kernbench: Run, leaving: str, leaving_text: str, tmp_path: Path) -> None:
+    (tmp_path / leaving).write_text(leaving_text.replace("[1, 2, 3, 4]", "{ start: 1, stop: 9, step: 1 }"))
+    ran = kernbench("sweep", leaving)
+    assert (ran.code, ran.out.splitlines()[-1]) == (1, "leaving: 2 of 18 points ok, 16 failed")
+    said = " ".join(ran.out.split())
+    assert "bench.m=3 bench.n=5; bench.m=3 bench.n=6;" in said
+    assert "and 9 more" in said
+    assert "a word of the bench" not in ran.out
+
+
+def test_failed_points_are_finished(kernbench: Run, leaving: str) -> None:
+    first = kernbench("sweep", leaving)
+    journal = Path("results/sweep/leaving/journal.jsonl")
+    before = journal.read_bytes()
+    again = kernbench("sweep", leaving, "--resume")
+    assert (again.code, again.out) == (1, first.out)
+    assert journal.read_bytes() == before
 
 
 @pytest.mark.parametrize(

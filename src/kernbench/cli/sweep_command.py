@@ -24,6 +24,7 @@ LOCAL = "local"
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes to run on here.  [default: all cores]")
 @click.option("--resume", is_flag=True, help="Go on with a sweep that was interrupted: run what is missing.")
+@click.option("--allow-failures", is_flag=True, help="Exit with 0 although points failed.")
 @click.option("--out", metavar="DIR", help="Where results go.  [default: results/sweep/NAME]")
 @click.option(
     "--set",
@@ -32,6 +33,7 @@ LOCAL = "local"
     multiple=True,
     help="Change a value of the machine or a parameter of the bench, at all points.",
 )
+@click.option("--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]")
 @topology_option
 @json_option
 @debug_option
@@ -40,8 +42,10 @@ def command(
     executor: str,
     jobs: int | None,
     resume: bool,
+    allow_failures: bool,
     out: str | None,
     overrides: tuple[str, ...],
+    ccl: str | None,
     topology: str | None,
     as_json: bool,
 ) -> int:
@@ -55,9 +59,11 @@ def command(
             executor=executor,
             jobs=jobs,
             resume=resume,
+            allow_failures=allow_failures,
             out=out,
             overrides=overrides,
             topology=topology,
+            ccl=ccl,
             as_json=as_json,
         )
     )

@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-import rich_click as click
-
-from kernbench.cli.console import print_json, stdout
+from kernbench.cli.console import print_json, stderr, stdout
 from kernbench.cli.failures import FAILED, INTERRUPTED
 from kernbench.cli.sweep_progress import SweepProgress
-from kernbench.cli.sweep_tables import print_sweep, sweep_document
+from kernbench.cli.sweep_tables import interrupted_document, print_sweep, sweep_document
 from kernbench.common.errors import InputError
+from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
 from kernbench.evaluation.sweep_driver import Workers, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
@@ -43,41 +42,54 @@ class Asked:
     executor: str
     jobs: int | None
     resume: bool
+    allow_failures: bool
     out: str | None
     overrides: tuple[str, ...]
     topology: str | None
+    ccl: str | None
     as_json: bool
 
 
 def sweep(asked: Asked) -> int:
     """Run it, write its results, show them; the exit code."""
     make_workers = _workers(asked.executor, asked.jobs or os.cpu_count() or 1)
-    plan = plan_sweep(asked.spec, asked.topology, asked.overrides)
+    plan = plan_sweep(asked.spec, asked.topology, asked.overrides, asked.ccl)
     folder = output_folder(RESULTS / plan.name if asked.out is None else asked.out)
     open_journal = resume_journal if asked.resume else begin_journal
-    with open_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
+    with (
+        folder_lock(folder),
+        open_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal,
+    ):
         if not _run(plan, journal, make_workers):
+            _tell_interrupted(plan, journal, as_json=asked.as_json)
             return INTERRUPTED
         table, files = vars(importlib.import_module(WRITER))["write_results"](folder, plan, journal)
     if asked.as_json:
         print_json(sweep_document(plan, table, files))
     else:
         print_sweep(stdout(), plan, table, files)
-    return 0 if any(row["status"] == OK for row in table.rows) else FAILED
+    well = asked.allow_failures or all(row["status"] == OK for row in table.rows)
+    return 0 if well else FAILED
 
 
 def _run(plan: SweepPlan, journal: Journal, make_workers: MakeWorkers) -> bool:
-    """Whether it came to its end; interrupted, say what is finished and how to go on."""
+    """Whether it came to its end, and was not interrupted."""
     try:
         with SweepProgress() as progress, make_workers() as workers:
             # Parquet and pictures take long to import: while the workers run.
             threading.Thread(target=importlib.import_module, args=(WRITER,)).start()
             run_sweep(plan, journal, workers, progress.show)
     except KeyboardInterrupt:
-        finished = f"{len(journal.finished)} of {plan.n_points} points are finished, in {journal.path}"
-        click.echo(f"interrupted: {finished}; go on with --resume", err=True)
         return False
     return True
+
+
+def _tell_interrupted(plan: SweepPlan, journal: Journal, *, as_json: bool) -> None:
+    """Say what is finished, and how to go on."""
+    finished = f"{len(journal.finished)} of {plan.n_points} points are finished, in {journal.path}"
+    stderr().print(f"interrupted: {finished}; go on with --resume", soft_wrap=True)
+    if as_json:
+        print_json(interrupted_document(plan, journal))
 
 
 def _workers(executor: str, jobs: int) -> MakeWorkers:

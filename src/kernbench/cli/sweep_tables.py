@@ -5,43 +5,77 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import rich_click as click
 from rich.console import Console
 from rich.table import Column, Table
 
-from kernbench.cli.console import Json, facts, number, show, table, text
+from kernbench.cli.console import Json, facts, number, show, stderr, table, text
+from kernbench.evaluation.sweep_failures import FailureGroup, failure_groups
+from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import OK, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_spec import short_name
 from kernbench.evaluation.sweep_table import POINT, SweepTable
 
 MOST_ROWS = 10
+MOST_NAMED = 5
+LONGEST_ERROR = 300
 SHOWN = ("sim_ns", "launch.ns", "launch.bound", "verdict")
 
 
 def print_sweep(console: Console, plan: SweepPlan, found: SweepTable, files: Sequence[Path]) -> None:
     """Everything about a sweep, the most important last; files that were written to stderr."""
     good = [row for row in found.rows if row["status"] == OK]
-    bad = [row for row in found.rows if row["status"] != OK]
-    show(console, facts("Sweep", _about(plan)), _rows(plan, good), _failures(plan, bad))
+    n_bad = len(found.rows) - len(good)
+    show(console, facts("Sweep", _about(plan)), _rows(plan, good), _failures(plan, failure_groups(found.rows)))
     for path in files:
-        click.echo(f"wrote {path}", err=True)
-    failed = f", {len(bad)} failed" if bad else ""
-    style = "bold yellow" if bad else "bold green"
+        stderr().print(f"wrote {path}", soft_wrap=True)
+    failed = f", {n_bad} failed" if n_bad else ""
+    style = "bold yellow" if n_bad else "bold green"
     console.print(f"{plan.name}: {len(good)} of {len(found.rows)} points ok{failed}", style=style, soft_wrap=True)
 
 
 def sweep_document(plan: SweepPlan, found: SweepTable, files: Sequence[Path]) -> Json:
     """The results as a JSON document: a row for each point, with what the table on a terminal has."""
     names = (POINT, *found.axes, "status", "error", *SHOWN)
+    n_bad = sum(row["status"] != OK for row in found.rows)
+    return _head(plan) | {
+        "status": "FAILED" if n_bad else "OK",
+        "error": f"{n_bad} of {len(found.rows)} points failed" if n_bad else None,
+        "points": len(found.rows),
+        "failed": n_bad,
+        "failures": [_failure(found, group) for group in failure_groups(found.rows)],
+        "files": [str(path) for path in files],
+        "rows": [{name: row.get(name) for name in names} for row in found.rows],
+    }
+
+
+def interrupted_document(plan: SweepPlan, journal: Journal) -> Json:
+    """What is finished of a sweep that was interrupted."""
+    return _head(plan) | {
+        "status": "INTERRUPTED",
+        "error": "interrupted; go on with --resume",
+        "points": plan.n_points,
+        "finished": len(journal.finished),
+        "journal": str(journal.path),
+    }
+
+
+def _head(plan: SweepPlan) -> dict[str, Json]:
     return {
         "sweep": plan.name,
         "bench": plan.bench.name,
         "topology": plan.machine.source,
         "digest": plan.machine.digest,
-        "points": len(found.rows),
-        "failed": sum(row["status"] != OK for row in found.rows),
-        "files": [str(path) for path in files],
-        "rows": [{name: row.get(name) for name in names} for row in found.rows],
+    }
+
+
+def _failure(found: SweepTable, group: FailureGroup) -> Json:
+    return {
+        "status": group.status,
+        "error": group.error,
+        "count": len(group.rows),
+        "points": [{name: row[name] for name in (POINT, *found.axes)} for row in group.rows[:MOST_NAMED]],
+        "more": max(0, len(group.rows) - MOST_NAMED),
     }
 
 
@@ -66,16 +100,28 @@ def _rows(plan: SweepPlan, good: Sequence[Row]) -> Table:
     return made
 
 
-def _failures(plan: SweepPlan, bad: Sequence[Row]) -> Table:
-    which = f", the first {MOST_ROWS} of {len(bad)}" if len(bad) > MOST_ROWS else ""
-    made = table(f"Failed{which}", *_axis_columns(plan), text("status"), text("why"))
-    for row in bad[:MOST_ROWS]:
-        made.add_row(*_axis_cells(plan, row), _cell(row["status"]), _cell(row["error"]))
+def _failures(plan: SweepPlan, groups: Sequence[FailureGroup]) -> Table:
+    which = f", the {MOST_ROWS} most frequent errors of {len(groups)}" if len(groups) > MOST_ROWS else ""
+    made = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
+    for group in groups[:MOST_ROWS]:
+        made.add_row(str(len(group.rows)), group.status, _shortened(group.error), _places(plan, group.rows))
     return made
 
 
+def _shortened(error: str) -> str:
+    """Its first line: a report of a deadlock has many, which are in the file."""
+    line = error.partition("\n")[0][:LONGEST_ERROR]
+    return line if line == error else f"{line} …"
+
+
+def _places(plan: SweepPlan, rows: Sequence[Row]) -> str:
+    """``m=32 n=64; m=64 n=64; and 3 more``."""
+    named = [" ".join(f"{short_name(path)}={_cell(row[path])}" for path in plan.axes) for row in rows[:MOST_NAMED]]
+    return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
+
+
 def _axis_columns(plan: SweepPlan) -> list[Column]:
-    return [number(POINT), *(number(path.rpartition(".")[2]) for path in plan.axes)]
+    return [number(POINT), *(number(short_name(path)) for path in plan.axes)]
 
 
 def _axis_cells(plan: SweepPlan, row: Row) -> list[str]:

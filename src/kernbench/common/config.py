@@ -35,6 +35,7 @@ __all__ = [
     "parse_document",
     "path_of",
     "path_text",
+    "problems_of",
     "read_model",
     "report",
     "validate",
@@ -150,9 +151,15 @@ def check(document: Document, model: type[M], at: Path = (), context: object = N
 
 def report(document: Document, complaints: Iterable[Complaint]) -> None:
     """Raise ConfigError with the document's own problems and the complaints, in file order; nothing: return."""
-    problems = dict.fromkeys([*document.problems, *map(document.problem, complaints)])
+    problems = problems_of(document, complaints)
     if problems:
-        raise ConfigError(tuple(sorted(problems, key=lambda p: (p.line == 0, p.line, p.column))))
+        raise ConfigError(problems)
+
+
+def problems_of(document: Document, complaints: Iterable[Complaint]) -> tuple[Problem, ...]:
+    """The document's own problems and the complaints, each once, in file order."""
+    problems = dict.fromkeys([*document.problems, *map(document.problem, complaints)])
+    return tuple(sorted(problems, key=lambda p: (p.line == 0, p.line, p.column)))
 
 
 def validate(document: Document, model: type[M], context: object = None) -> M:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernbench.common.errors import InputError
-from kernbench.evaluation.compare_inputs import Measured, ResultFile
+from kernbench.evaluation.compare_inputs import CCL_PREFIX, Measured, ResultFile
 from kernbench.evaluation.sweep_measure import PHASES, part_column, slug
 from kernbench.sim_engine.critical_path_model import Part
 from kernbench.sim_engine.statistics import ENGINE_OF
@@ -146,6 +146,8 @@ def _names(axes: Sequence[str]) -> str:
 
 def _differing(matched: Sequence[tuple[Measured, Measured]]) -> Iterator[Differing]:
     paths = dict.fromkeys(path for pair in matched for each in pair for path in each.configuration)
+    if not all(each.says_collectives for pair in matched for each in pair):
+        paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
     for path in paths:
         values = [tuple(json.dumps(each.configuration.get(path)) for each in pair) for pair in matched]
         if any(one != other for one, other in values):

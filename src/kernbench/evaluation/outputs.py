@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing
+from kernbench.common.json_input import parse_json
 from kernbench.common.json_text import json_text
 
 Scalar: TypeAlias = "str | int | float | bool | None"
@@ -43,9 +43,9 @@ def write_json(path: Path, document: object) -> None:
 def read_json(path: Path, made_by: str) -> Any:
     """A document that ``write_json`` wrote. InputError, which names the command ``made_by``, when there is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; it is made by: {made_by}") from error
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}; it is made by: {made_by}") from error
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}; it is made by: {made_by}") from error
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from kernbench.evaluation.figure_style import INK
 from kernbench.evaluation.sweep_measure import OK, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import is_numeric
+from kernbench.evaluation.sweep_spec import is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
 
 Grid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
@@ -153,9 +153,3 @@ def text_of(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def short_name(path: str) -> str:
-    """A path without the levels that say nothing: ``hbm_ctrl.efficiency``."""
-    parts = [part for part in path.split(".") if part not in ("components", "attrs", "links")]
-    return ".".join(parts[-2:])

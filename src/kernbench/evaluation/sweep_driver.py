@@ -22,7 +22,7 @@ from kernbench.evaluation.sweep_point import Chunk, Job, Outcome, PointJob
 
 CHUNK_S = 0.5
 MOST_IN_CHUNK = 64
-LOST_ERROR = "the worker died: out of memory, or killed"
+LOST_ERROR = "the worker died: out of memory, killed, or ended by the program itself"
 Chunked: TypeAlias = "Future[list[Outcome]]"
 
 
@@ -93,6 +93,7 @@ class _Driver:
             verify=plan.spec.verify,
             explain=plan.spec.explain,
             base=plan.base,
+            ccl=plan.ccl,
             configuration=plan.configuration(),
         )
 

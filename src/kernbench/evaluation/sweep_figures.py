@@ -21,7 +21,6 @@ from kernbench.evaluation.sweep_axes import (
     number_of,
     places_along,
     scale_y,
-    short_name,
     slice_of,
     text_of,
     title_of,
@@ -29,7 +28,7 @@ from kernbench.evaluation.sweep_axes import (
 )
 from kernbench.evaluation.sweep_measure import Row
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric
+from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
 
 MOST_CURVES = len(PALETTE)

@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from kernbench.common.errors import InputError
-from kernbench.evaluation.sweep_measure import COLUMNS, Cell, Row
+from kernbench.common.json_input import parse_json
+from kernbench.evaluation.sweep_identity import differences
+from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, Row, fits, is_whole
 from kernbench.evaluation.sweep_point import Outcome
 
 JOURNAL_FILE = "journal.jsonl"
@@ -75,7 +77,7 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
     found = _lines(path) if path.exists() else []
     if not found:
         return begin_journal(path, identity, n_points)
-    _must_match(path, found[0], identity)
+    _must_match(path, found[0], identity, n_points)
     return _open(path, _finished(path, found, n_points))
 
 
@@ -114,8 +116,8 @@ def _refusing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read or written: {error.strerror}; mend that and go on with --resume, for the points "
-            "in it are safe, or choose another --out"
+            f"{path}: cannot be read or written: {error.strerror or error}; mend that and go on with --resume, for the "
+            "points in it are safe, or choose another --out"
         ) from error
 
 
@@ -144,39 +146,28 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_header(entry: Mapping[str, Any]) -> bool:
-    known = entry.get("journal") == HEADER and isinstance(entry.get("points"), int)
+    known = entry.get("journal") == HEADER and is_whole(entry.get("points"))
     return known and isinstance(entry.get("identity"), dict)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
     except ValueError:
         return None
     return entry if isinstance(entry, dict) else None
 
 
-def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    before, now = _by_parameter(header["identity"]), _by_parameter(json.loads(json.dumps(identity)))
-    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, Any], n_points: int) -> None:
+    wrong = differences(header["identity"], json.loads(json.dumps(identity)))
     if wrong:
-        named = [f"{key} was {_short(before.get(key))}, is {_short(now.get(key))}" for key in wrong[:MOST_NAMED]]
         more = [f"and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
-        changes = "; ".join([*named, *more])
         raise InputError(
-            f"{path} belongs to another sweep, whose rows cannot be compared with these: {changes}; "
-            "choose another --out, or remove it"
+            f"{path} belongs to another sweep, whose rows cannot be compared with these: "
+            f"{'; '.join([*wrong[:MOST_NAMED], *more])}; choose another --out, or remove it"
         )
-
-
-def _by_parameter(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity in which the machine is not one digest but all of its parameters."""
-    return {**identity, "machine": None, "configuration": None, **identity.get("configuration", {})}
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if header["points"] != n_points:
+        raise _foreign(path, 1)
 
 
 def _entry(outcome: Outcome) -> dict[str, Any]:
@@ -190,11 +181,20 @@ def _is_odd(cell: Cell) -> bool:
 
 
 def _outcome(entry: Mapping[str, Any]) -> Outcome:
-    row: Row = {
-        name: float(cell) if isinstance(cell, str) and COLUMNS[name] is float else cell
-        for name, cell in entry["row"].items()
-    }
-    return Outcome(entry["point"], row, float(entry["wall_s"]))
+    """The outcome of a line. ValueError, or what comes of parts that are missing, for a line of something else."""
+    index, wall_s = entry["point"], entry["wall_s"]
+    row: Row = {name: _cell(name, cell) for name, cell in entry["row"].items()}
+    if not is_whole(index) or wall_s is None or not fits(wall_s, float) or row["status"] not in STATUSES:
+        raise ValueError("not what a point leaves")
+    return Outcome(index, row, float(wall_s))
+
+
+def _cell(name: str, found: Any) -> Cell:
+    kind = COLUMNS[name]
+    cell: Cell = float(found) if isinstance(found, str) and kind is float else found
+    if not fits(cell, kind):
+        raise ValueError(f"{name} is {type(cell).__name__}")
+    return cell
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:

@@ -1,86 +1,156 @@
-"""From a sweep file to a plan."""
+"""From a sweep file to a plan. What is wrong with it, with the command line and with the files that it names is said
+at once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from kernbench.ccl.config import LOCAL_FILE as LOCAL_CCL
+from kernbench.ccl.config import CclConfig, load_ccl_config
 from kernbench.common.complaints import Complaint
-from kernbench.common.config import Document, apply_overrides, load_document, path_of, report, validate
-from kernbench.common.errors import BenchError, ConfigError, InputError, UnknownNameError
+from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of
+from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem
+from kernbench.common.yaml_document import Place
 from kernbench.evaluation.sweep_checks import plan_complaints
+from kernbench.evaluation.sweep_draft import SweepDraft, draft_complaints, read_draft
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import SweepSpec, Value, why_not_stored
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.topology.builder import DEFAULT_NAME, compile_topology, topology_file
 
+T = TypeVar("T")
 
-def plan_sweep(path: str | Path, topology: str | None = None, overrides: Sequence[str] = ()) -> SweepPlan:
-    """Read a sweep file; ``topology`` and ``overrides`` (``path=value``) go before what it says.
 
-    ConfigError with everything that is wrong with it.
+def plan_sweep(
+    path: str | Path, topology: str | None = None, overrides: Sequence[str] = (), ccl: str | None = None
+) -> SweepPlan:
+    """Read a sweep file; ``topology``, ``ccl`` and ``overrides`` (``path=value``) go before what it says.
+
+    ConfigError with everything that is wrong.
     """
     document = load_document(path)
-    spec = validate(document, SweepSpec)
-    spec = _with_overrides(spec, overrides)
-    beside = Path(path).parent
-    base = load_document(_topology_file(spec, topology, beside))
-    machine = compile_topology(base)
-    bench_name = _bench_name(spec.bench, beside)
+    checked = check(document, SweepSpec)
+    draft = read_draft(document, checked.complaints)
+    loading = _Loading(document, Path(path).parent, list(checked.complaints))
+    draft = loading.with_overrides(draft, overrides)
+    loading.complain(*draft_complaints(draft))
+    draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
+    bench_name, bench = loading.bench(draft.bench)
+    if topology is None and draft.topology == DEFAULT_NAME:
+        topology = DEFAULT_NAME
+    base = loading.file("topology", draft.topology, topology, lambda file: load_document(topology_file(file)))
+    machine = None if base is None else loading.attempt(base.source, partial(compile_topology, base))
+    collectives = loading.file("ccl", draft.ccl, ccl, _load_ccl)
+    loading.complain(*plan_complaints(draft, bench, base))
+    loading.report()
+    assert checked.value is not None, "a file without complaints has a value"
+    assert bench is not None, "a sweep without complaints has a bench"
+    assert base is not None, "a sweep without complaints has a machine's file"
+    assert machine is not None, "a sweep without complaints has a machine"
+    assert collectives is not None, "a sweep without complaints has its collectives"
+    spec = checked.value.model_copy(update={"fixed": dict(draft.fixed)})
+    return SweepPlan(Path(path).stem, spec, bench, bench_name, base, machine, collectives)
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A sweep file on its way to a plan, and all that was found wrong so far.
+
+    ``others``: what is wrong elsewhere, on the command line and in the files that it names.
+    """
+
+    document: Document
+    beside: Path
+    complaints: list[Complaint]
+    others: list[Problem] = field(default_factory=list)
+
+    def complain(self, *found: Complaint) -> None:
+        self.complaints += found
+
+    def report(self) -> None:
+        """ConfigError when anything is wrong."""
+        found = (*problems_of(self.document, self.complaints), *dict.fromkeys(self.others))
+        if found:
+            raise ConfigError(found)
+
+    def attempt(self, source: str, action: Callable[[], T]) -> T | None:
+        """What ``action``, on the file ``source``, gives; None when it finds something wrong, which is kept."""
+        try:
+            return action()
+        except ConfigError as error:
+            self.others += error.problems
+        except InputError as error:
+            self.others.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
+        return None
+
+    def with_overrides(self, draft: SweepDraft, overrides: Sequence[str]) -> SweepDraft:
+        """``draft`` with what the command line sets."""
+        fixed = dict(draft.fixed)
+        for text in overrides:
+            source = f"--set {text}"
+            try:
+                name, value = _choice(text)
+                if name in draft.grid:
+                    raise ValueError(f"the grid varies {name}")
+            except ValueError as error:
+                self.others.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
+                continue
+            fixed[name] = value
+            marks = {**self.document.marks, ("set", name): Place(source, (0, 0), (0, 0))}
+            self.document = replace(self.document, marks=marks)
+        return replace(draft, fixed=fixed)
+
+    def bench(self, text: str | None) -> tuple[str, Bench | None]:
+        """The bench that the file names, and how workers call it."""
+        name = "" if text is None else _bench_name(text, self.beside)
+        if text is None:
+            return name, None
+        try:
+            bench = load_bench(name)
+            _check_bench(bench)
+        except KernbenchError as error:
+            self.complain(Complaint(("bench",), str(error)))
+            return name, None
+        return name, bench
+
+    def file(self, key: str, named: str | None, asked: str | None, load: Callable[[str | None], T]) -> T | None:
+        """What ``load`` makes of the file that the command line asks for, else of the one named at ``key``."""
+        if asked is None and named is not None:
+            asked = os.fspath(self.beside / named)
+            if not Path(asked).is_file():
+                self.complain(Complaint((key,), f"{asked}: no such file"))
+                return None
+        return self.attempt(asked or key, partial(load, asked))
+
+
+def _choice(text: str) -> tuple[str, Value]:
+    """``path=value``, the value read like YAML. ValueError, which says why, for anything else."""
+    name, equals, given = (part.strip() for part in text.partition("="))
+    path_of(name)
+    if not equals:
+        raise ValueError("no '='; write path=value, for example cube.hbm.slices=16")
     try:
-        bench = load_bench(bench_name)
-        _check_bench(bench)
-    except (BenchError, UnknownNameError) as error:
-        report(document, [Complaint(("bench",), str(error))])
-        raise
-    plan = SweepPlan(Path(path).stem, spec, bench, bench_name, base, machine)
-    report(document, plan_complaints(plan))
-    return plan
-
-
-def _with_overrides(spec: SweepSpec, overrides: Sequence[str]) -> SweepSpec:
-    """``set`` with what the command line sets."""
-    if not overrides:
-        return spec
-    fixed = dict(spec.fixed)
-    for text in overrides:
-        name = text.partition("=")[0].strip()
-        if name in spec.grid:
-            raise InputError(f"--set {text}: the grid varies {name}")
-        _must_be_path(name, text)
-        fixed[name] = _value_of(text)
-    return spec.model_copy(update={"fixed": fixed})
-
-
-def _must_be_path(name: str, text: str) -> None:
-    try:
-        path_of(name)
-    except ValueError as error:
-        raise InputError(f"--set {text}: {error}") from error
-
-
-def _value_of(text: str) -> Value:
-    """What stands behind the ``=``, read like YAML."""
-    if "=" not in text:
-        raise InputError(f"--set {text}: no '='; write path=value, for example cube.hbm.slices=16")
-    _, equals, given = text.partition("=")
-    try:
-        value: Value = apply_overrides(Document("--set", {}, {}), [f"value{equals}{given}"]).get(("value",))
+        value: Value = apply_overrides(Document("--set", {}, {}), [f"value={given}"]).get(("value",))
     except ConfigError as error:
-        why = "; ".join(each.message for each in error.problems)
-        raise InputError(f"--set {text}: {why}") from error
+        raise ValueError("; ".join(each.message for each in error.problems)) from error
     why = why_not_stored(value)
     if why:
-        raise InputError(f"--set {text}: {why}")
-    return value
+        raise ValueError(why)
+    return name, value
 
 
-def _topology_file(spec: SweepSpec, asked: str | None, beside: Path) -> str:
-    if asked is not None or spec.topology is None or spec.topology == DEFAULT_NAME:
-        return topology_file(asked or spec.topology)
-    return os.fspath(beside / spec.topology)
+def _load_ccl(file: str | None) -> CclConfig:
+    """The configuration in a file; without one, of ./ccl.yaml, else of the package. By its full path, since workers
+    may stand elsewhere."""
+    if file is None and Path(LOCAL_CCL).exists():
+        file = LOCAL_CCL
+    return load_ccl_config(None if file is None else Path(file).resolve())
 
 
 def _bench_name(text: str, beside: Path) -> str:

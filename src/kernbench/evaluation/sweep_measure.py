@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.messages.requests import HostMsg
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.runtime_api.comparison import Comparison
@@ -26,7 +27,7 @@ from kernbench.topology.builder import Topology
 Cell: TypeAlias = "str | int | float | bool | None"
 Row: TypeAlias = dict[str, Cell]
 
-OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
+STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 """How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
 PHASES = ("h2d", "d2h", "init", "map", "unmap", "launch", "dma", "other")
 RESOURCES = ("compute", "HBM", "SRAM", "NoC", "host link", "TCM fetch", "TCM store", "MATH")
@@ -69,6 +70,18 @@ COLUMNS: Mapping[str, type] = dict(_columns())
 """Every column beside the axes of a grid, in order, with the type of its values."""
 
 
+def is_whole(value: object) -> bool:
+    """Whether ``value`` is a whole number of 64 bits; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def fits(cell: object, kind: type) -> bool:
+    """Whether a cell may stand in a column of ``kind``, one of ``COLUMNS``; None may anywhere."""
+    if kind is float:
+        return cell is None or isinstance(cell, float) or is_whole(cell)
+    return cell is None or (is_whole(cell) if kind is int else isinstance(cell, kind))
+
+
 class MeasuredEngine(GraphEngine):
     """A GraphEngine that keeps the handles of all requests."""
 
@@ -108,9 +121,14 @@ def _head(result: BenchResult) -> Row:
     }
 
 
+def error_text(error: BaseException) -> str:
+    """``ValueError: no 48``, without what no text file could hold."""
+    return f"{type(error).__name__}: {error}".encode(errors="replace").decode()
+
+
 def _why(result: BenchResult) -> str:
     if result.error is not None:
-        return f"{type(result.error).__name__}: {result.error}"
+        return error_text(result.error)
     if result.status is BenchStatus.NO_REQUESTS:
         return "the bench submitted no request"
     wrong: list[Comparison] = [each for each in result.comparisons if not each.passed]

@@ -7,18 +7,30 @@ starts from (bench, grid, the resolved base machine) is in its metadata.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kernbench.common.complaints import one_of, show
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing
-from kernbench.evaluation.sweep_measure import COLUMNS
+from kernbench.common.json_input import parse_json
+from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_table import POINT, SweepTable, kind_of
 
 _METADATA = b"kernbench.sweep"
 _TYPES: dict[type, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+# What readers need of the metadata.
+_ABOUT: dict[str, type] = {"axes": list, "bench": str, "configuration": dict}
+_KINDS: dict[type, str] = {list: "list", str: "text", dict: "mapping"}
+_LONGEST_MESSAGE = 300
+JSON_COLUMNS = ("params", "changed")
+"""Columns whose cells are mappings as JSON."""
 
 
 def write_sweep_table(table: SweepTable, path: Path) -> None:
@@ -35,15 +47,78 @@ def write_sweep_table(table: SweepTable, path: Path) -> None:
 def read_sweep_table(path: Path) -> SweepTable:
     """A table that ``write_sweep_table`` wrote. InputError for any other file."""
     try:
-        found = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
+        # Opened here: a name alone Arrow takes for a folder of files when it is one, and reads columns from.
+        with path.open("rb") as file:
+            found = pq.read_table(file)
+        about = _about(found.schema)
+        _check_columns(found.schema, about)
+        rows = found.to_pylist()
+        _check_rows(rows, about)
+        return SweepTable(tuple(about.pop("axes")), tuple(rows), about)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {error.strerror or _first_line(error)}") from error
+    except pa.ArrowException as error:
         raise InputError(f"{path}: cannot be read as Parquet: {_first_line(error)}") from error
-    about = (found.schema.metadata or {}).get(_METADATA)
-    if about is None:
-        raise InputError(f"{path}: Parquet, but not the results of a sweep")
-    known = json.loads(about)
-    return SweepTable(tuple(known.pop("axes")), tuple(found.to_pylist()), known)
+    except ValueError as error:
+        raise InputError(f"{path}: not the results of a sweep: {_first_line(error)}") from error
+
+
+def _about(schema: pa.Schema) -> dict[str, Any]:
+    """What the metadata say. ValueError where that is not what a sweep writes."""
+    text = (schema.metadata or {}).get(_METADATA)
+    if text is None:
+        raise ValueError(f"its schema has no metadata {_METADATA.decode()!r}")
+    found = parse_json(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"its metadata are {show(found)}, must be a mapping")
+    for key, kind in _ABOUT.items():
+        if not isinstance(found.get(key), kind):
+            raise ValueError(f"its metadata have {show(found.get(key))} as {key}, must be a {_KINDS[kind]}")
+    if not all(isinstance(each, str) for each in found["axes"]):
+        raise ValueError(f"its metadata have {show(found['axes'])} as axes, must be names")
+    return found
+
+
+def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
+    """ValueError for a column that is missing, there twice, or of another type."""
+    needed = (POINT, "status", *about["axes"])
+    for name in dict.fromkeys([*needed, *schema.names]):
+        if schema.names.count(name) != 1:
+            raise ValueError(f"column {show(name)} is there {schema.names.count(name)} times, must be once")
+    for name, kind in {POINT: int, **COLUMNS}.items():
+        if name in schema.names and schema.field(name).type != _TYPES[kind]:
+            raise ValueError(f"column {name!r} is of type {schema.field(name).type}, must be {_TYPES[kind]}")
+    for name in about["axes"]:
+        if schema.field(name).type not in _TYPES.values():
+            raise ValueError(f"column {show(name)}, an axis, is of type {schema.field(name).type}")
+
+
+def _check_rows(rows: Sequence[Row], about: Mapping[str, Any]) -> None:
+    """ValueError for what no sweep writes."""
+    if not rows or [row[POINT] for row in rows] != list(range(len(rows))):
+        raise ValueError(f"column {POINT!r} must be 0, 1, 2 …, a row for each point of the grid")
+    for row in rows:
+        wrong = next(_wrong(row, about), "")
+        if wrong:
+            raise ValueError(f"point {row[POINT]}: {wrong}")
+
+
+def _wrong(row: Row, about: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{axis} is empty" for axis in about["axes"] if row[axis] is None)
+    status, sim_ns = row["status"], row.get("sim_ns")
+    if status not in STATUSES:
+        yield f"status is {show(status)}, must be one of: {one_of(STATUSES)}"
+    if status == OK and not (isinstance(sim_ns, float) and math.isfinite(sim_ns)):
+        yield f"sim_ns is {show(sim_ns)}, must be a number where status is {OK}"
+    for name in JSON_COLUMNS:
+        try:
+            mapping = parse_json(str(row.get(name) or "{}"))
+        except ValueError as error:
+            yield f"{name} is not JSON: {error}"
+        else:
+            if not isinstance(mapping, dict):
+                yield f"{name} is {show(mapping)}, must be a mapping"
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    return str(error).partition("\n")[0][:_LONGEST_MESSAGE]

@@ -6,12 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from kernbench import __version__
+from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document
 from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import SweepSpec, Value
@@ -19,6 +20,8 @@ from kernbench.runtime_api.bench_registry import Bench
 from kernbench.topology.builder import Topology
 
 BENCH_PREFIX = "bench."
+CCL = "ccl"
+"""The part of an identity that says how collectives are configured."""
 Choice = tuple[str, Value]
 
 
@@ -32,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep that is ready to run.
+    """A sweep that is ready to run, with everything that it depends on: files that change meanwhile change nothing.
 
     ``base``: the machine's file as it was read; ``machine``: what it compiles to; ``bench_name``: what workers load.
     """
@@ -43,6 +46,7 @@ class SweepPlan:
     bench_name: str
     base: Document
     machine: Topology
+    ccl: CclConfig
 
     @property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
@@ -88,10 +92,21 @@ class SweepPlan:
             "verify": self.spec.verify,
             "explain": self.spec.explain,
             "machine": self.machine.digest,
+            CCL: _settings(self.ccl),
             "set": dict(self.spec.fixed),
             "grid": {path: list(values) for path, values in self.axes.items()},
             "configuration": self.configuration(),
         }
+
+
+def _settings(ccl: CclConfig) -> dict[str, Any]:
+    """What a ``ccl.yaml`` says, wherever it lies: the default algorithm, and by name what applies to each."""
+    algorithms: dict[str, Any] = {}
+    for each in ccl.algorithms:
+        settings = asdict(each)
+        del settings["name"]
+        algorithms[each.name] = settings | {"passthrough": dict(each.passthrough)}
+    return {"algorithm": ccl.default_algorithm, "algorithms": algorithms}
 
 
 def as_override(choice: Choice) -> str:

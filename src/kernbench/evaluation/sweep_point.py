@@ -16,9 +16,18 @@ from operator import attrgetter
 from typing import Any
 
 from kernbench import __version__
+from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document, apply_overrides
 from kernbench.common.errors import InputError, RunError
-from kernbench.evaluation.sweep_measure import INVALID, MeasuredEngine, Row, flat_configuration, measure
+from kernbench.evaluation.sweep_measure import (
+    FAILED,
+    INVALID,
+    MeasuredEngine,
+    Row,
+    error_text,
+    flat_configuration,
+    measure,
+)
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_runner import run_bench
@@ -36,6 +45,7 @@ class Job:
     verify: bool
     explain: bool
     base: Document
+    ccl: CclConfig
     configuration: Mapping[str, Any]
     version: str = __version__
 
@@ -94,7 +104,7 @@ def _run_on(job: Job, changes: tuple[str, ...], bench: Bench, points: Iterable[P
     try:
         machine = compile_topology(apply_overrides(job.base, changes))
     except Exception as error:
-        yield from (Outcome(point.index, invalid_row(error), 0.0) for point in points)
+        yield from (Outcome(point.index, _row_without_figures(error), 0.0) for point in points)
         return
     for point in points:
         wall = time.perf_counter()
@@ -104,17 +114,20 @@ def _run_on(job: Job, changes: tuple[str, ...], bench: Bench, points: Iterable[P
         cpu = done
 
 
-def invalid_row(error: Exception) -> Row:
-    """The row of a point that could not be run at all."""
-    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    return {"status": INVALID, "error": text}
-
-
 def _row(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
     try:
         return _run(job, machine, bench, point) | _machine(job, machine)
-    except Exception as error:
-        return invalid_row(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() of a program ends its point, not the worker
+        return _row_without_figures(error)
+
+
+def _row_without_figures(error: BaseException) -> Row:
+    """The row of a point that could not be made, or whose run left nothing to measure."""
+    if isinstance(error, InputError):
+        return {"status": INVALID, "error": str(error)}
+    return {"status": FAILED, "error": error_text(error)}
 
 
 def _run(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
@@ -127,6 +140,7 @@ def _run(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
         engine_factory=lambda _machine, _device: engine,
         params=point.params,
         verify=job.verify,
+        ccl=job.ccl,
     )
     return measure(result, engine, log)
 

@@ -24,6 +24,7 @@ def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[Swee
     write_csv(folder / WALL_FILE, walls(journal.finished))
     # The machine in full is a file of its own.
     parameters = {key: value for key, value in plan.identity().items() if key != "configuration"}
+    parameters["ccl file"] = plan.ccl.source
     provenance = provenance_of(plan.machine, f"kernbench sweep {plan.name}", parameters)
     write_provenance(folder, provenance, plan.machine)
     pictures = draw_plots(folder, plan, table)

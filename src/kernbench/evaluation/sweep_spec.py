@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from kernbench.common.complaints import Complaint, Rejected, close_to, explain, one_of, show
-from kernbench.common.config import ConfigModel, path_of, read_model
+from kernbench.common.complaints import Complaint, Rejected, explain, one_of, show
+from kernbench.common.config import ConfigModel, read_model
 
 MOST_POINTS = 100_000
 LARGEST = 2**63 - 1
@@ -74,7 +74,7 @@ def _decimal(number: float) -> Decimal:
     return Decimal(repr(number))
 
 
-def _as_values(given: Any) -> Any:
+def as_values(given: Any) -> Any:
     """The values of an axis: those listed, or those of a range."""
     if isinstance(given, dict):
         try:
@@ -109,7 +109,7 @@ def why_not_stored(value: Value) -> str:
     return next(filter(None, map(why_not_stored, inside)), "")
 
 
-Axis = Annotated[tuple[Any, ...], BeforeValidator(_as_values)]
+Axis = Annotated[tuple[Any, ...], BeforeValidator(as_values)]
 
 
 class Plot(ConfigModel):
@@ -142,13 +142,15 @@ class Plot(ConfigModel):
 
 
 class SweepSpec(ConfigModel):
-    """A sweep. Files named in it are looked for beside it; without ``topology`` it is that of the command line.
+    """A sweep. Files named in it are looked for beside it; without ``topology`` and ``ccl`` they are those of the
+    command line. What entries must be beside each other is in ``sweep_draft``.
 
     ``explain``: keep the critical path and the roofline of every point, for about a third of the time more.
     """
 
     bench: str
     topology: str | None = None
+    ccl: str | None = None
     device: str = "all"
     verify: bool = False
     explain: bool = True
@@ -156,60 +158,13 @@ class SweepSpec(ConfigModel):
     grid: dict[str, Axis] = Field(min_length=1)
     plots: tuple[Plot, ...] | None = None
 
-    @model_validator(mode="after")
-    def _stands_by_itself(self) -> SweepSpec:
-        found = [
-            *self._bad_paths(),
-            *self._bad_values(),
-            *self._fixed_axes(),
-            *self._too_many(),
-            *self._plots_of_nothing(),
-        ]
-        if found:
-            raise Rejected(found)
-        return self
-
-    def _bad_paths(self) -> list[Complaint]:
-        given = [("set", path) for path in self.fixed] + [("grid", path) for path in self.grid]
-        return [Complaint((section, path), why, at_key=True) for section, path in given if (why := _no_path(path))]
-
-    def _bad_values(self) -> list[Complaint]:
-        return [Complaint(("set", path), why) for path, value in self.fixed.items() if (why := why_not_stored(value))]
-
-    def _fixed_axes(self) -> list[Complaint]:
-        both = [path for path in self.fixed if path in self.grid]
-        return [Complaint(("set", path), "the grid varies it; give it in one place", at_key=True) for path in both]
-
-    def _too_many(self) -> list[Complaint]:
-        points = 1
-        for values in self.grid.values():
-            points *= len(values)
-        message = f"the grid has {points:,} points or more, must be at most {MOST_POINTS:,}"
-        return [Complaint(("grid",), message, at_key=True)] if points > MOST_POINTS else []
-
-    def _plots_of_nothing(self) -> list[Complaint]:
-        axes = tuple(self.grid)
-        return [
-            Complaint(("plots", at, key), f"{name!r} is no axis; {close_to(name, axes)}the grid has {one_of(axes)}")
-            for at, plot in enumerate(self.plots or ())
-            for key, name in (("x", plot.x), ("y", plot.y), ("by", plot.by))
-            if name is not None and name not in axes
-        ] + [
-            Complaint(("plots", at), "a heat-map needs two axes, the grid has one")
-            for at, plot in enumerate(self.plots or ())
-            if plot.kind == "heat-map" and len(axes) < 2
-        ]
-
 
 def is_numeric(values: Iterable[Value]) -> bool:
     """Whether all values of an axis are numbers."""
     return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
 
 
-def _no_path(text: str) -> str:
-    """Why ``text`` is no path; empty when it is one."""
-    try:
-        path_of(text)
-    except ValueError as error:
-        return str(error)
-    return ""
+def short_name(path: str) -> str:
+    """A path without the levels that say nothing: ``hbm_ctrl.efficiency``."""
+    parts = [part for part in path.split(".") if part not in ("components", "attrs", "links")]
+    return ".".join(parts[-2:])

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from kernbench.ccl.config import CclConfig
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import BenchError
@@ -32,12 +33,12 @@ def run_bench(
     params: ConfigModel | Iterable[str] | None = None,
     verify: bool = False,
     correlation_id: str = "",
-    ccl: str | os.PathLike[str] | None = None,
+    ccl: str | os.PathLike[str] | CclConfig | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` makes of ``topology``.
 
     ``params``: the bench's parameters, or texts like ``bench.m=512`` that change them. ``verify``: evaluate its
-    comparisons; the engine then has to compute data. ``ccl``: the file that configures collectives. Errors of the
+    comparisons; the engine then has to compute data. ``ccl``: what configures collectives, or its file. Errors of the
     program are in the result; InputError comes out for a topology, a device or parameters that cannot be used.
     """
     bench = _as_bench(bench_fn)

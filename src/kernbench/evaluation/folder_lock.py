@@ -1,0 +1,74 @@
+"""One sweep at a time in a folder. The lock is the kernel's, on an open file: it ends with the process that holds it,
+however that ends, and what stands in the file only says who that is."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernbench.common.errors import InputError
+
+LOCK_FILE = "sweep.lock"
+LONGEST_OWNER = 300
+_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Have ``folder`` to oneself. InputError, which says who has it, when another process does."""
+    path = folder / LOCK_FILE
+    file = _locked(path)
+    try:
+        yield
+    finally:
+        # While it is still locked: who opened the file meanwhile finds, once it has the lock, that the name is gone.
+        path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _locked(path: Path) -> int:
+    while True:
+        file = _locked_or_closed(path)
+        if _is_at(path, file):
+            return file
+        os.close(file)
+
+
+def _locked_or_closed(path: Path) -> int:
+    """``path`` opened and locked. Processes that are started do not get the file: Python's files close at exec."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise _cannot_lock(path, error) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except OSError as error:
+        owner = os.pread(file, LONGEST_OWNER, 0).decode(errors="replace").strip()
+        os.close(file)
+        if error.errno not in _HELD:
+            raise _cannot_lock(path, error) from error
+        who = f" ({owner})" if owner else ""
+        raise InputError(
+            f"{path.parent}: another sweep is writing into this folder{who}; wait until it has ended, or choose "
+            "another --out"
+        ) from error
+    return file
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Whether ``file`` is what ``path`` names: the sweep before may have removed it after it was opened here."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _cannot_lock(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be locked: {error.strerror}; choose another --out")
