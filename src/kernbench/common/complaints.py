@@ -48,6 +48,12 @@ def show(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def one_line(text: object, longest: int = 300) -> str:
+    """What others say, on one line and not longer than that."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
 def one_of(names: Iterable[object]) -> str:
     """Names with commas between."""
     return ", ".join(str(name) for name in names)

@@ -13,11 +13,18 @@ from kernbench.evaluation.ccl_buffer_figure import draw_buffers
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_latency_figures import draw_control, draw_latency
 from kernbench.evaluation.ccl_reference import Compared, Reference, compared, largest_error, read_reference
-from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint, read_sweep, sweep_document, write_sweep
+from kernbench.evaluation.ccl_results import (
+    DATA_FILE,
+    CclSweep,
+    CollectivePoint,
+    read_sweep,
+    sweep_document,
+    write_sweep,
+)
 from kernbench.evaluation.ccl_ring_figure import draw_rings
 from kernbench.evaluation.ccl_study import CclStudy
 from kernbench.evaluation.ccl_topology_figure import draw_topologies
-from kernbench.evaluation.outputs import output_folder, write_csv
+from kernbench.evaluation.outputs import drawing_from, output_folder, write_csv
 from kernbench.evaluation.provenance import CONFIGURATION_FILE, PROVENANCE_FILE, provenance_of, write_provenance
 from kernbench.evaluation.summary import Column, Summary
 
@@ -52,9 +59,10 @@ def redraw_ccl(folder: str, made_by: str, reference: str | None = None) -> Summa
     place = Path(folder)
     sweep = read_sweep(place, made_by)
     table = None if reference is None else read_reference(reference)
-    errors = _compared(sweep, table, place)
-    figures = draw_figures(sweep, place, errors)
-    return _summary(sweep, errors, table, place, (*((REFERENCE_FILE,) if errors else ()), *figures))
+    with drawing_from(place / DATA_FILE):
+        errors = _compared(sweep, table, place)
+        figures = draw_figures(sweep, place, errors)
+        return _summary(sweep, errors, table, place, (*((REFERENCE_FILE,) if errors else ()), *figures))
 
 
 def draw_figures(sweep: CclSweep, folder: Path, reference: Sequence[Compared] = ()) -> tuple[str, ...]:

@@ -6,16 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from kernbench.common.errors import InputError
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_theory import RingTime
-from kernbench.evaluation.outputs import Scalar, read_json, write_csv, write_json, write_parquet
+from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
 from kernbench.messages.queues import BufferKind
 from kernbench.topology.grid import Grid
 
 DATA_FILE, SUMMARY_FILE, PARQUET_FILE = "ccl_sweep.json", "summary.csv", "ccl_sweep.parquet"
+MOST_DRAWN = 10_000
+"""SIPs, or cubes of one, that a figure may have."""
 BUFFERS_FILE, RING_FILE = "ccl_buffers.csv", "ccl_ring.csv"
 
 
@@ -163,13 +164,27 @@ def write_sweep(sweep: CclSweep, folder: Path) -> tuple[str, ...]:
 
 def read_sweep(folder: Path, made_by: str) -> CclSweep:
     """The results in ``folder``. InputError, which names the command ``made_by``, when there are none."""
-    path = folder / DATA_FILE
-    try:
-        return _DOCUMENT.validate_python(read_json(path, made_by))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}: not the results of this version: {where}: {first['msg']}") from error
+    return read_results(folder / DATA_FILE, made_by, _DOCUMENT, _incomplete)
+
+
+def _incomplete(sweep: CclSweep) -> str:
+    """What results lack of which figures can be drawn; empty when nothing."""
+    curves = {(a, f): sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics}
+    missing = next((f"{algorithm} on {fabric.title}" for (algorithm, fabric), curve in curves.items() if not curve), "")
+    if not curves or missing:
+        return f"there are no collectives of {missing}" if missing else "there are no collectives"
+    if not _can_be_drawn(sweep.cubes) or sweep.root_cube not in range(len(sweep.cubes)):
+        return f"cubes are {sweep.cubes.w}×{sweep.cubes.h}, and cube {sweep.root_cube} is the root"
+    for fabric in sweep.fabrics:
+        if not _can_be_drawn(Grid(fabric.w, fabric.h)) or fabric.w * fabric.h != fabric.sips:
+            return f"a {fabric.family} has {fabric.sips} SIPs in {fabric.w} columns and {fabric.h} rows"
+    if not set.intersection(*({point.nbytes for point in curve} for curve in curves.values())):
+        return "there is no size with which all collectives were run"
+    return ""
+
+
+def _can_be_drawn(grid: Grid) -> bool:
+    return grid.w > 0 and grid.h > 0 and grid.w * grid.h <= MOST_DRAWN
 
 
 def collective_rows(sweep: CclSweep) -> list[dict[str, Scalar]]:

@@ -22,7 +22,7 @@ from kernbench.evaluation.gemm_results import (
 )
 from kernbench.evaluation.gemm_shapes import LARGEST
 from kernbench.evaluation.gemm_stage_figures import draw_stages
-from kernbench.evaluation.outputs import output_folder
+from kernbench.evaluation.outputs import drawing_from, output_folder
 from kernbench.evaluation.provenance import CONFIGURATION_FILE, PROVENANCE_FILE, provenance_of, write_provenance
 from kernbench.evaluation.summary import Column, Summary
 
@@ -61,7 +61,8 @@ def redraw_gemm(folder: str, made_by: str) -> Summary:
     """Draw the figures again from the results in ``folder``. InputError when it has none."""
     place = Path(folder)
     sweep = read_sweep(place, made_by)
-    return _summary(sweep, place, draw_figures(sweep, place))
+    with drawing_from(place / DATA_FILE):
+        return _summary(sweep, place, draw_figures(sweep, place))
 
 
 def draw_figures(sweep: GemmSweep, folder: Path) -> tuple[str, ...]:

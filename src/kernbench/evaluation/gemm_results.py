@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from kernbench.common.errors import InputError
 from kernbench.evaluation.gemm_shapes import GemmShape, TileSizes
 from kernbench.evaluation.gemm_theory import Ideal
-from kernbench.evaluation.outputs import Scalar, read_json, write_csv, write_json, write_parquet
+from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
 
 DATA_FILE, CSV_FILE, PARQUET_FILE = "gemm_sweep.json", "gemm_sweep.csv", "gemm_sweep.parquet"
 LOAD = "load"
@@ -129,13 +128,17 @@ def write_sweep(sweep: GemmSweep, folder: Path) -> None:
 
 def read_sweep(folder: Path, made_by: str) -> GemmSweep:
     """The results in ``folder``. InputError, which names the command ``made_by``, when there are none."""
-    path = folder / DATA_FILE
-    try:
-        return _DOCUMENT.validate_python(read_json(path, made_by))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}: not the results of this version: {where}: {first['msg']}") from error
+    return read_results(folder / DATA_FILE, made_by, _DOCUMENT, _incomplete)
+
+
+def _incomplete(sweep: GemmSweep) -> str:
+    """What results lack of which figures can be drawn; empty when nothing."""
+    if not sweep.runs:
+        return "there are no runs"
+    for run in sweep.runs:
+        if run.shape.macs <= 0 or run.pe.ns <= 0 or run.ideal.ns <= 0 or not run.stages or not run.ideal.floors:
+            return f"run {run.title} has no size, no time, no stages or no ideal"
+    return ""
 
 
 def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, Scalar]]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernbench.common.complaints import one_of, show
+from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing
 from kernbench.common.json_input import parse_json
@@ -28,7 +28,6 @@ _TYPES: dict[type, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.
 # What readers need of the metadata.
 _ABOUT: dict[str, type] = {"axes": list, "bench": str, "configuration": dict}
 _KINDS: dict[type, str] = {list: "list", str: "text", dict: "mapping"}
-_LONGEST_MESSAGE = 300
 JSON_COLUMNS = ("params", "changed")
 """Columns whose cells are mappings as JSON."""
 
@@ -47,20 +46,20 @@ def write_sweep_table(table: SweepTable, path: Path) -> None:
 def read_sweep_table(path: Path) -> SweepTable:
     """A table that ``write_sweep_table`` wrote. InputError for any other file."""
     try:
-        # Opened here: a name alone Arrow takes for a folder of files when it is one, and reads columns from.
+        # Opened here: of a name alone Arrow reads all files, when it is a folder, and columns, when it has a '='.
         with path.open("rb") as file:
-            found = pq.read_table(file)
+            found = pq.ParquetFile(file).read()
         about = _about(found.schema)
         _check_columns(found.schema, about)
         rows = found.to_pylist()
         _check_rows(rows, about)
         return SweepTable(tuple(about.pop("axes")), tuple(rows), about)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {error.strerror or _first_line(error)}") from error
+        raise InputError(f"{path}: cannot be read as Parquet: {error.strerror or one_line(error)}") from error
     except pa.ArrowException as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {_first_line(error)}") from error
+        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
     except ValueError as error:
-        raise InputError(f"{path}: not the results of a sweep: {_first_line(error)}") from error
+        raise InputError(f"{path}: not the results of a sweep: {one_line(error)}") from error
 
 
 def _about(schema: pa.Schema) -> dict[str, Any]:
@@ -118,7 +117,3 @@ def _wrong(row: Row, about: Mapping[str, Any]) -> Iterator[str]:
         else:
             if not isinstance(mapping, dict):
                 yield f"{name} is {show(mapping)}, must be a mapping"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:_LONGEST_MESSAGE]

@@ -11,9 +11,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kernbench.common.complaints import one_line, show
 from kernbench.common.dtypes import U8, dtype
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
+from kernbench.common.json_input import parse_json
 from kernbench.messages.operands import Operand
 from kernbench.sim_engine.op_log import Epilogue, OpParams, OpRecord
 
@@ -69,6 +71,10 @@ SCHEMA = pa.schema(
 )
 """Columns of a row. Host arrays are described (``data``), not kept; a pattern is in hexadecimal."""
 
+# The columns that are no lists and no structures.
+_PLAIN: dict[str, type] = {
+    field.name: str if field.type == pa.string() else int for field in SCHEMA if not pa.types.is_nested(field.type)
+}
 _ROWS_PER_GROUP = 50_000
 
 
@@ -81,8 +87,24 @@ def write_op_log(records: Iterable[OpRecord], path: str | Path) -> None:
 
 
 def read_op_log(path: str | Path) -> list[OpRecord]:
-    """The records of a file that ``write_op_log`` wrote, without host arrays. InputError for another suffix."""
-    return [_record(row) for row in _format(path, _READERS)(Path(path))]
+    """The records of a file that ``write_op_log`` wrote, without host arrays.
+
+    InputError for another suffix, and for a file that holds something else.
+    """
+    records: list[OpRecord] = []
+    try:
+        for row in _format(path, _READERS)(Path(path)):
+            records.append(_record(row))
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from error
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise InputError(f"{path}: row {len(records) + 1} is none of an op-log: {one_line(why)}") from error
+    return records
 
 
 def write_jsonl(records: Iterable[OpRecord], path: Path) -> None:
@@ -99,13 +121,18 @@ def write_parquet(records: Iterable[OpRecord], path: Path) -> None:
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for line in file:
-            yield json.loads(line)
+            yield parse_json(line)
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
-    with pq.ParquetFile(path) as file:
+    with path.open("rb") as raw, pq.ParquetFile(raw) as file:
+        found = file.schema_arrow
+        for column in SCHEMA:
+            kind = found.field(column.name).type if found.names.count(column.name) == 1 else "not there"
+            if kind != column.type:
+                raise InputError(f"{path}: no op-log: column {column.name} is {one_line(kind)}, must be {column.type}")
         for batch in file.iter_batches():
             yield from batch.to_pylist()
 
@@ -211,7 +238,12 @@ def _params_row(params: OpParams) -> Row:
 
 
 def _record(row: Row) -> OpRecord:
-    plain = {k: v for k, v in row.items() if k not in ("tile", "inputs", "output", "params", "data")}
+    if not isinstance(row, dict):
+        raise TypeError(f"found {show(row)}, must be a mapping")
+    plain = {name: row[name] for name in _PLAIN}
+    for name, kind in _PLAIN.items():
+        if type(plain[name]) is not kind:
+            raise TypeError(f"{name} is {show(plain[name])}, must be {'text' if kind is str else 'a whole number'}")
     return OpRecord(
         **plain,
         tile=_tuple(row["tile"]),
