@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from kernbench.cli import sweep_command, sweep_run
 from kernbench.cli.sweep_progress import progress_line
+from kernbench.evaluation import sweep_parquet
+from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.sweep_driver import Chunked, Progress
 from kernbench.evaluation.sweep_point import Chunk
 from kernbench.evaluation.sweep_workers import InlineWorker
@@ -235,3 +240,121 @@ def test_dask_that_is_not_installed(kernbench: Run, spec: str, monkeypatch: pyte
 )
 def test_a_line_of_progress(state: Progress, line: str) -> None:
     assert progress_line(state, 12.0) == line
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("bench.m: [32, 64]", "bench.m: [32, 64, 96]", "axis bench.m has other values: 96 added"),
+        ("bench.m: [32, 64]", "bench.m: [32]", "axis bench.m has other values: 64 removed"),
+        (", bench.m: [32, 64]", "", "axis bench.m is gone, it had 32, 64"),
+        ("[32, 64] }", "[32, 64], bench.dtype: [f16] }", 'axis bench.dtype is new: "f16"'),
+        (
+            "cube.hbm.slices: [8, 7], bench.m: [32, 64]",
+            "bench.m: [32, 64], cube.hbm.slices: [8, 7]",
+            "the axes were in the order cube.hbm.slices, bench.m, are bench.m, cube.hbm.slices",
+        ),
+    ],
+)
+def test_another_grid_is_not_resumed(kernbench: Run, spec: str, tmp_path: Path, was: str, now: str, said: str) -> None:
+    kernbench("sweep", spec)
+    journal = Path("results/sweep/grid/journal.jsonl")
+    before = journal.read_bytes()
+    (tmp_path / spec).write_text(GRID.replace(was, now).replace("plots: [{ kind: pareto, cost: bench.m }]", ""))
+    ran = kernbench("sweep", spec, "--resume", "--json")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"cannot be compared with these: {said}; choose another --out, or remove it" in ran.err
+    assert journal.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [(), ("--resume",), ("--json",), ("--allow-failures", "--executor", "local")])
+def test_a_folder_that_another_sweep_writes_into(kernbench: Run, spec: str, options: tuple[str, ...]) -> None:
+    Path("here").mkdir()
+    with folder_lock(Path("here")):
+        ran = kernbench("sweep", spec, "--out", "here", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"here: another sweep is writing into this folder (process {os.getpid()} on " in ran.err
+    assert list(Path("here").iterdir()) == []
+    assert kernbench("sweep", spec, "--out", "here", "--allow-failures").code == 0
+
+
+def no_space(*_: object, **__: object) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "file"),
+    [
+        (sweep_parquet.pq, "write_table", "sweep.parquet"),
+        (Path, "replace", "sweep.parquet"),
+        (Path, "write_text", "provenance.json"),
+        (Figure, "savefig", "1_pareto.png"),
+        (Path, "mkdir", "no folder can be made there"),
+        (os, "pwrite", "sweep.lock: cannot be locked"),
+        (os, "fsync", "journal.jsonl: cannot be read or written"),
+    ],
+)
+def test_a_full_disk(
+    kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, file: str
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, no_space)
+        ran = kernbench("sweep", spec, "--out", "here")
+    assert (ran.code, ran.out) == (2, "")
+    (said,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert file in said
+    assert "No space left on device" in said
+    left = {path.name for path in Path("here").iterdir()} if Path("here").exists() else set()
+    assert not any(each.endswith(".tmp") for each in left)
+    again = kernbench("sweep", spec, "--out", "here", "--resume", "--json")
+    assert json.loads(again.out)["points"] == 4
+
+
+SMALL_SLOTS = "defaults: { slot_size: 64, n_slots: 1 }\nalgorithms: { mine: { module: intercube_allreduce, topology: intercube, mapper: pe0_of_every_cube, validator: row_per_cube } }\n"  # noqa: E501
+COLLECTIVE = """\
+bench: ccl-allreduce
+set: { sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 2 }
+grid: { bench.n_elem: [512] }
+plots: []
+"""
+
+
+def times(kernbench: Run, *options: str) -> list[float]:
+    ran = kernbench("sweep", "ccl/ccl_grid.yaml", "--json", *options)
+    assert ran.code == 0, ran.err
+    return [row["sim_ns"] for row in json.loads(ran.out)["rows"]]
+
+
+def test_collectives_as_a_file_says(kernbench: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "ccl"
+    folder.mkdir()
+    (folder / "ccl_grid.yaml").write_text(COLLECTIVE)
+    (folder / "mine.yaml").write_text(SMALL_SLOTS)
+    packaged = times(kernbench, "--out", "a")
+    by_option = times(kernbench, "--out", "b", "--ccl", "ccl/mine.yaml")
+    (folder / "ccl_grid.yaml").write_text(f"{COLLECTIVE}ccl: mine.yaml\n")
+    by_key = times(kernbench, "--out", "c")
+    assert by_option == by_key
+    assert by_key > packaged
+    provenance = json.loads(Path("c/provenance.json").read_text())["parameters"]
+    assert provenance["ccl file"] == str(folder / "mine.yaml")
+    assert provenance["ccl"]["algorithms"]["mine"]["slot_size"] == 64
+    assert "what differs: ccl." in kernbench("compare", "a", "b").out
+    # The file at the same place says something else now.
+    (folder / "mine.yaml").write_text(SMALL_SLOTS.replace("slot_size: 64", "slot_size: 128"))
+    ran = kernbench("sweep", "ccl/ccl_grid.yaml", "--out", "c", "--resume")
+    assert (ran.code, ran.out) == (2, "")
+    assert "ccl.algorithms.mine.slot_size was 64, is 128" in ran.err
+    # And ./ccl.yaml is what there is without a name.
+    Path("ccl.yaml").write_text(SMALL_SLOTS)
+    (folder / "ccl_grid.yaml").write_text(COLLECTIVE)
+    assert times(kernbench, "--out", "d") == by_key
+
+
+def test_collectives_that_are_wrong(kernbench: Run, spec: str) -> None:
+    Path("bad.yaml").write_text("defaults: { n_slots: many }\nalgorithms: { x: { module: y } }\n")
+    ran = kernbench("sweep", spec, "--ccl", "bad.yaml", "--set", "bench.x=3")
+    assert (ran.code, ran.out) == (2, "")
+    assert "bad.yaml:1:22: defaults.n_slots: found 'many'" in ran.err
+    assert "unknown key 'x'" in ran.err
+    assert kernbench("sweep", spec, "--ccl", "none.yaml").code == 2

@@ -240,18 +240,66 @@ def test_a_journal_that_is_none(plan: SweepPlan, half: Path) -> None:
         '{"point":"3","wall_s":1.0,"row":{"status":"ok"}}',
         '{"point":3,"wall_s":1.0,"row":{"state":"ok"}}',
         '{"point":3,"wall_s":1.0,"row":[]}',
+        '{"point":true,"wall_s":1.0,"row":{"status":"ok"}}',
+        '{"point":3.0,"wall_s":1.0,"row":{"status":"ok"}}',
+        '{"point":3,"wall_s":null,"row":{"status":"ok"}}',
+        '{"point":3,"wall_s":"1","row":{"status":"ok"}}',
+        '{"point":3,"wall_s":NaN,"row":{"status":"ok"}}',
+        '{"point":3,"wall_s":1e999,"row":{"status":"ok"}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"fine"}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":null}}',
+        '{"point":3,"wall_s":1.0,"row":{}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"ok","events":1.5}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"ok","events":true}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"ok","events":1000000000000000000000}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"ok","sim_ns":"soon"}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"ok","sim_ns":[1]}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"ok","error":"\\ud800"}}',
+        '{"point":3,"wall_s":1.0,"row":{"status":"ok","error":' + "[" * 100_000 + "]" * 100_000 + "}}",
     ],
+    ids=lambda line: line[:70],
 )
 def test_a_line_of_something_else(plan: SweepPlan, half: Path, line: str) -> None:
-    half.write_text(f"{half.read_text()}{line}\n")
+    # Not the last one: that may be torn.
+    half.write_text(f'{half.read_text()}{line}\n{{"point":4,"wall_s":1.0,"row":{{"status":"failed"}}}}\n')
     with pytest.raises(InputError, match=r"journal\.jsonl:4: no line of the journal of this sweep"):
         resume_journal(half, plan.identity(), plan.n_points)
 
 
-def test_a_header_of_something_else(plan: SweepPlan, half: Path) -> None:
-    half.write_text('{"journal":"kernbench sweep"}\n')
-    with pytest.raises(InputError, match=r"journal\.jsonl:1: no line"):
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"journal":"kernbench sweep"}',
+        b'{"journal":"kernbench sweep","points":true,"identity":{}}',
+        b'{"journal":"kernbench sweep","points":6,"identity":[]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+    ids=repr,
+)
+def test_a_header_of_something_else(plan: SweepPlan, half: Path, header: bytes) -> None:
+    half.write_bytes(header + b"\n" + half.read_bytes().partition(b"\n")[2])
+    for begin in (begin_journal, resume_journal):
+        with pytest.raises(InputError, match=r"journal\.jsonl:1: no line"):
+            begin(half, plan.identity(), plan.n_points)
+
+
+@pytest.mark.parametrize("section", ["configuration", "grid", "set", "ccl"])
+@pytest.mark.parametrize("value", [None, 3, "x", [1], {"a": []}], ids=repr)
+def test_an_identity_of_another_kind(plan: SweepPlan, half: Path, section: str, value: object) -> None:
+    header, _, rest = half.read_bytes().partition(b"\n")
+    document = json.loads(header)
+    document["identity"][section] = value
+    half.write_bytes(json.dumps(document).encode() + b"\n" + rest)
+    with pytest.raises(InputError, match="belongs to another sweep"):
         resume_journal(half, plan.identity(), plan.n_points)
+
+
+def test_axes_in_another_order_are_another_sweep(plan: SweepPlan, half: Path) -> None:
+    """Points are numbered in the order of the axes, so rows would stand at the wrong values."""
+    turned = dict(reversed(plan.identity()["grid"].items()))
+    with pytest.raises(InputError, match=r"the axes were in the order cube\.hbm\.slices, bench\.m, are bench\.m, cube"):
+        resume_journal(half, plan.identity() | {"grid": turned}, plan.n_points)
 
 
 def test_another_machine_is_named_by_what_differs(plan: SweepPlan, half: Path) -> None:

@@ -114,6 +114,78 @@ plots:
     assert "did you mean 'launch.ns'?" in found[6]
 
 
+def test_slips_of_every_kind_at_once(tmp_path: Path) -> None:
+    """Of structure, of names, of the machine and of the bench: none waits until another is mended."""
+    text = """\
+bench: matmul
+device: gpu
+verify: maybe
+colour: red
+ccl: none.yaml
+set: { cube.hbm.slicez: 3, bench.k: 64, 'a b': 1 }
+grid:
+  cube.hbm.slices: [8, 4, 8]
+  cube.hbm.slices: [8, 4]
+  bench.k: [1]
+  cubes.hbm: [1]
+  pe.gemm.tile_m: thirty
+plots:
+  - { kind: lines, x: bench.q }
+  - { kind: pie }
+  - { kind: lines, value: launch.nss }
+"""
+    assert [each.split(": ")[0] for each in problems(tmp_path, text)] == [
+        "1:8 bench",
+        "2:9 device",
+        "3:9 verify",
+        "4:1 colour",
+        "5:6 ccl",
+        "6:25 set.cube.hbm.slicez",
+        "6:28 set.bench.k",
+        "6:41 set.a b",
+        "8:27 grid.cube.hbm.slices[2]",
+        "9:3 grid.cube.hbm.slices",
+        "11:14 grid.cubes.hbm",
+        "12:19 grid.pe.gemm.tile_m",
+        "14:23 plots[0].x",
+        "15:13 plots[1].kind",
+        "16:27 plots[2].value",
+    ]
+
+
+def test_slips_here_and_elsewhere_at_once(tmp_path: Path) -> None:
+    """The sweep file's first, then those of the command line and of the files that it names."""
+    (tmp_path / "machine.yaml").write_text("system: 3\n")
+    (tmp_path / "ccl.yaml").write_text("algorithms: {}\n")
+    path = tmp_path / "grid.yaml"
+    path.write_text(
+        "topology: machine.yaml\nccl: ccl.yaml\nbench: matmul-composite\ngrid: { bench.m: [0], bench.q: [1] }\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        plan_sweep(path, None, ["bench.m=3", "bench.z=1", "bench.k"])
+    found = [(Path(each.source).name, each.path) for each in caught.value.problems]
+    assert found[:3] == [
+        ("grid.yaml", "grid.bench.m"),
+        ("grid.yaml", "grid.bench.q"),
+        ("--set bench.z=1", "set.bench.z"),
+    ]
+    assert {source for source, _ in found[3:]} == {"--set bench.m=3", "--set bench.k", "machine.yaml", "ccl.yaml"}
+
+
+@pytest.mark.parametrize("text", ["grid: { cube.hbm.slicez: [1] }\n", "bench: 3\ngrid: { cube.hbm.slicez: [1] }\n"])
+def test_without_a_bench_the_machine_is_checked(tmp_path: Path, text: str) -> None:
+    found = problems(tmp_path, text)
+    assert "bench" in found[0]
+    assert "unknown key 'slicez'" in found[1]
+
+
+@pytest.mark.parametrize(
+    "text", ["bench: matmul-composite\n", "bench: matmul-composite\ngrid: {}\n", "grid: [1]\nset: 3\n"]
+)
+def test_without_a_grid(tmp_path: Path, text: str) -> None:
+    assert any("grid" in each for each in problems(tmp_path, text))
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -126,7 +198,9 @@ plots:
         ("plots: [{ kind: heat-map }]", "needs two axes"),
         ("plots: [{ kind: pie }]", "must be one of: lines, heat-map, pareto"),
         ("grids: {}", "unknown key 'grids'; did you mean 'grid'?"),
-        ("topology: nothing.yaml", "nothing.yaml"),
+        ("topology: nothing.yaml", "topology: .*nothing.yaml: no such file"),
+        ("ccl: nothing.yaml", "ccl: .*nothing.yaml: no such file"),
+        ("ccl: [1]", "ccl: found [1], must be text".replace("[", r"\[").replace("]", r"\]")),
     ],
 )
 def test_a_slip(tmp_path: Path, more: str, message: str) -> None:

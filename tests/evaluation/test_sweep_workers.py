@@ -97,6 +97,53 @@ def test_a_process_of_a_pool_that_dies() -> None:
         pool.submit(_die).result()
 
 
+DYING = """\
+import os
+import signal
+import sys
+from kernbench.common.config import ConfigModel
+from kernbench.runtime_api.bench_registry import bench
+
+
+class Params(ConfigModel):
+    how: str = "well"
+
+
+@bench("dying", "ends its process", params=Params)
+def run(torch):
+    how = torch.params.how
+    torch.zeros(4, 32, dtype="f16")
+    if how == "leaves":
+        sys.exit(0)
+    if how == "kills":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "ends":
+        os._exit(0)
+"""
+DYING_GRID = """\
+bench: dying.py
+topology: default
+set: { sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 1 }
+grid: { bench.how: [well, leaves, ends, kills, good] }
+plots: []
+"""
+
+
+def test_a_program_that_ends_its_process_ends_its_point(tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    (tmp_path / "dying.yaml").write_text(DYING_GRID)
+    plan = plan_sweep(tmp_path / "dying.yaml")
+    with (
+        LocalWorkers(2) as workers,
+        begin_journal(tmp_path / JOURNAL_FILE, plan.identity(), plan.n_points) as journal,
+    ):
+        run_sweep(plan, journal, workers, ignore)
+    rows = [journal.finished[at].row for at in range(5)]
+    assert [row["status"] for row in rows] == ["ok", "failed", "lost", "lost", "ok"]
+    assert "exit" in str(rows[1]["error"]).lower()
+    assert "the worker died" in str(rows[2]["error"])
+
+
 def test_the_server_of_workers_leaves_ctrl_c_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGINT)
     seen = []
@@ -116,7 +163,7 @@ def test_killed_and_resumed(plan: SweepPlan, tmp_path: Path) -> None:
     process.wait()
     finished = journal.read_bytes()[: journal.read_bytes().rfind(b"\n") + 1]
     resumed = subprocess.run([*command, "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert resumed.returncode == 0
+    assert resumed.returncode == 1  # four of the machines are not possible
     assert journal.read_bytes().startswith(finished)
     assert journal.read_bytes().count(b"\n") == 13
     assert (tmp_path / "out" / TABLE_FILE).read_bytes() == table_of(plan, tmp_path / "inline", InlineWorker())

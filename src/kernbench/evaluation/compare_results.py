@@ -12,7 +12,8 @@ from typing import Any
 
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, Measured, ResultFile
-from kernbench.evaluation.sweep_measure import PHASES, part_column, slug
+from kernbench.evaluation.sweep_measure import part_column, slug
+from kernbench.runtime_api.phases import PHASES
 from kernbench.sim_engine.critical_path_model import Part
 from kernbench.sim_engine.statistics import ENGINE_OF
 

@@ -16,6 +16,7 @@ from kernbench.messages.requests import HostMsg
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
+from kernbench.runtime_api.phases import PHASES
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
 from kernbench.sim_engine.critical_path_model import CriticalPath, Part
 from kernbench.sim_engine.engine import GraphEngine, RequestHandle
@@ -29,7 +30,6 @@ Row: TypeAlias = dict[str, Cell]
 
 STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 """How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
-PHASES = ("h2d", "d2h", "init", "map", "unmap", "launch", "dma", "other")
 RESOURCES = ("compute", "HBM", "SRAM", "NoC", "host link", "TCM fetch", "TCM store", "MATH")
 
 

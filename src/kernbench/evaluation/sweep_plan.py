@@ -6,10 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from kernbench import __version__
 from kernbench.ccl.config import CclConfig
@@ -101,11 +103,9 @@ class SweepPlan:
 
 def _settings(ccl: CclConfig) -> dict[str, Any]:
     """What a ``ccl.yaml`` says, wherever it lies: the default algorithm, and by name what applies to each."""
-    algorithms: dict[str, Any] = {}
+    algorithms = {each.name: to_jsonable_python(each, exclude={"name", "passthrough"}) for each in ccl.algorithms}
     for each in ccl.algorithms:
-        settings = asdict(each)
-        del settings["name"]
-        algorithms[each.name] = settings | {"passthrough": dict(each.passthrough)}
+        algorithms[each.name] |= to_jsonable_python(dict(each.passthrough))
     return {"algorithm": ccl.default_algorithm, "algorithms": algorithms}
 
 

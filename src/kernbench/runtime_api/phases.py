@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg
 from kernbench.messages.requests import (
@@ -16,12 +17,15 @@ from kernbench.messages.requests import (
 )
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 
+Phase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "launch", "dma", "other"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
     """The phase a request belongs to, the SIP it concerns (None: several, or unknown) and the bytes it moves."""
 
-    phase: str
+    phase: Phase
     sip: int | None
     nbytes: int = 0
 
@@ -47,7 +51,7 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             return Purpose("other", None)
 
 
-def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> str:
+def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> Phase:
     if isinstance(msg, MemoryReadMsg):
         return "d2h"
     return "h2d" if msg.pattern is None else "init"
