@@ -12,7 +12,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.state import initialize_model_parallel
+from kernbench.tp.parallel_state import initialize_model_parallel
 
 # Of values that are about 1, and as absolute tolerance too: sums that cancel are as far off as what they add up.
 TOLERANCE: dict[FloatName, float] = {"f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}

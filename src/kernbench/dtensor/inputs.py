@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernbench.common.errors import InputError
-from kernbench.dtensor.mesh import DeviceMesh
+from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.placements import Placements, Shard
 from kernbench.runtime_api.numbers import whole_number
 from kernbench.runtime_api.tensor import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernbench.common.dtypes import DType
+from kernbench.dtensor.device_mesh import Torch
 from kernbench.dtensor.layouts import is_row_major, local_policy, rows_policy
-from kernbench.dtensor.mesh import Torch
 from kernbench.dtensor.tables import Move, copy_table, gemm_table, shard_table
 from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
 from kernbench.policy.placement.dp import DPPolicy

@@ -11,14 +11,14 @@ from kernbench.tp.block import (
 )
 from kernbench.tp.embedding import VocabParallelEmbedding
 from kernbench.tp.errors import GroupsError, NotInitializedError, SizeError
-from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear, shard_of
-from kernbench.tp.regions import (
+from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear, shard_of
+from kernbench.tp.mappings import (
     copy_to_tp_region,
     gather_from_tp_region,
     reduce_from_tp_region,
     scatter_to_tp_region,
 )
-from kernbench.tp.state import (
+from kernbench.tp.parallel_state import (
     destroy_model_parallel,
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,

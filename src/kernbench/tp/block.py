@@ -9,9 +9,9 @@ from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
 from kernbench.tp.errors import split_evenly
-from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear
 from kernbench.tp.layouts import Grid
-from kernbench.tp.state import Torch, parallel_state
+from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear
+from kernbench.tp.parallel_state import Torch, parallel_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

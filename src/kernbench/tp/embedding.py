@@ -11,10 +11,10 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array, numeric
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp.errors import SizeError, split_evenly
-from kernbench.tp.layers import shard_of
 from kernbench.tp.layouts import Grid, is_row_major
-from kernbench.tp.regions import reduce_from_tp_region
-from kernbench.tp.state import Torch, parallel_state
+from kernbench.tp.linear import shard_of
+from kernbench.tp.mappings import reduce_from_tp_region
+from kernbench.tp.parallel_state import Torch, parallel_state
 
 
 class VocabParallelEmbedding:

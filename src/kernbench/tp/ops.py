@@ -18,7 +18,7 @@ from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp.errors import SizeError
 from kernbench.tp.layouts import COLUMNS, Grid, is_row_major, shard_table
-from kernbench.tp.state import Torch
+from kernbench.tp.parallel_state import Torch
 
 
 def matrix_size(x: Tensor) -> tuple[int, int]:

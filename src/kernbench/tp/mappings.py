@@ -9,7 +9,7 @@ from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp.errors import split_evenly
 from kernbench.tp.layouts import Grid
 from kernbench.tp.ops import as_rows, blocks_side_by_side, matrix_size, part_of_columns
-from kernbench.tp.state import Torch, parallel_state
+from kernbench.tp.parallel_state import Torch, parallel_state
 
 
 def copy_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:

@@ -1,0 +1,16 @@
+"""Distributed tensors, what makes them and how they are placed, under the module name that PyTorch gives them."""
+
+from kernbench.dtensor.device_mesh import DeviceMesh, init_device_mesh
+from kernbench.dtensor.dtensor import DTensor, distribute_tensor
+from kernbench.dtensor.placements import Partial, Placement, Replicate, Shard
+
+__all__ = [
+    "DTensor",
+    "DeviceMesh",
+    "Partial",
+    "Placement",
+    "Replicate",
+    "Shard",
+    "distribute_tensor",
+    "init_device_mesh",
+]

@@ -1,0 +1,148 @@
+"""Linear layers whose weights are split over ranks.
+
+A layer's parameters are tensors on the SIP of the rank that makes it; until they are loaded (``load``, or ``copy_``
+into ``weight`` and ``bias``) they hold whatever their memory held.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.tp import ops
+from kernbench.tp.errors import SizeError, split_evenly
+from kernbench.tp.layouts import Grid, weight_policy
+from kernbench.tp.mappings import (
+    copy_to_tp_region,
+    gather_from_tp_region,
+    reduce_from_tp_region,
+    scatter_to_tp_region,
+)
+from kernbench.tp.parallel_state import TensorParallel, Torch, parallel_state
+
+
+def shard_of(full: Array, axis: int, torch: Torch | None = None) -> Array:
+    """This rank's part of an array, a view: block ``rank`` of ``axis``. SizeError if it cannot be split evenly."""
+    return _shard(np.asarray(full), axis, parallel_state(torch))
+
+
+class ColumnParallelLinear:
+    """``x W + b`` with the columns of W, so the features of the result, split over ranks.
+
+    ``weight`` (in, out / world size), ``bias`` (out / world size,) or None. The input is the same on all ranks; the
+    result of ``forward`` is (..., out / world size), with ``gather_output`` (..., out) on all ranks. ``dp``: how the
+    weight lies in its SIP, ``column_wise`` or ``replicate`` over cubes and PEs; by columns over all PEs when not given.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        dtype: object = "f16",
+        gather_output: bool = False,
+        dp: DPPolicy | None = None,
+        torch: Torch | None = None,
+        name: str = "column",
+    ) -> None:
+        self._group = parallel_state(torch)
+        context = self._group.torch
+        columns = split_evenly("out_features", out_features, self._group.world_size)
+        self.name, self.gather_output = name, gather_output
+        self.in_features, self.out_features = split_evenly("in_features", in_features, 1), out_features
+        policy = weight_policy(columns, dp, context.topology)
+        self.weight = context.empty(in_features, columns, dtype=dtype, dp=policy, name=f"{name}.weight")
+        self.bias = context.empty(columns, dtype=dtype, dp=policy, name=f"{name}.bias") if bias else None
+
+    def load(self, weight: Array, bias: Array | None = None) -> None:
+        """Take this rank's part of the whole ``weight`` (in, out) and ``bias`` (out,)."""
+        _check_shape(f"{self.name}.weight", weight, (self.in_features, self.out_features))
+        _check_bias(self.name, self.bias, bias, self.out_features)
+        self.weight.copy_(_shard(weight, 1, self._group))
+        if self.bias is not None and bias is not None:
+            self.bias.copy_(_shard(bias, 0, self._group))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., in) to (..., out / world size), or (..., out) with ``gather_output``: a new tensor."""
+        context = self._group.torch
+        y = ops.linear(copy_to_tp_region(x, context), self.weight, self.bias, context, self.name)
+        if not self.gather_output:
+            return y
+        whole = gather_from_tp_region(y, context)
+        if whole is not y:
+            y.free()
+        return whole
+
+    __call__ = forward
+
+
+class RowParallelLinear:
+    """``x W + b`` with the rows of W, so the features of the input, split over ranks; their results are added up.
+
+    ``weight`` (in / world size, out); ``bias`` (out,) or None, which is added once, to the sum. The input is this
+    rank's part (..., in / world size); with ``input_is_parallel=False`` it is (..., in), the same on all ranks. The
+    result is (..., out), bit by bit the same on all ranks. ``dp``: as for ``ColumnParallelLinear``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        dtype: object = "f16",
+        input_is_parallel: bool = True,
+        dp: DPPolicy | None = None,
+        torch: Torch | None = None,
+        name: str = "row",
+    ) -> None:
+        self._group = parallel_state(torch)
+        context = self._group.torch
+        rows = split_evenly("in_features", in_features, self._group.world_size)
+        self.name, self.input_is_parallel = name, input_is_parallel
+        self.in_features, self.out_features = in_features, split_evenly("out_features", out_features, 1)
+        policy = weight_policy(out_features, dp, context.topology)
+        self.weight = context.empty(rows, out_features, dtype=dtype, dp=policy, name=f"{name}.weight")
+        copies = Grid.of(self.weight).copies()
+        self.bias = context.empty(out_features, dtype=dtype, dp=copies, name=f"{name}.bias") if bias else None
+
+    def load(self, weight: Array, bias: Array | None = None) -> None:
+        """Take this rank's part of the whole ``weight`` (in, out), and ``bias`` (out,)."""
+        _check_shape(f"{self.name}.weight", weight, (self.in_features, self.out_features))
+        _check_bias(self.name, self.bias, bias, self.out_features)
+        self.weight.copy_(_shard(weight, 0, self._group))
+        if self.bias is not None and bias is not None:
+            self.bias.copy_(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., in / world size), or (..., in) unless ``input_is_parallel``, to (..., out): a new tensor."""
+        context = self._group.torch
+        part = x if self.input_is_parallel else scatter_to_tp_region(x, context)
+        y = ops.linear(part, self.weight, None, context, self.name)
+        if part is not x:
+            part.free()
+        reduce_from_tp_region(y, context)
+        return y if self.bias is None else ops.add_bias_(y, self.bias, context)
+
+    __call__ = forward
+
+
+def _shard(full: Array, axis: int, group: TensorParallel) -> Array:
+    each = split_evenly(f"axis {axis} of an array of shape {full.shape}", full.shape[axis], group.world_size)
+    index = [slice(None)] * full.ndim
+    index[axis] = slice(group.rank * each, (group.rank + 1) * each)
+    return np.asarray(full[tuple(index)])
+
+
+def _check_shape(name: str, given: Array, shape: tuple[int, ...]) -> None:
+    if np.shape(given) != shape:
+        raise SizeError(f"{name}: the whole of it has shape {shape}, the array {np.shape(given)}")
+
+
+def _check_bias(name: str, bias: Tensor | None, given: Array | None, features: int) -> None:
+    if (bias is None) != (given is None):
+        has = "no bias" if bias is None else "a bias"
+        raise SizeError(f"{name} has {has}; {'leave it out' if bias is None else 'give one'}")
+    if given is not None:
+        _check_shape(f"{name}.bias", given, (features,))
