@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -51,6 +52,17 @@ class ConfigModel(BaseModel):
     """Base of every typed section: unknown keys are errors, values never change, numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def as_mapping(self) -> Mapping[str, Any]:
+        """The section under the names of its file, with every default: read-only mappings and tuples, all the way."""
+        found: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
+        return found
+
+
+def _read_only(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType({name: _read_only(entry) for name, entry in value.items()})
+    return tuple(map(_read_only, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)

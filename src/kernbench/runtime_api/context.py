@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from operator import index as as_integer
 from types import TracebackType
-from typing import Generic, Self, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -99,6 +101,11 @@ class RuntimeContext(DTypeNames, Generic[P]):
     def topology(self) -> TopologySpec:
         """The machine as it is configured, with every size that follows from that."""
         return self._spec
+
+    @cached_property
+    def spec(self) -> Mapping[str, Any]:
+        """The same as nested mappings, read-only, under the names of topology.yaml: ``torch.spec["sip"]["cube_mesh"]``."""
+        return self._spec.as_mapping()
 
     @property
     def params(self) -> P:
