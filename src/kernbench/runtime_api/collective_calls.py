@@ -87,6 +87,11 @@ class CallBook:
         self._open: dict[tuple[Channel, int], Meeting] = {}
         self._broken: CollectiveMismatch | None = None
 
+    @property
+    def is_even(self) -> bool:
+        """Whether every rank has made every call that another has made, and the same."""
+        return not self._open and self._broken is None
+
     def enter(self, channel: Channel, rank: int, call: Call, parties: Sequence[int]) -> Meeting:
         """A rank calls: its next of ``channel``, which ``parties`` take part in.
 

@@ -102,9 +102,13 @@ class RuntimeContext(DTypeNames, Generic[P]):
         """The machine as it is configured, with every size that follows from that."""
         return self._spec
 
-    @cached_property
+    @property
     def spec(self) -> Mapping[str, Any]:
-        """The same as nested mappings, read-only, under the names of topology.yaml: ``torch.spec["sip"]["cube_mesh"]``."""
+        """The same under the names of topology.yaml, read-only: ``torch.spec["sip"]["cube_mesh"]["w"]``."""
+        return self._spec_by_name
+
+    @cached_property
+    def _spec_by_name(self) -> Mapping[str, Any]:
         return self._spec.as_mapping()
 
     @property

@@ -68,6 +68,8 @@ class Distributed:
     ) -> None:
         """Join the process group; returns when all ranks have come and the queues between them are installed.
 
+        A program may call it before ``spawn``: the queues are installed then, and its ranks are in the group from the
+        beginning; in them it returns at once.
         ``world_size`` and ``rank`` may be left out: they have to be those of the spawn. ``init_method``, ``timeout``
         and ``device_id`` are PyTorch's and have no effect. InputError for another backend, and unless there is a rank
         for every SIP.
@@ -84,10 +86,11 @@ class Distributed:
     def destroy_process_group(self, group: RankGroup | None = None) -> None:
         """Wait for what this rank has under way, and leave; the last rank's call takes the queues off.
 
-        Of a ``group`` of some ranks there is nothing to destroy: it has no state.
+        What the program has called ``init_process_group`` for is taken off by the program's own call, once its ranks
+        have ended. Of a ``group`` of some ranks there is nothing to destroy: it has no state.
         """
         if group is not None:
-            self._member("destroy_process_group", group)
+            self._joined("destroy_process_group", group)
             return
         self._groups.leave(self._workers.current)
 
@@ -104,7 +107,7 @@ class Distributed:
 
         Roots are given by their number among all ranks, blocks are in ascending order of rank.
         """
-        return group_of(ranks, self._member("new_group", None).group.world_size)
+        return group_of(ranks, self._joined("new_group", None).group.world_size)
 
     def get_process_group_ranks(self, group: RankGroup | None = None) -> list[int]:
         """The ranks of a group; all without one."""
@@ -129,7 +132,7 @@ class Distributed:
 
     def get_backend(self, group: RankGroup | None = None) -> str:
         """``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
-        self._member("get_backend", group)
+        self._joined("get_backend", group)
         return BACKEND
 
     def cooperative_yield(self) -> None:
@@ -294,14 +297,25 @@ class Distributed:
             raise InputError(f"{name}: a list of {len(given)} tensors for {member.size} ranks")
         return [self._on(member, each) for each in given]
 
-    def _member(self, name: str, group: object) -> Member:
+    def _joined(self, name: str, group: object) -> Member:
+        """This rank in its process group, or the program in the one that it has made."""
         worker = self._workers.current
         found = self._groups.of(worker)
         if found is None:
+            more = "" if worker.spawned else ". Collectives are for ranks: for what torch.multiprocessing.spawn runs"
             raise InputError(
-                f"{name}: {worker} has no process group; torch.distributed.init_process_group('ahbm') first"
+                f"{name}: {worker} has no process group; torch.distributed.init_process_group('ahbm') first{more}"
             )
         return Member(found, worker.rank, _among(name, group, worker.rank, found.world_size))
+
+    def _member(self, name: str, group: object) -> Member:
+        member, ranks = self._joined(name, group), self._groups.world_size
+        if not self._workers.current.spawned and ranks > 1:
+            raise InputError(
+                f"{name}: the program itself is none of the {ranks} ranks of its process group; call it in the "
+                f"function that torch.multiprocessing.spawn(fn, args, nprocs={ranks}) runs"
+            )
+        return member
 
     def _on(self, member: Member, tensor: object) -> TensorLayout:
         if not isinstance(tensor, Tensor):

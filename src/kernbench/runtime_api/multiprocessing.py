@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from kernbench.common.errors import InputError, RunError, SimulationDeadlock, UnsupportedError
@@ -22,8 +22,17 @@ class Groups(Protocol):
     def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
         """These ranks have ended; what they have not left."""
 
+    def spoil(self) -> None:
+        """Ranks have failed."""
+
+    def check_size(self, nprocs: int) -> None:
+        """InputError when there cannot be so many ranks."""
+
     def settle(self) -> None:
-        """Others are about to begin."""
+        """Others are about to be made."""
+
+    def begin(self, workers: Sequence[Worker]) -> None:
+        """These are about to run."""
 
 
 class SpawnException(RunError):  # noqa: N818 - the name users know
@@ -152,6 +161,7 @@ class Multiprocessing:
         self.finish()
         self._groups.settle()
         workers = [Worker(rank, nprocs, spawned=True) for rank in range(nprocs)]
+        self._groups.begin(workers)
         spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
         self._context = ProcessContext(spawned, self._scheduler, daemon)
         self._scheduler.start(spawned)
@@ -189,6 +199,7 @@ class Multiprocessing:
             raise InputError(f"spawn: args is a {type(args).__name__}; write a tuple, (x,) when there is one")
         if (whole_number(nprocs) or 0) < 1:
             raise InputError(f"spawn: nprocs={nprocs!r}, must be a whole number of at least 1")
+        self._groups.check_size(nprocs)
         if start_method not in START_METHODS:
             raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
 
@@ -203,6 +214,7 @@ class Multiprocessing:
         if spawned.ended_well:
             self.left += tuple(left)
             return
+        self._groups.spoil()
         failed = self._requests.abandon(workers, _told_of_all(spawned.errors))
         if not spawned.errors:
             # Nobody could go on since a kernel of theirs had failed.

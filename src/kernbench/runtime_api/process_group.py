@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,7 +89,10 @@ class QueueInstaller:
 
 @dataclass(slots=True, eq=False)
 class ProcessGroup:
-    """One rank for each SIP, from the first that comes until the last has left. ``gate`` opens when it is complete."""
+    """One rank for each SIP, from the first that comes until the last has left. ``gate`` opens when it is complete.
+
+    ``spoilt``: ranks have failed, and what they have sent may lie in the queues.
+    """
 
     algorithm: Algorithm
     world_size: int
@@ -100,6 +103,7 @@ class ProcessGroup:
     calls: CallBook = field(default_factory=CallBook)
     others: dict[str, Algorithm] = field(default_factory=dict)
     rings: dict[int, dict[str, Any]] = field(default_factory=dict)
+    spoilt: bool = False
 
     def __post_init__(self) -> None:
         self.gate = Gate(self._standing)
@@ -108,6 +112,11 @@ class ProcessGroup:
         missing = [rank for rank in range(self.world_size) if rank not in self.members]
         who = f", which rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} never called"
         return f"init_process_group{who if missing else ''}"
+
+    def take_in(self, workers: Iterable[Worker]) -> None:
+        """These are its ranks from now on."""
+        self.members = {worker.rank: worker for worker in workers}
+        self.calls = CallBook()
 
     def has_any_of(self, workers: Collection[Worker]) -> bool:
         """Whether one of these is a member, or was."""
@@ -128,7 +137,10 @@ class ProcessGroup:
 
 
 class ProcessGroups:
-    """Which rank is in which process group."""
+    """Which rank is in which process group.
+
+    Ranks that are spawned make one together, unless the program has made one before: then they are in that.
+    """
 
     __slots__ = (
         "_abandoned",
@@ -137,6 +149,7 @@ class ProcessGroups:
         "_forming",
         "_groups",
         "_installer",
+        "_of_program",
         "_requests",
         "_scheduler",
         "_standing",
@@ -153,6 +166,7 @@ class ProcessGroups:
         self._ccl, self._devices, self._installer = ccl, devices, installer
         self._requests, self._scheduler = requests, scheduler
         self._forming: ProcessGroup | None = None
+        self._of_program: ProcessGroup | None = None
         self._groups: dict[Worker, ProcessGroup] = {}
         self._standing: list[ProcessGroup] = []
         self._abandoned: list[ProcessGroup] = []
@@ -166,11 +180,41 @@ class ProcessGroups:
         """The group that a rank is in."""
         return self._groups.get(worker)
 
+    def check_size(self, nprocs: int) -> None:
+        """InputError unless so many ranks can be in the group that the program has made, if it has made one."""
+        group = self._of_program
+        if group is not None and nprocs != group.world_size:
+            raise InputError(
+                f"spawn: nprocs={nprocs}, but the process group that the program has made has {group.world_size} "
+                f"ranks, one for each SIP: spawn {group.world_size}, or torch.distributed.destroy_process_group() first"
+            )
+
+    def begin(self, workers: Sequence[Worker]) -> None:
+        """These ranks are about to run: they are in the group of the program, if it has made one."""
+        group = self._of_program
+        if group is None:
+            return
+        if group.spoilt and group.queues is not None:
+            self._installer.remove(group.queues)
+            group.queues = self._installer.install(group.algorithm, with_fabric=True)
+            group.spoilt = False
+        group.take_in(workers)
+        self._groups |= dict.fromkeys(workers, group)
+
     def join(self, worker: Worker) -> None:
-        """Come to the group that forms; returns when all ranks have come and every PE has its queues."""
+        """Come to the group that forms; returns when all ranks have come and every PE has its queues.
+
+        For the program alone: make the group of the ranks that it will spawn. In those it is there already.
+        """
         self._scheduler.check()
+        if worker.spawned and self._of_program is not None:
+            self._groups[worker] = self._of_program
+            return
         if worker in self._groups:
             raise InputError(f"{worker} has a process group already; destroy_process_group() ends it")
+        if not worker.spawned:
+            self._make_for(worker)
+            return
         group = self._forming or self._new()
         _check_ranks(worker, group.world_size)
         group.members[worker.rank] = worker
@@ -179,50 +223,91 @@ class ProcessGroups:
             self._scheduler.pass_through(group.gate)
         else:
             self._forming = None
-            self._clear()
-            group.queues = self._installer.install(group.algorithm, with_fabric=True)
+            self._install(group)
             self._standing.append(group)
             # Of all at once: a rank may be stopped before it has passed the gate.
             self._groups |= dict.fromkeys(group.members.values(), group)
             group.gate.open()
 
+    def _make_for(self, program: Worker) -> None:
+        if self._scheduler.busy:
+            raise InputError(
+                "init_process_group: the program comes too late, its ranks run already; call it before spawn, or in "
+                "the ranks"
+            )
+        group = self._new()
+        self._install(group)
+        group.take_in([program])
+        self._groups[program] = self._of_program = group
+
     def leave(self, worker: Worker) -> None:
-        """Wait for what the rank has under way, and leave; the last one takes the queues off."""
+        """Wait for what the rank has under way, and leave; the last one takes the queues off.
+
+        Those of a group that the program has made stay until the program leaves it.
+        """
         self._scheduler.check()
         group = self._groups.get(worker)
         if group is None:
             raise InputError(f"{worker} has no process group; init_process_group('ahbm') makes it")
+        if not worker.spawned:
+            self._end(worker, group)
+            return
         self._requests.drain(worker)
         del self._groups[worker]
         group.left.add(worker.rank)
-        if len(group.left) == group.world_size and group.queues is not None:
-            self._installer.remove(group.queues)
+        if group is not self._of_program and len(group.left) == group.world_size:
+            self._remove(group)
             self._standing.remove(group)
+
+    def _end(self, program: Worker, group: ProcessGroup) -> None:
+        if self._scheduler.busy:
+            raise InputError(
+                "destroy_process_group: ranks of the group still run; join() what spawn(join=False) has returned first"
+            )
+        self.settle()
+        self._requests.drain(program)
+        del self._groups[program]
+        self._of_program = None
+        self._remove(group)
 
     def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
         """These ranks have ended: groups that they did not leave are told, their queues go when somebody needs them."""
-        staying = [worker for worker in workers if worker in self._groups]
+        group = self._of_program
+        if group is not None and not group.calls.is_even:
+            group.spoilt = True
+        own = [each for each in workers if not each.spawned or self._groups.get(each) is not group]
+        staying = [worker for worker in own if worker in self._groups]
         self._abandoned += [group for group in self._standing if group.has_any_of(workers)]
         self._standing = [group for group in self._standing if not group.has_any_of(workers)]
-        self._groups = {worker: group for worker, group in self._groups.items() if worker not in staying}
+        self._groups = {worker: group for worker, group in self._groups.items() if worker not in workers}
         self._forming = None
         return (f"process group of {', '.join(map(str, staying))}, not destroyed",) if staying else ()
+
+    def spoil(self) -> None:
+        """Ranks have failed: the group that the program has made needs new queues before others run."""
+        if self._of_program is not None:
+            self._of_program.spoilt = True
 
     def settle(self) -> None:
         """Let end what ranks have left under way in groups that they did not leave: others will use those PEs' queues.
 
         What can never end is given up.
         """
-        workers = [worker for group in self._abandoned for worker in group.members.values()]
+        groups = list(self._abandoned)
+        if self._of_program is not None and not self._scheduler.busy:
+            groups.append(self._of_program)
+        workers = [worker for group in groups for worker in group.members.values()]
         try:
             for worker in workers:
                 self._requests.drain(worker)
         except SimulationDeadlock:
             self._requests.abandon(workers)
+            self.spoil()
 
     def finish(self) -> tuple[str, ...]:
         """The program is over: take every queue off; groups that are still there are told."""
         left = self.ended(tuple(self._groups))
+        self._of_program = None
         self._installer.remove_all()
         return left
 
@@ -236,6 +321,14 @@ class ProcessGroups:
         layout = layout_of(chosen, self._installer.engine.spec)
         self._clear()
         return plan_of(chosen.config, layout, self._installer.install(chosen, with_fabric=False))
+
+    def _install(self, group: ProcessGroup) -> None:
+        self._clear()
+        group.queues = self._installer.install(group.algorithm, with_fabric=True)
+
+    def _remove(self, group: ProcessGroup) -> None:
+        if group.queues is not None:
+            self._installer.remove(group.queues)
 
     def _clear(self) -> None:
         """Take off what ranks have left behind."""
