@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -41,15 +42,19 @@ ALL = (F32, F16, BF16, I32, I8, F8E4M3, F8E5M2)
 _NAMES: dict[str, DType] = {t.name: t for t in ALL} | {t.numpy.name: t for t in ALL}
 _NAMES |= {"fp32": F32, "float": F32, "fp16": F16, "half": F16, "int": I32, "float8_e4m3": F8E4M3}
 _NAMES |= {"fp8e4m3": F8E4M3, "fp8e5m2": F8E5M2}
+# As the names "float" and "int": the machine has no wider ones.
+_PYTHON: dict[object, DType] = {float: F32, int: I32}
 
 
 def dtype(name: object) -> DType:
-    """The type called ``name``: a DType, a short, NumPy or PyTorch name, or a NumPy dtype.
+    """The type called ``name``: a DType, a short, NumPy or PyTorch name, a NumPy dtype, or Python's float or int.
 
     Raises UnknownNameError, which lists the names.
     """
     if isinstance(name, DType):
         return name
+    if isinstance(name, type) and name in _PYTHON:
+        return _PYTHON[name]
     text = name if isinstance(name, str) else numpy_name(name)
     found = _NAMES.get(text.removeprefix("torch."))
     if found is None:
@@ -60,6 +65,22 @@ def dtype(name: object) -> DType:
 def numpy_name(name: object) -> str:
     """The name NumPy gives to what ``name`` denotes, or its text when NumPy does not know it (a torch dtype)."""
     try:
-        return np.dtype(name).name  # type: ignore[call-overload, no-any-return]
+        return "None" if name is None else np.dtype(name).name  # type: ignore[call-overload]
     except TypeError:
         return str(name)
+
+
+def is_type(value: object) -> bool:
+    """Whether ``value`` is meant as an element type: a DType, a NumPy dtype, a class of NumPy's or Python's numbers."""
+    numbers = isinstance(value, type) and issubclass(value, np.generic | float | int)
+    return numbers or isinstance(value, DType | np.dtype)
+
+
+def misfit(value: float, kind: DType) -> str:
+    """Why no element of ``kind`` is ``value``, for a reader; empty when one is. A float type has one for any number."""
+    if kind.is_float:
+        return ""
+    limits = np.iinfo(kind.numpy)
+    if not math.isfinite(value) or value != int(value):
+        return f"{value!r} is not a whole number"
+    return "" if limits.min <= value <= limits.max else f"{value!r} does not fit {kind} ({limits.min} to {limits.max})"

@@ -52,7 +52,7 @@ class LocalTensors:
     ) -> Tensor:
         """An operator on one or two tensors of one shape, or a tensor and a number; lies as ``x``."""
         other = None if y is None else self._lying_as(x, y)
-        out = self.torch.empty(x.shape, dtype=x.dtype, dp=x.dp, name=f"{op}.out")
+        out = self.torch.empty_like(x, name=f"{op}.out")
         lines = shard_table(x.layout)
         self.torch.launch(op, elementwise_shards, op, x, other, out, lines, x.dtype, number, number_first)
         if other is not None and other is not y:
@@ -75,9 +75,9 @@ class LocalTensors:
         return out
 
     def _lying_as(self, x: Tensor, y: Tensor) -> Tensor:
-        if y.dp == x.dp:
+        if y.layout.views == x.layout.views:
             return y
-        made = self.torch.empty(y.shape, dtype=y.dtype, dp=x.dp, name=f"{y.name}.moved")
+        made = self.torch.empty_like(x, name=f"{y.name}.moved")
         self.copy(y, made, [(y.layout.whole, made.layout.whole)])
         return made
 

@@ -9,7 +9,7 @@ from typing import Any
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.steps.sip_rings import ring_values_among
 from kernbench.common.errors import InputError
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord, TensorArg
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
 from kernbench.runtime_api.collective_calls import Call, Channel, Operand
 from kernbench.runtime_api.layout import TensorLayout
@@ -137,7 +137,7 @@ class Collectives:
         return self._start(member, operation)
 
     def _pointer(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
-        return _argument(layouts[0]) if len(layouts) == 1 else self._memory.join(layouts)
+        return layouts[0].argument if len(layouts) == 1 else self._memory.join(layouts)
 
     def _accepts(self, algorithm: Algorithm, member: Member, tensor: TensorLayout) -> bool:
         if algorithm.config.module in NOT_OVER_RANKS or member.among is not None:
@@ -190,7 +190,7 @@ def _of_shards(
         algorithm=algorithm,
         pes=pes,
         tensors=(tensor,),
-        pointers=(_argument(tensor),),
+        pointers=(tensor.argument,),
         config={"n_elem": n_elem, "shards": shard_table(tensor), "dtype": tensor.dtype.name, **more},
     )
 
@@ -210,7 +210,3 @@ def _block_table(
                 f"{name}: {a.name} ({a.dp}) and {other.name} ({other.dp}) differ in shape, dtype or layout"
             )
     return list_table(a)
-
-
-def _argument(layout: TensorLayout) -> TensorArg:
-    return TensorArg(name=layout.name, va=layout.va, shape=layout.shape, dtype=layout.dtype, owners=layout.owners)

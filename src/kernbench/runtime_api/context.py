@@ -6,43 +6,35 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from operator import index as as_integer
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
-
-import numpy as np
+from typing import Any, Generic, Self, TypeVar, cast
 
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.common.config import ConfigModel
-from kernbench.common.dtypes import F32, DType
-from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import HostMsg
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
-from kernbench.runtime_api.arrays import Array, machine_dtype, numeric
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.current import Entered, enter, leave
 from kernbench.runtime_api.devices import Accelerator, Ahbm, Devices
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.dtype_names import DTypeNames
 from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
-from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.factories import TensorFactories
 from kernbench.runtime_api.launch import Kernel, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
+from kernbench.runtime_api.random_numbers import Generators
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.requests import RequestRecord, Requests
-from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.runtime_api.work import Work
 from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec
 
-Size: TypeAlias = int | tuple[int, ...] | list[int]
 P = TypeVar("P", bound=ConfigModel)
 
 
@@ -50,7 +42,7 @@ class NoParams(ConfigModel):
     """The parameters of a program that has none."""
 
 
-class RuntimeContext(DTypeNames, Generic[P]):
+class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     """The host's side of one run: the part of PyTorch that a program on the machine needs. A context manager.
 
     ``target_device``: the SIPs it may use; ``spec``: the machine when it is not the engine's own; ``params``: the
@@ -80,7 +72,7 @@ class RuntimeContext(DTypeNames, Generic[P]):
         self._requests = Requests(engine, scheduler, workers, correlation_id)
         self._memory = TensorMemory(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)
-        self._named = 0
+        TensorFactories.__init__(self, self._memory, self._devices, Generators(workers))
         self.ahbm = Ahbm(self._devices)
         self.accelerator = Accelerator(self._devices, self._requests, workers)
         self._installer = QueueInstaller(engine, self._requests)
@@ -140,45 +132,6 @@ class RuntimeContext(DTypeNames, Generic[P]):
     def traces(self) -> tuple[RequestRecord, ...]:
         """The requests that are over, in the order of submission."""
         return self._requests.records
-
-    def empty(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor on the current SIP that holds whatever its memory held."""
-        return self._create(_shape(size), dtype_of(dtype), dp, name, None)
-
-    def zeros(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor of zeros on the current SIP."""
-        return self._create(_shape(size), dtype_of(dtype), dp, name, 0)
-
-    def ones(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor of ones on the current SIP."""
-        return self._create(_shape(size), dtype_of(dtype), dp, name, 1)
-
-    def full(
-        self,
-        size: Size,
-        fill_value: float,
-        *,
-        dtype: object = F32,
-        dp: DPPolicy | None = None,
-        name: str | None = None,
-    ) -> Tensor:
-        """A tensor on the current SIP, every element ``fill_value``."""
-        return self._create(_shape((size,)), dtype_of(dtype), dp, name, fill_value)
-
-    def tensor(
-        self, data: object, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
-    ) -> Tensor:
-        """A tensor on the current SIP with ``data`` (an array, nested lists, a tensor), copied there.
-
-        Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
-        """
-        array = data.numpy() if isinstance(data, Tensor) else numeric(data, "torch.tensor")
-        kind = machine_dtype(array) if dtype is None else dtype_of(dtype)
-        return self._create(array.shape, kind, dp, name, None).copy_(array)
-
-    def from_numpy(self, array: Array) -> HostTensor:
-        """A host tensor that shares the memory of ``array``; it gets to the machine with ``copy_``."""
-        return HostTensor(numeric(array, "from_numpy"))
 
     def launch(
         self, name: str, kernel: Kernel | str, /, *args: object, async_op: bool = False, **kwargs: object
@@ -267,22 +220,3 @@ class RuntimeContext(DTypeNames, Generic[P]):
         except Exception:  # the error that led here is what has to be told
             return False
         return True
-
-    def _create(
-        self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy | None, name: str | None, fill: float | None
-    ) -> Tensor:
-        label = name or f"tensor{self._named}"
-        self._named += name is None
-        if not np.all(np.array(shape) > 0):
-            raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor has at least one element")
-        layout = self._memory.create(label, shape, dtype, dp or SINGLE_PE, self._devices.current, fill)
-        return Tensor(layout, self._memory)
-
-
-def _shape(size: tuple[Size, ...]) -> tuple[int, ...]:
-    """The shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` means."""
-    extents = size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size
-    try:
-        return tuple(as_integer(extent) for extent in extents)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(f"{extents!r} is no shape; write (2, 3)") from None

@@ -15,7 +15,7 @@ from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_group import RankGroup, group_of
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import Work
+from kernbench.runtime_api.work import TensorKey, Work
 from kernbench.runtime_api.workers import Workers, wants_debugging
 
 BACKEND = "ahbm"
@@ -283,6 +283,7 @@ class Distributed:
     ) -> Work | None:
         member = self._member(name, group)
         lists = [self._layouts(name, member, each) for each in (given, taken)]
+        _check_apart(name, lists[1])
         sizes = [sum(layout.size for layout in layouts) for layouts in lists]
         wanted = _sizes(name, sizes, member.size)
         if sizes != wanted or len({layout.dtype for layouts in lists for layout in layouts}) > 1:
@@ -328,6 +329,18 @@ class Distributed:
                 f"torch.ahbm.set_device(rank) before tensors are made"
             )
         return tensor.layout
+
+
+def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
+    """Of two blocks in one place the later one would stay; inputs may repeat."""
+    first: dict[TensorKey, int] = {}
+    for at, layout in enumerate(outputs):
+        before = first.setdefault(layout.key, at)
+        if before != at:
+            raise InputError(
+                f"{name}: outputs {before} and {at} are one tensor, {layout.name!r}, which cannot hold the blocks of "
+                f"two ranks; give each block a tensor of its own"
+            )
 
 
 def _done(work: Work, async_op: bool) -> Work | None:

@@ -10,9 +10,10 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from kernbench.common.dtypes import DType
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.runtime_api.arrays import Array, converted, host_dtype
+from kernbench.runtime_api.shaped import Shaped
 
 
-class HostTensor(NDArrayOperatorsMixin):
+class HostTensor(Shaped, NDArrayOperatorsMixin):
     """A view of a NumPy array with the face of a tensor: no simulated time passes here.
 
     NumPy functions and operators take it and give arrays.
@@ -30,11 +31,6 @@ class HostTensor(NDArrayOperatorsMixin):
         return self._array.shape
 
     @property
-    def ndim(self) -> int:
-        """How many axes."""
-        return self._array.ndim
-
-    @property
     def dtype(self) -> DType:
         """The element type; types that the machine does not have keep NumPy's name."""
         return host_dtype(self._array)
@@ -44,9 +40,10 @@ class HostTensor(NDArrayOperatorsMixin):
         """Bytes of all elements."""
         return self._array.nbytes
 
-    def numel(self) -> int:
-        """How many elements."""
-        return self._array.size
+    @property
+    def device(self) -> str:
+        """``"cpu"``: the host."""
+        return "cpu"
 
     def numpy(self) -> Array:
         """The array itself, not a copy."""

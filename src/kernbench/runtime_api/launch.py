@@ -11,10 +11,11 @@ from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.dtypes import is_type
 from kernbench.common.errors import InputError
 from kernbench.kernels import builtin_kernel
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord, TensorArg
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.tensor import Tensor
 
@@ -138,12 +139,11 @@ def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
 
 def _argument(launch: str, which: str, value: object) -> LaunchArg:
     if isinstance(value, Tensor):
-        layout = value.layout
-        return TensorArg(name=layout.name, va=layout.va, shape=layout.shape, dtype=layout.dtype, owners=layout.owners)
+        return value.layout.argument
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, DType):
-        return value.name
+    if is_type(value):
+        return dtype_of(value).name
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple) and all(isinstance(each, int) for each in value):

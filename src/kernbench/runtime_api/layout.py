@@ -9,7 +9,7 @@ from math import prod
 
 from kernbench.common.dtypes import DType
 from kernbench.messages.mapping import MappedShard
-from kernbench.messages.requests import PeCoord
+from kernbench.messages.requests import PeCoord, TensorArg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy
@@ -29,11 +29,15 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorLayout:
-    """A tensor in the memory of one SIP. ``views`` and the deployment's shards are in the same order."""
+    """A tensor in the memory of one SIP. ``views`` and the deployment's shards are in the same order.
+
+    ``dp`` splits ``split_shape``: the shape, but for a tensor under another one than it was made with.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
     dp: DPPolicy
+    split_shape: tuple[int, ...]
     sip: int
     va: int
     deployment: Deployment
@@ -58,6 +62,11 @@ class TensorLayout:
     def key(self) -> TensorKey:
         """What identifies it while it lives."""
         return self.sip, self.va
+
+    @property
+    def argument(self) -> TensorArg:
+        """It as an argument of a kernel."""
+        return TensorArg(name=self.name, va=self.va, shape=self.shape, dtype=self.dtype, owners=self.owners)
 
     @property
     def whole(self) -> Window:

@@ -17,12 +17,14 @@ from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.placement.deploy import deploy_tensor, release
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
-from kernbench.policy.placement.views import shard_views
+from kernbench.policy.placement.views import ShardView, shard_views
 from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.device_copy import copy_launch
 from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.joined import JoinedRanges
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.reshaping import reshaped
 from kernbench.runtime_api.transfers import (
     copy_messages,
     fill_messages,
@@ -114,6 +116,15 @@ class TensorMemory:
         self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
 
+    def create_like(self, layout: TensorLayout, name: str, dtype: DType, fill: float | None = None) -> TensorLayout:
+        """The same for a tensor of the shape, the layout and the SIP of another."""
+        made = self.create(name, layout.split_shape, dtype, layout.dp, layout.sip, fill)
+        if made.shape == layout.shape:
+            return made
+        under_its_shape = self.reshaped(made, layout.shape)
+        assert under_its_shape is not None, "what one tensor allows, another that lies like it does"
+        return under_its_shape
+
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
         """Tell the MMUs of these PEs that do not know yet where these tensors lie: those of their owners do."""
         self._requests.transfer(chain.from_iterable(self._mappings(layouts, pes) for layouts, pes in wanted))
@@ -142,9 +153,23 @@ class TensorMemory:
         known = tuple(sorted(self._mapped[layout.key]))
         return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=known)
 
-    def _place(self, name: str, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
+    def clone(self, layout: TensorLayout, name: str) -> TensorLayout:
+        """A tensor that lies in the same way, made by the PEs that own it: every one copies its shards."""
+        self.settle(layout)
+        made = self.create_like(layout, name, layout.dtype)
+        copying = self._requests.submit(copy_launch(layout, made))
+        self.uses.note(copying, (layout.key, made.key))
+        self._requests.wait([copying])
+        return made
+
+    def reshaped(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
+        """The same tensor under another shape of as many elements; None when its shards do not allow it."""
+        self._check_live(layout)
+        return reshaped(layout, shape, lambda policy: self._views(shape, layout.dtype, policy, layout.sip))
+
+    def _views(self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> tuple[ShardView, ...]:
         spec = self._engine.spec
-        views = shard_views(
+        return shard_views(
             dp,
             shape=shape,
             itemsize=dtype.itemsize,
@@ -152,6 +177,9 @@ class TensorMemory:
             num_cubes=spec.cubes_per_sip,
             target_sip=sip,
         )
+
+    def _place(self, name: str, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
+        views = self._views(shape, dtype, dp, sip)
         deployment = deploy_tensor(
             name,
             shape,
@@ -161,11 +189,14 @@ class TensorMemory:
             va_allocator=self._engine.va_allocator(sip),
         )
         va = deployment.mapping().va_base
-        return TensorLayout(shape=shape, dtype=dtype, dp=dp, sip=sip, va=va, deployment=deployment, views=views)
+        return TensorLayout(
+            shape=shape, dtype=dtype, dp=dp, split_shape=shape, sip=sip, va=va, deployment=deployment, views=views
+        )
 
     def is_live(self, layout: TensorLayout) -> bool:
-        """Whether the tensor has not been freed."""
-        return self._live.get(layout.key) is layout
+        """Whether the tensor has not been freed, under this shape or another."""
+        found = self._live.get(layout.key)
+        return found is not None and found.deployment is layout.deployment
 
     def fill(self, layout: TensorLayout, value: float) -> None:
         """Every element becomes ``value``, written by the device."""

@@ -16,15 +16,19 @@ from kernbench.runtime_api.arrays import Array, converted, numeric
 from kernbench.runtime_api.host_tensor import HostTensor
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
+from kernbench.runtime_api.shaped import Shaped
+from kernbench.runtime_api.shapes import ShapeError, Size, broadcasts, completed, shape_of
+from kernbench.runtime_api.transfers import check_fits
 
 __all__ = ["Tensor", "deploy_tensor"]
 
 
-class Tensor:
+class Tensor(Shaped):
     """A tensor in the memory of one SIP, made by a ``RuntimeContext``.
 
     Reading and writing are host transfers: they cost simulated time, and first wait for launches under way that have
-    the tensor as an argument. On a machine without data they cost the same and reads give zeros.
+    the tensor as an argument. On a machine without data they cost the same and reads give zeros. ``==`` and ``!=``
+    read it and compare element by element, so ``in`` and ``remove`` of a list do; it is hashed by identity.
     """
 
     __slots__ = ("_layout", "_memory")
@@ -48,11 +52,6 @@ class Tensor:
         return self._layout.shape
 
     @property
-    def ndim(self) -> int:
-        """How many axes."""
-        return len(self._layout.shape)
-
-    @property
     def dtype(self) -> DType:
         """The element type."""
         return self._layout.dtype
@@ -73,6 +72,11 @@ class Tensor:
         return self._layout.sip
 
     @property
+    def device(self) -> str:
+        """``"ahbm:0"`` on SIP 0."""
+        return f"ahbm:{self._layout.sip}"
+
+    @property
     def va(self) -> int:
         """Its first virtual address: what a kernel gets."""
         return self._layout.va
@@ -87,25 +91,53 @@ class Tensor:
         """False once it has been freed."""
         return self._memory.is_live(self._layout)
 
-    def numel(self) -> int:
-        """How many elements."""
-        return self._layout.size
+    def reshape(self, *shape: Size) -> Tensor:
+        """The same memory under another shape; one extent may be -1. Costs nothing.
+
+        ShapeError for another number of elements, and when a shard is no box of the new shape: what has to move is for
+        the program to say.
+        """
+        wanted = shape_of(shape)
+        extents = completed(wanted, self.numel())
+        if extents is None:
+            raise ShapeError(f"{self.name}.reshape({wanted}): shape {self.shape} has {self.numel()} elements")
+        layout = self._memory.reshaped(self._layout, extents)
+        if layout is None:
+            raise ShapeError(
+                f"{self.name}.reshape({wanted}) cannot be a view: shape {self.shape} lies as {self.dp}, and its shards "
+                f"are no boxes of {extents}. Copy it: torch.empty({extents}, dtype=…, dp=…)"
+                f".copy_(x.numpy().reshape{extents})"
+            )
+        return Tensor(layout, self._memory)
+
+    view = reshape
+
+    def clone(self) -> Tensor:
+        """A copy that lies in the same way on the same SIP: every PE that owns it copies its own shards."""
+        return Tensor(self._memory.clone(self._layout, f"{self.name}.clone"), self._memory)
 
     def copy_(self, src: object) -> Tensor:
-        """Take over ``src`` (an array, a host tensor, another tensor), converted to this dtype; returns itself.
+        """Take over ``src`` (an array, a host tensor, another tensor, a number), converted to this dtype.
 
-        Goes through the host and writes every copy. InputError for another shape.
+        Goes through the host and writes every copy; returns itself. ShapeError unless ``src`` broadcasts to this shape.
         """
         source = src if isinstance(src, Tensor) else numeric(src, self.name)
-        if source.shape != self.shape:
-            raise InputError(f"{self.name}.copy_: the source has shape {source.shape}, the tensor {self.shape}")
-        self._memory.copy(self._layout, self._on_host(source))
+        if not broadcasts(source.shape, self.shape):
+            raise ShapeError(
+                f"{self.name}.copy_: the source has shape {source.shape}, the tensor {self.shape}, and it "
+                f"does not broadcast to that"
+            )
+        self._memory.copy(self._layout, np.broadcast_to(self._on_host(source), self.shape))
         return self
 
     def fill_(self, value: float) -> Tensor:
         """Make every element ``value``, written by the device; returns itself."""
         self._memory.fill(self._layout, value)
         return self
+
+    def zero_(self) -> Tensor:
+        """Make every element zero, written by the device; returns itself."""
+        return self.fill_(0)
 
     def numpy(self) -> Array:
         """All elements in an array of this dtype; of several copies the first."""
@@ -147,11 +179,23 @@ class Tensor:
         """What NumPy would assign, in every copy; only the bytes that change hands are sent."""
         selection = select(index, self.shape)
         source = self._on_host(value if isinstance(value, Tensor) else numeric(value, self.name))
+        if not source.ndim:
+            check_fits(source, self.dtype)
         values = np.empty(selection.window.shape, self.dtype.numpy)
         values[selection.rest] = converted(source, self.dtype)
         chosen = np.zeros(selection.window.shape, np.bool_)
         chosen[selection.rest] = True
         self._memory.update(self._layout, selection.window, values, chosen)
+
+    def __eq__(self, other: object) -> Any:
+        """Which elements are equal: a host array of bools, with ``other`` broadcast as NumPy does."""
+        return self._compared(np.equal, other)
+
+    def __ne__(self, other: object) -> Any:
+        """Which elements are not equal."""
+        return self._compared(np.not_equal, other)
+
+    __hash__ = object.__hash__
 
     def __len__(self) -> int:
         if not self.shape:
@@ -175,6 +219,23 @@ class Tensor:
             return ""
         held = self.peek().astype(np.float64)
         return f", mean={held.mean():.6g}, norm={np.linalg.norm(held.reshape(-1)):.6g}"
+
+    def _compared(self, operator: np.ufunc, other: object) -> Any:
+        """NotImplemented for what holds no numbers, so that Python finds it unlike any tensor."""
+        try:
+            theirs = other if isinstance(other, Tensor) else numeric(other, self.name)
+        except InputError:
+            return NotImplemented
+        try:
+            np.broadcast_shapes(self.shape, theirs.shape)
+        except ValueError:
+            raise ShapeError(f"{self.name} == …: shapes {self.shape} and {theirs.shape} do not broadcast") from None
+        mine, wanted = self.numpy(), self._on_host(theirs)
+        if isinstance(other, int | float):
+            return np.asarray(operator(mine, other))
+        if mine.dtype != wanted.dtype:  # not every pair has a common type in NumPy, and f64 holds them all
+            mine, wanted = mine.astype(np.float64), wanted.astype(np.float64)
+        return np.asarray(operator(mine, wanted))
 
     def _on_host(self, source: Tensor | Array) -> Array:
         # A tensor that is freed is found out before the source is read.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, misfit
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.geometry import Window
@@ -20,11 +20,19 @@ ReadBytes: TypeAlias = Callable[[int, int], Array]
 
 
 def fill_pattern(value: float, dtype: DType) -> bytes:
-    """The bytes of an element that is ``value``; InputError unless that is one real number."""
+    """The bytes of an element that is ``value``; InputError unless that is one real number that the type can hold."""
     number = numeric(value, "a fill value")
     if number.ndim:
         raise InputError(f"a fill value is one number, not {value!r}")
+    check_fits(number, dtype)
     return converted(number, dtype).tobytes()
+
+
+def check_fits(number: Array, dtype: DType) -> None:
+    """InputError when a number without axes is none of ``dtype``: as in kernels, it is not rounded nor wrapped."""
+    wrong = misfit(number.item(), dtype)
+    if wrong:
+        raise InputError(f"a fill value for {dtype}: {wrong}; take a type that holds it, or another value")
 
 
 def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg]:

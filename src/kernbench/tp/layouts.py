@@ -7,11 +7,14 @@ and write columns of, without knowing where the rows lie.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
@@ -86,9 +89,19 @@ def shard_table(layout: TensorLayout) -> tuple[int, ...]:
     item = layout.dtype.itemsize
     table: list[int] = []
     for view in layout.views:
-        corner = 0
-        for (start, _), extent in zip(view.window.bounds, layout.shape, strict=True):
-            corner = corner * extent + start
-        spec, shape = view.spec, view.shape
-        table += (spec.cube, spec.pe, spec.offset_bytes, prod(shape[:-1]), shape[-1], corner * item)
+        at = view.spec.offset_bytes
+        for window in _with_rows_in_order(view.window, layout.shape):
+            corner = 0
+            for (start, _), extent in zip(window.bounds, layout.shape, strict=True):
+                corner = corner * extent + start
+            table += (view.spec.cube, view.spec.pe, at, prod(window.shape[:-1]), window.shape[-1], corner * item)
+            at += window.size * item
     return tuple(table)
+
+
+def _with_rows_in_order(window: Window, shape: tuple[int, ...]) -> Iterator[Window]:
+    """The window in parts whose rows follow each other in the tensor: one, unless an axis in the middle is split."""
+    split = [axis for axis in range(1, len(shape) - 1) if window.bounds[axis] != (0, shape[axis])]
+    before = split[-1] if split else 0
+    for corner in product(*(range(*bounds) for bounds in window.bounds[:before])):
+        yield Window((*((at, at + 1) for at in corner), *window.bounds[before:]))

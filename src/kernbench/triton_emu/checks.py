@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from operator import index
 from types import MappingProxyType
@@ -11,7 +10,7 @@ from typing import TypeAlias
 import ml_dtypes
 import numpy as np
 
-from kernbench.common.dtypes import ALL, DType, dtype
+from kernbench.common.dtypes import ALL, DType, dtype, misfit
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.operators import OPERATORS, Operator
 from kernbench.triton_emu.handles import Handle, Number
@@ -141,11 +140,9 @@ def number_as(value: object, item: DType) -> Number:
         raise no_operand(value)
     if item.is_float:
         return float(value)
-    limits = np.iinfo(item.numpy)
-    if not math.isfinite(value) or value != int(value):
-        raise kernel_error(f"{value!r} is not a whole number and the handle is {item}; cast the handle to a float type")
-    if not limits.min <= value <= limits.max:
-        raise kernel_error(f"{value!r} does not fit {item} ({limits.min} to {limits.max}); cast the handle to i32")
+    wrong = misfit(value, item)  # type: ignore[arg-type] # NumPy's numbers are Python's enough
+    if wrong:
+        raise kernel_error(f"{wrong} and the handle is {item}; cast the handle to a type that holds it")
     return int(value)
 
 

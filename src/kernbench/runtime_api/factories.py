@@ -1,0 +1,183 @@
+"""What makes tensors: ``torch.zeros`` and the like."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernbench.common.dtypes import F32, DType
+from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.errors import InputError
+from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
+from kernbench.runtime_api.arrays import Array, machine_dtype, numeric
+from kernbench.runtime_api.devices import Devices
+from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.memory import TensorMemory
+from kernbench.runtime_api.random_numbers import Generators
+from kernbench.runtime_api.shapes import Shape, Size, shape_of
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.transfers import check_fits
+
+
+class TensorFactories:
+    """Makes tensors of one context.
+
+    ``dp``: how a tensor spreads over the cubes and PEs of its SIP, on PE 0 of cube 0 without; ``name``: what reports
+    call it. Those that are made of zeros, ones or one value are written by the device, all others copied from the host.
+    """
+
+    def __init__(self, memory: TensorMemory, devices: Devices, generators: Generators) -> None:
+        self._memory, self._devices, self._generators = memory, devices, generators
+        self._named = 0
+
+    def empty(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """A tensor on the current SIP that holds whatever its memory held."""
+        return self._create(shape_of(size), dtype_of(dtype), dp, name, None)
+
+    def zeros(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """A tensor of zeros on the current SIP."""
+        return self._create(shape_of(size), dtype_of(dtype), dp, name, 0)
+
+    def ones(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """A tensor of ones on the current SIP."""
+        return self._create(shape_of(size), dtype_of(dtype), dp, name, 1)
+
+    def full(
+        self,
+        size: Size,
+        fill_value: float,
+        *,
+        dtype: object = F32,
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """A tensor on the current SIP, every element ``fill_value``; InputError when an integer type cannot hold it."""
+        return self._create(shape_of((size,)), dtype_of(dtype), dp, name, fill_value)
+
+    def empty_like(
+        self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """A tensor of the shape of ``like``, on its SIP; of its dtype and layout unless others are given."""
+        return self._like(like, dtype, dp, name, None)
+
+    def zeros_like(
+        self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """The same, of zeros."""
+        return self._like(like, dtype, dp, name, 0)
+
+    def ones_like(
+        self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """The same, of ones."""
+        return self._like(like, dtype, dp, name, 1)
+
+    def full_like(
+        self,
+        like: Tensor,
+        fill_value: float,
+        /,
+        *,
+        dtype: object = None,
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """The same, every element ``fill_value``."""
+        return self._like(like, dtype, dp, name, fill_value)
+
+    def randn_like(
+        self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """The same, with the numbers that ``randn`` would have."""
+        made = self._like(like, _float(like.dtype if dtype is None else dtype_of(dtype)), dp, name, None)
+        return made.copy_(self._normal(made.shape))
+
+    def tensor(
+        self, data: object, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """A tensor on the current SIP with ``data`` (an array, nested lists, a tensor), copied there.
+
+        Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
+        """
+        array = data.numpy() if isinstance(data, Tensor) else numeric(data, "torch.tensor")
+        kind = machine_dtype(array) if dtype is None else dtype_of(dtype)
+        return self._create(array.shape, kind, dp, name, None).copy_(array)
+
+    def arange(
+        self,
+        start: float,
+        end: float | None = None,
+        step: float = 1,
+        *,
+        dtype: object = None,
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """``start``, ``start + step``, … below ``end``; with one number from 0 up to that. i32, f32 of floats.
+
+        InputError when there is no such number, and when an integer type cannot hold one.
+        """
+        first, last = (0, start) if end is None else (start, end)
+        if not step or not np.isfinite(numeric((first, last, step), "torch.arange")).all():
+            raise InputError(f"torch.arange({first}, {last}, {step}): finite numbers, and a step that is not 0")
+        numbers: Array = np.arange(first, last, step)
+        kind = machine_dtype(numbers) if dtype is None else dtype_of(dtype)
+        for each in (*numbers[:2], *numbers[-1:]):
+            check_fits(np.asarray(each), kind)
+        return self._create(numbers.shape, kind, dp, name, None).copy_(numbers)
+
+    def manual_seed(self, seed: int) -> None:
+        """Begin the random numbers of this rank anew; a rank that has not done so begins with the program's seed."""
+        self._generators.seed(seed)
+
+    def randn(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """A tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
+
+        They follow ``manual_seed``. InputError for an integer type.
+        """
+        made = self._create(shape_of(size), _float(dtype_of(dtype)), dp, name, None)
+        return made.copy_(self._normal(made.shape))
+
+    def from_numpy(self, array: Array) -> HostTensor:
+        """A host tensor that shares the memory of ``array``; it gets to the machine with ``copy_``."""
+        return HostTensor(numeric(array, "from_numpy"))
+
+    def _like(self, like: Tensor, dtype: object, dp: DPPolicy | None, name: str | None, fill: float | None) -> Tensor:
+        if not isinstance(like, Tensor):
+            raise InputError(
+                f"a {type(like).__name__} is no tensor of the machine that another could be made like; give the shape: "
+                f"torch.zeros(x.shape, dtype=…)"
+            )
+        kind = like.dtype if dtype is None else dtype_of(dtype)
+        if dp is not None:
+            return self._create(like.shape, kind, dp, name, fill, like.sip)
+        return Tensor(self._memory.create_like(like.layout, self._label(name), kind, fill), self._memory)
+
+    def _normal(self, shape: Shape) -> Array:
+        """Random numbers, drawn where there is data to compute."""
+        return self._generators.normal(shape) if self._memory.has_data else np.broadcast_to(np.float32(0), shape)
+
+    def _create(
+        self,
+        shape: Shape,
+        dtype: DType,
+        dp: DPPolicy | None,
+        name: str | None,
+        fill: float | None,
+        sip: int | None = None,
+    ) -> Tensor:
+        label = self._label(name)
+        if not np.all(np.array(shape) > 0):
+            raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor has at least one element")
+        place = self._devices.current if sip is None else sip
+        return Tensor(self._memory.create(label, shape, dtype, dp or SINGLE_PE, place, fill), self._memory)
+
+    def _label(self, name: str | None) -> str:
+        label = name or f"tensor{self._named}"
+        self._named += name is None
+        return label
+
+
+def _float(dtype: DType) -> DType:
+    if not dtype.is_float:
+        raise InputError(f"torch.randn: {dtype} holds whole numbers only; take a float type")
+    return dtype
