@@ -299,3 +299,20 @@ def test_products_of_pairs_over_rectangles(mesh_shape, step):
             np.testing.assert_array_equal(c.full_tensor().numpy(), a @ b, err_msg=f"{x} @ {y}")
 
     on_mesh(mesh_shape, program)
+
+
+def test_operands_may_be_views():
+    """A tensor under another shape has the policy of the one it was made with, and lies otherwise."""
+    a, b = whole_numbers(4, 16), whole_numbers(4, 8, 2)
+    columns = DPPolicy("column_wise", "column_wise")
+
+    def program(mesh):
+        view = mesh.torch.tensor(a, dp=columns).reshape(4, 8, 2)
+        other = mesh.torch.tensor(b, dp=DPPolicy())
+        x, y = DTensor.from_local(view, mesh), DTensor.from_local(other, mesh)
+        return [each.full_tensor().numpy() for each in (x + y, y + x, (x * 2).relu())]
+
+    for found in on_mesh((2,), program, cubes=2)[0]:
+        expected = a.reshape(4, 8, 2) + b, a.reshape(4, 8, 2) + b, np.maximum(a.reshape(4, 8, 2) * 2, 0)
+        for got, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)

@@ -164,6 +164,40 @@ def test_lists_can_be_used_again_and_their_tensors_freed(torch):
     assert not torch.cleanup().leaked
 
 
+def test_a_tensor_twice_among_the_outputs_is_refused(torch):
+    def program(rank):
+        dist, x, y = torch.distributed, torch.zeros(4, name="x"), torch.zeros(4)
+        words = r"outputs 0 and 1 are one tensor, 'x', .* give each block a tensor of its own"
+        for outputs in ([x, x], [x.reshape(2, 2).reshape(4), x]):
+            with pytest.raises(InputError, match=f"all_gather: {words}"):
+                dist.all_gather(outputs, y)
+            with pytest.raises(InputError, match=f"all_to_all: {words}"):
+                dist.all_to_all(outputs, [y, y])
+        # Inputs may repeat, and the operation is still the next one on every rank.
+        y.fill_(rank + 1)
+        dist.reduce_scatter(x, [y, y])
+        return x.tolist()
+
+    assert run_ranks(torch, program) == [[3.0] * 4] * 2
+
+
+def test_views_take_part_in_collectives(torch):
+    def program(rank):
+        dist, rows = torch.distributed, DPPolicy("row_wise", "row_wise")
+        x = torch.tensor(contribution(rank), dp=rows)
+        dist.all_reduce(x.reshape(2, 4, 6))
+        gathered = torch.zeros(16, 6, dp=rows)
+        dist.all_gather_into_tensor(gathered.reshape(4, 4, 6), x.reshape(48))
+        clone = x.clone()
+        dist.broadcast(clone, 0)
+        return gathered.numpy(), clone.numpy()
+
+    for gathered, clone in run_ranks(torch, program):
+        total = contribution(0) + contribution(1)
+        np.testing.assert_array_equal(gathered, np.concatenate([total, total]))
+        np.testing.assert_array_equal(clone, total)
+
+
 def test_messages_between_two_ranks(tmp_path):
     with context_on(working_machine(4), tmp_path, RING) as torch:
 

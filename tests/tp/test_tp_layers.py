@@ -46,6 +46,19 @@ def test_a_column_and_a_row_layer_are_two_products(sips, dtype, tolerance):
     assert same_bits(results)
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_the_input_may_be_a_view(layout):
+    """Of columns, shards that have a part of an axis in the middle."""
+    w = numbers(5, 2, OUT)
+
+    def program(torch, rank):
+        column = ColumnParallelLinear(2, OUT, dtype="f32", torch=torch)
+        column.load(w)
+        return column(torch.tensor(X[:, :16], dp=LAYOUTS[layout]).reshape(8, 8, 2)).numpy()
+
+    near(side_by_side(in_parallel(program)), X[:, :16].reshape(8, 8, 2) @ w)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_input_may_lie_anywhere(layout):
     def program(torch, rank):
