@@ -27,6 +27,7 @@ SIZES = {
     "va-offset-verify": ("bench.rows_per_pe=3", "bench.columns=40"),
     "ccl-allreduce": ("bench.n_elem=33",),
     "ipcq-allreduce": ("bench.n_elem=33",),
+    "hello-send": ("bench.text=hi",),
 }
 
 
@@ -67,7 +68,7 @@ def test_its_numbers_are_right_and_its_time_does_not_depend_on_them(name):
     assert verified.cleanup.leaked == ()
 
 
-@pytest.mark.parametrize("name", [name for name in SIZES if name != "va-offset-verify"])
+@pytest.mark.parametrize("name", [name for name in SIZES if name not in {"va-offset-verify", "hello-send"}])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_other_types(name, dtype):
     assert run(name, verify=True, extra=[f"bench.dtype={dtype}"]).verified
@@ -78,6 +79,19 @@ def test_other_types(name, dtype):
 def test_every_variant_and_epilogue(variant, epilogue):
     extra = [f"bench.variant={variant}", f"bench.epilogue={epilogue}"]
     assert run("matmul-composite", verify=True, extra=extra).verified
+
+
+@pytest.mark.parametrize("text", ["x", "grüße, PE 1!", "y" * 4096])
+def test_what_one_pe_says_comes_to_the_other(text):
+    done = run("hello-send", verify=True, extra=[f"bench.text={text}"])
+    assert (done.verified, done.value) == (True, f"PE 1 got: {text}")
+    (launch,) = [each for each in done.traces if each.phase == "launch"]
+    assert sorted(launch.pe_exec_ns) == [(0, 0, 0), (0, 0, 1)]
+
+
+def test_a_greeting_that_fits_no_slot():
+    error = run("hello-send", verify=True, extra=[f"bench.text={'y' * 4097}"]).error
+    assert "4097 bytes does not fit a slot of queue W: slot_size is 4096" in str(error)
 
 
 def test_a_gemm_by_blocks():
