@@ -21,37 +21,38 @@ from kernbench.runtime_api.transfers import check_fits
 class TensorFactories:
     """Makes tensors of one context.
 
-    ``dp``: how a tensor spreads over the cubes and PEs of its SIP, on PE 0 of cube 0 without; ``name``: what reports
-    call it. Those that are made of zeros, ones or one value are written by the device, all others copied from the host.
+    ``dtype``: f32 unless given; ``dp``: how a tensor spreads over the cubes and PEs of its SIP, on PE 0 of cube 0
+    without; ``name``: what reports call it. Zeros, ones and one value are written by the device, all else is copied
+    from the host.
     """
 
     def __init__(self, memory: TensorMemory, devices: Devices, generators: Generators) -> None:
         self._memory, self._devices, self._generators = memory, devices, generators
         self._named = 0
 
-    def empty(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def empty(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
         """A tensor on the current SIP that holds whatever its memory held."""
-        return self._create(shape_of(size), dtype_of(dtype), dp, name, None)
+        return self._create(shape_of(size), _kind(dtype), dp, name, None)
 
-    def zeros(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def zeros(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
         """A tensor of zeros on the current SIP."""
-        return self._create(shape_of(size), dtype_of(dtype), dp, name, 0)
+        return self._create(shape_of(size), _kind(dtype), dp, name, 0)
 
-    def ones(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def ones(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
         """A tensor of ones on the current SIP."""
-        return self._create(shape_of(size), dtype_of(dtype), dp, name, 1)
+        return self._create(shape_of(size), _kind(dtype), dp, name, 1)
 
     def full(
         self,
         size: Size,
         fill_value: float,
         *,
-        dtype: object = F32,
+        dtype: object = None,
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
         """A tensor on the current SIP, every element ``fill_value``; InputError when an integer type cannot hold it."""
-        return self._create(shape_of((size,)), dtype_of(dtype), dp, name, fill_value)
+        return self._create(shape_of((size,)), _kind(dtype), dp, name, fill_value)
 
     def empty_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
@@ -74,8 +75,8 @@ class TensorFactories:
     def full_like(
         self,
         like: Tensor,
-        fill_value: float,
         /,
+        fill_value: float,
         *,
         dtype: object = None,
         dp: DPPolicy | None = None,
@@ -88,7 +89,7 @@ class TensorFactories:
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
         """The same, with the numbers that ``randn`` would have."""
-        made = self._like(like, _float(like.dtype if dtype is None else dtype_of(dtype)), dp, name, None)
+        made = self._like(like, _float(_kind(dtype, like.dtype)), dp, name, None)
         return made.copy_(self._normal(made.shape))
 
     def tensor(
@@ -99,12 +100,11 @@ class TensorFactories:
         Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
         """
         array = data.numpy() if isinstance(data, Tensor) else numeric(data, "torch.tensor")
-        kind = machine_dtype(array) if dtype is None else dtype_of(dtype)
-        return self._create(array.shape, kind, dp, name, None).copy_(array)
+        return self._create(array.shape, _kind(dtype, machine_dtype(array)), dp, name, None).copy_(array)
 
     def arange(
         self,
-        start: float,
+        start: float = 0,
         end: float | None = None,
         step: float = 1,
         *,
@@ -120,7 +120,7 @@ class TensorFactories:
         if not step or not np.isfinite(numeric((first, last, step), "torch.arange")).all():
             raise InputError(f"torch.arange({first}, {last}, {step}): finite numbers, and a step that is not 0")
         numbers: Array = np.arange(first, last, step)
-        kind = machine_dtype(numbers) if dtype is None else dtype_of(dtype)
+        kind = _kind(dtype, machine_dtype(numbers))
         for each in (*numbers[:2], *numbers[-1:]):
             check_fits(np.asarray(each), kind)
         return self._create(numbers.shape, kind, dp, name, None).copy_(numbers)
@@ -129,12 +129,12 @@ class TensorFactories:
         """Begin the random numbers of this rank anew; a rank that has not done so begins with the program's seed."""
         self._generators.seed(seed)
 
-    def randn(self, *size: Size, dtype: object = F32, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def randn(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
         """A tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
 
         They follow ``manual_seed``. InputError for an integer type.
         """
-        made = self._create(shape_of(size), _float(dtype_of(dtype)), dp, name, None)
+        made = self._create(shape_of(size), _float(_kind(dtype)), dp, name, None)
         return made.copy_(self._normal(made.shape))
 
     def from_numpy(self, array: Array) -> HostTensor:
@@ -147,7 +147,7 @@ class TensorFactories:
                 f"a {type(like).__name__} is no tensor of the machine that another could be made like; give the shape: "
                 f"torch.zeros(x.shape, dtype=…)"
             )
-        kind = like.dtype if dtype is None else dtype_of(dtype)
+        kind = _kind(dtype, like.dtype)
         if dp is not None:
             return self._create(like.shape, kind, dp, name, fill, like.sip)
         return Tensor(self._memory.create_like(like.layout, self._label(name), kind, fill), self._memory)
@@ -175,6 +175,10 @@ class TensorFactories:
         label = name or f"tensor{self._named}"
         self._named += name is None
         return label
+
+
+def _kind(dtype: object, default: DType = F32) -> DType:
+    return default if dtype is None else dtype_of(dtype)
 
 
 def _float(dtype: DType) -> DType:

@@ -11,6 +11,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.runtime_api.arrays import Array, converted, host_dtype
 from kernbench.runtime_api.shaped import Shaped
+from kernbench.runtime_api.shapes import Size, shape_of
 
 
 class HostTensor(Shaped, NDArrayOperatorsMixin):
@@ -52,6 +53,14 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
     def to(self, dtype: object) -> HostTensor:
         """A copy with another element type."""
         return HostTensor(converted(self._array, dtype_of(dtype)))
+
+    def clone(self) -> HostTensor:
+        """A copy."""
+        return HostTensor(self._array.copy())
+
+    def reshape(self, *shape: Size) -> HostTensor:
+        """The array under another shape; ValueError for another number of elements."""
+        return HostTensor(self._array.reshape(shape_of(shape)))
 
     def item(self) -> Any:
         """The only element as a Python number; ValueError when there are more."""
