@@ -68,8 +68,9 @@ class Distributed:
     ) -> None:
         """Join the process group; returns when all ranks have come and the queues between them are installed.
 
-        A program may call it before ``spawn``: the queues are installed then, and its ranks are in the group from the
-        beginning; in them it returns at once.
+        A program may call it before ``spawn``: the queues are installed then, its ranks are in the group from the
+        beginning, and in them it returns at once.
+
         ``world_size`` and ``rank`` may be left out: they have to be those of the spawn. ``init_method``, ``timeout``
         and ``device_id`` are PyTorch's and have no effect. InputError for another backend, and unless there is a rank
         for every SIP.
@@ -86,8 +87,8 @@ class Distributed:
     def destroy_process_group(self, group: RankGroup | None = None) -> None:
         """Wait for what this rank has under way, and leave; the last rank's call takes the queues off.
 
-        What the program has called ``init_process_group`` for is taken off by the program's own call, once its ranks
-        have ended. Of a ``group`` of some ranks there is nothing to destroy: it has no state.
+        The queues of a group that the program has made go with the program's own call, once its ranks have ended. Of a
+        ``group`` of some ranks there is nothing to destroy: it has no state.
         """
         if group is not None:
             self._joined("destroy_process_group", group)
