@@ -31,17 +31,17 @@ class Stretch:
 class TensorLayout:
     """A tensor in the memory of one SIP. ``views`` and the deployment's shards are in the same order.
 
-    ``dp`` splits ``split_shape``: the shape, but for a tensor under another one than it was made with.
+    ``made_as``: the shape that ``dp`` splits, when that is another than its own.
     """
 
     shape: tuple[int, ...]
     dtype: DType
     dp: DPPolicy
-    split_shape: tuple[int, ...]
     sip: int
     va: int
     deployment: Deployment
     views: tuple[ShardView, ...] = field(repr=False)
+    made_as: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:

@@ -118,8 +118,9 @@ class TensorMemory:
 
     def create_like(self, layout: TensorLayout, name: str, dtype: DType, fill: float | None = None) -> TensorLayout:
         """The same for a tensor of the shape, the layout and the SIP of another."""
-        made = self.create(name, layout.split_shape, dtype, layout.dp, layout.sip, fill)
-        if made.shape == layout.shape:
+        shape = layout.shape if layout.made_as is None else layout.made_as
+        made = self.create(name, shape, dtype, layout.dp, layout.sip, fill)
+        if shape == layout.shape:
             return made
         under_its_shape = self.reshaped(made, layout.shape)
         assert under_its_shape is not None, "what one tensor allows, another that lies like it does"
@@ -189,9 +190,7 @@ class TensorMemory:
             va_allocator=self._engine.va_allocator(sip),
         )
         va = deployment.mapping().va_base
-        return TensorLayout(
-            shape=shape, dtype=dtype, dp=dp, split_shape=shape, sip=sip, va=va, deployment=deployment, views=views
-        )
+        return TensorLayout(shape=shape, dtype=dtype, dp=dp, sip=sip, va=va, deployment=deployment, views=views)
 
     def is_live(self, layout: TensorLayout) -> bool:
         """Whether the tensor has not been freed, under this shape or another."""

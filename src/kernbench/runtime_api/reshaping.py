@@ -35,8 +35,8 @@ def reshaped(layout: TensorLayout, shape: Shape, place: Place) -> TensorLayout |
     fitting = (policy for policy in _policies(layout.dp) if _places(place, policy) == views)
     policy = next(fitting, None)
     if policy is None:
-        return replace(layout, shape=shape, views=views)
-    return replace(layout, shape=shape, views=views, dp=policy, split_shape=shape)
+        return replace(layout, shape=shape, views=views, made_as=layout.made_as or layout.shape)
+    return replace(layout, shape=shape, views=views, dp=policy, made_as=None)
 
 
 def _policies(given: DPPolicy) -> Iterator[DPPolicy]:
