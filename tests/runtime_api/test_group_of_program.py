@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from machines import context_on, working_machine
+from machines import RING, context_on, working_machine
 
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -14,7 +14,7 @@ from kernbench.runtime_api.process_group import QueueInstaller
 
 @pytest.fixture
 def torch(tmp_path):
-    with context_on(working_machine(), tmp_path) as context:
+    with context_on(working_machine(), tmp_path, RING) as context:
         yield context
 
 
@@ -186,7 +186,7 @@ def test_it_can_be_used_after_ranks_have_failed(torch, program):
 
 def test_one_that_is_left_is_told_and_taken_off(tmp_path):
     topology = working_machine()
-    with context_on(topology, tmp_path) as torch:
+    with context_on(topology, tmp_path, RING) as torch:
         torch.distributed.init_process_group("ahbm")
         spawn(torch, lambda rank: reduced(torch, rank))
     assert torch.cleanup_report.left == ("process group of the program, not destroyed",)
@@ -194,7 +194,7 @@ def test_one_that_is_left_is_told_and_taken_off(tmp_path):
 
 
 def test_a_world_of_one_has_its_program_as_its_rank(tmp_path):
-    with context_on(working_machine(1), tmp_path) as torch:
+    with context_on(working_machine(1), tmp_path, RING) as torch:
         torch.distributed.init_process_group("ahbm")
         tensor = torch.ones(8)
         torch.distributed.all_reduce(tensor)
