@@ -53,8 +53,8 @@ class TestContract:
 
     def test_overhead_is_what_the_yaml_says(self, node, machine: Machine) -> None:
         part = machine.component(node.id)
-        assert part.overhead_ns == node.attrs.overhead_ns
-        assert part.overhead_ps == round(1000 * node.attrs.overhead_ns)
+        assert part.overhead_ns == node.overhead_ns
+        assert part.overhead_ps == round(1000 * node.overhead_ns)
 
     def test_refuses_what_it_does_not_understand(self, node, machine: Machine) -> None:
         part = machine.component(node.id)

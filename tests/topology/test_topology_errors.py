@@ -70,7 +70,7 @@ SLIPS = [
         "fifo_bytes: 4096",
         "fifo_bytes: 512",
         "512  ",
-        "transport.fifo_bytes: found 512, must be at least transport.pack",
+        "transport.fifo_bytes: found 512, must be at least 4096: 4 packets of transport.packet_bytes, which is 1024;",
     ),
     ("ns_per_mm: 0.01", "ns_per_mm: -1", "-1", "ns_per_mm: found -1, must be at least 0"),
     ("bytes_per_slice: 6GiB", "bytes_per_slice: 6Gb", "6Gb", "cube.hbm.bytes_per_slice: '6Gb' is not a size; write by"),
@@ -206,6 +206,42 @@ def test_the_limits_are_those_of_the_addresses() -> None:
     for name, limits in FORMATS.items():
         address = AddressFormat(name)
         assert (address.sip_limit, address.cube_limit) == (1 << limits.sip_bits, 1 << limits.cube_bits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed"),
+    [
+        ("pe_scheduler", "allowed here: issue_ns, tiles_in_flight, stage_slots"),
+        *((kind, "no keys are allowed here") for kind in ("pe_fetch_store", "pe_gemm", "pe_math", "pe_tcm", "pe_mmu")),
+    ],
+)
+def test_parts_that_no_packet_enters_have_no_overhead(
+    kind: str, allowed: str, default_text: str, registry: Registry
+) -> None:
+    for attrs in ("attrs.overhead_ns=5", "attrs={overhead_ns: 0}"):
+        (found,) = problems(default_text, registry, f"pe.components.{kind}.{attrs}")
+        assert found.endswith(f"pe.components.{kind}.attrs.overhead_ns: unknown key 'overhead_ns'; {allowed}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "least"),
+    [
+        (("transport.fifo_bytes=4095",), "transport.fifo_bytes", 4096),
+        (("transport.packet_bytes=4096",), "transport.fifo_bytes", 16384),
+        (("transport.long_link_fifo_bytes=1KiB",), "transport.long_link_fifo_bytes", 4096),
+        (("cube.links.pe_to_xbar.fifo_bytes=2048",), "cube.links.pe_to_xbar.fifo_bytes", 4096),
+        (("system.links.host_to_switch.fifo_bytes=1024",), "system.links.host_to_switch.fifo_bytes", 4096),
+    ],
+)
+def test_a_fifo_holds_four_packets(
+    overrides: tuple[str, ...], path: str, least: int, default_text: str, registry: Registry
+) -> None:
+    (found,) = problems(default_text, registry, *overrides)
+    assert f"{path}: found " in found
+    assert f"must be at least {least}: 4 packets of transport.packet_bytes, which is {least // 4}" in found
+    assert f"{path}=null is always enough" in found
+    assert problems(default_text, registry, *overrides, f"{path}=null") == []
+    assert problems(default_text, registry, *overrides, f"{path}={least}") == []
 
 
 def test_mod_hashing_takes_any_number_of_channels(default_text: str, registry: Registry) -> None:

@@ -89,7 +89,6 @@ class PeDma(Component):
             write_ps=tcm.write_ps,
             arrived=self._arrived,
         )
-        self.write = self._responder.write  # what a message of a queue that lies in the TCM is handed to
         self._channel_of: dict[int, DmaChannel] = {}
         self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
 
@@ -134,6 +133,10 @@ class PeDma(Component):
                 self._arrived(data)
             case _:
                 super().receive(message, transfer)
+
+    def write(self, message: WriteData, transfer: Transfer) -> None:
+        """Take a message of a queue whose ring lies in the TCM."""
+        self._responder.write(message, transfer)
 
     def accept(self, msg: HostMsg, done: Done) -> None:
         """Generate the traffic of a PeDmaMsg."""

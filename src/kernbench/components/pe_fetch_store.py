@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernbench.common.units import transfer_ps
 from kernbench.components.stage import StageUnit
+from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.sim_engine.component import Component
 from kernbench.sim_engine.machine import Machine
@@ -13,6 +14,8 @@ from kernbench.topology.graph import Node
 @register("builtin.pe_fetch_store", kind="pe_fetch_store")
 class PeFetchStore(Component):
     """Operand tiles at the TCM's read bandwidth, result tiles at its write bandwidth."""
+
+    Attrs = InnerAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernbench.common.dtypes import DType
 from kernbench.common.units import ns_to_ps
 from kernbench.components.stage import StageUnit
+from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.sim_engine.component import Component
 from kernbench.sim_engine.machine import Machine
@@ -14,6 +15,8 @@ from kernbench.topology.graph import Node
 @register("builtin.pe_gemm", kind="pe_gemm")
 class PeGemm(Component):
     """The matrix unit. A tile takes its whole time however much of it is used."""
+
+    Attrs = InnerAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)

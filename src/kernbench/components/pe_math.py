@@ -8,6 +8,7 @@ from typing import Any
 
 from kernbench.common.units import ns_to_ps
 from kernbench.components.stage import StageUnit, Token
+from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.messages.commands import MathCommand
 from kernbench.messages.operands import Operand
@@ -28,6 +29,8 @@ class MathOperation(Token):
 @register("builtin.pe_math", kind="pe_math")
 class PeMath(Component):
     """One operation at a time, in the order they become ready."""
+
+    Attrs = InnerAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.policy.address.pe_mmu import PeMMU
 from kernbench.sim_engine.component import Component
@@ -12,6 +13,8 @@ from kernbench.topology.graph import Node
 @register("builtin.pe_mmu", kind="pe_mmu")
 class PeMmuPart(Component):
     """Holds the translation table of a PE."""
+
+    Attrs = InnerAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernbench.common.units import transfer_ps
 from kernbench.components.hbm_ctrl import quantum_packets
 from kernbench.components.memory_service import MemoryServer
+from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.messages.fabric import Access
 from kernbench.sim_engine.component import Component
@@ -15,6 +16,8 @@ from kernbench.topology.graph import Node
 @register("builtin.pe_tcm", kind="pe_tcm")
 class PeTcm(Component):
     """What other parts of the machine read and write of it goes through its ports in turn."""
+
+    Attrs = InnerAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)

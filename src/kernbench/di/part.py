@@ -8,7 +8,11 @@ from kernbench.common.config import ConfigModel
 from kernbench.common.quantities import Duration
 
 
-class PartAttrs(ConfigModel):
+class InnerAttrs(ConfigModel):
+    """The ``attrs`` of a part that no packet enters, such as an engine of a PE: it has none of its own."""
+
+
+class PartAttrs(InnerAttrs):
     """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model."""
 
     overhead_ns: Duration = 0.0
@@ -17,7 +21,7 @@ class PartAttrs(ConfigModel):
 class Part:
     """Base of every component class; ``sim_engine.component.Component`` is the one to derive from.
 
-    ``Attrs`` is the model that checks the ``attrs`` of the class in YAML.
+    ``Attrs`` is the model that checks the ``attrs`` of the class in YAML; left as it is, that of the kind does.
     """
 
-    Attrs: ClassVar[type[PartAttrs]] = PartAttrs
+    Attrs: ClassVar[type[InnerAttrs]] = PartAttrs

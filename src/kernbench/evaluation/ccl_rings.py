@@ -10,7 +10,7 @@ from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import load_algorithm
 from kernbench.common.collector import patient_collector
-from kernbench.common.config import Document
+from kernbench.common.config import Document, Path, path_text
 from kernbench.common.units import ps_to_ns
 from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, ring_of
 from kernbench.evaluation.ccl_results import RingPoint
@@ -18,6 +18,7 @@ from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.evaluation.recorded_engine import RecordedEngine, context_on
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
+from kernbench.topology.spec import PACKETS_PER_FIFO
 
 RING = "ring_allreduce_rs_ag"
 RANKS = (2, 4, 8, 16)
@@ -28,6 +29,8 @@ SMALL_SLOT_SIZES = tuple(size for size in RING_SIZES if size <= 256 * KIB)
 """With the slots that queues have by default: what credits cost shows long before."""
 BULK_BYTES = 4096
 """Packets of these simulations: a quarter of the events, and the same times to a part in a thousand."""
+
+LINK_SECTIONS: tuple[Path, ...] = (("system", "links"), ("sip", "links"), ("cube", "links"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +82,12 @@ class RingRun:
 
 
 def _bulk_packets(machine: Document) -> Iterator[str]:
-    """What makes the packets of a machine, and the FIFOs that hold them, large enough."""
-    for key in ("packet_bytes", "fifo_bytes"):
-        found = machine.get(("transport", key))
+    """What makes the packets of a machine, and the FIFOs whose size is given, large enough."""
+    links = ((*section, name) for section in LINK_SECTIONS for name in machine.get(section))
+    fifos = [(*link, "fifo_bytes") for link in links]
+    fifos += [("transport", "fifo_bytes"), ("transport", "long_link_fifo_bytes")]
+    least = {("transport", "packet_bytes"): BULK_BYTES} | dict.fromkeys(fifos, PACKETS_PER_FIFO * BULK_BYTES)
+    for path, nbytes in least.items():
+        found = machine.get(path)
         if found is not None:
-            yield f"transport.{key}={max(found, BULK_BYTES)}"
+            yield f"{path_text(path)}={max(found, nbytes)}"

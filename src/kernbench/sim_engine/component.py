@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kernbench.common.errors import KernbenchError, UnsupportedError
 from kernbench.common.units import ns_to_ps
-from kernbench.di.part import Part, PartAttrs
+from kernbench.di.part import InnerAttrs, Part
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.transport.transfer import Transfer
     from kernbench.topology.graph import Node
 
-A = TypeVar("A", bound=PartAttrs)
+A = TypeVar("A", bound=InnerAttrs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Component(Part):
 
         Override it to model another router; it is read once, when the links to this part are made.
         """
-        return self.node.attrs.overhead_ns
+        return self.node.overhead_ns
 
     @property
     def overhead_ps(self) -> int:

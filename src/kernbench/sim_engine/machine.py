@@ -14,6 +14,7 @@ from kernbench.sim_engine.component import Component
 from kernbench.sim_engine.hooks import Hooks, OpEnded, OpStarted, Sent
 from kernbench.sim_engine.memories import Memories
 from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.places import check_parts
 from kernbench.sim_engine.record_content import ContentMaker
 from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.transport import Network, Port, Route, Transfer
@@ -26,10 +27,12 @@ T = TypeVar("T")
 class Machine:
     """Everything components share: clock, network, addresses, allocators, op-log, hooks, and each other by node id.
 
-    Without ``keep_data`` the op-log has no operands to replay.
+    Without ``keep_data`` the op-log has no operands to replay. InputError for classes of parts that define what their
+    places never call.
     """
 
     def __init__(self, graph: Graph, *, keep_data: bool = True) -> None:
+        check_parts(graph.nodes.values())
         self.graph = graph
         self.spec = graph.spec
         self.clock = Clock()
@@ -55,8 +58,7 @@ class Machine:
         if found is None:
             node = self.graph.node(node_id)
             cls = REGISTRY.lookup(node.impl)
-            if not issubclass(cls, Component):
-                raise UnsupportedError(f"{node_id}: {node.impl} is not a Component")
+            assert issubclass(cls, Component), "checked when the machine was made"
             found = self._components[node_id] = cls(node, self)
         return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from kernbench.common.quantities import Bandwidth, Duration, Share
-from kernbench.di.part import PartAttrs
+from kernbench.di.part import InnerAttrs, PartAttrs
 
 
 class HbmCtrlAttrs(PartAttrs):
@@ -39,7 +39,7 @@ class PeCpuAttrs(PartAttrs):
     issue_ns: Duration = 0.0
 
 
-class PeSchedulerAttrs(PartAttrs):
+class PeSchedulerAttrs(InnerAttrs):
     """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
 
     issue_ns: Duration = 0.0

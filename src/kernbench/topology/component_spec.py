@@ -13,10 +13,10 @@ from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, fie
 from kernbench.common.complaints import close_to, explain, one_of
 from kernbench.common.config import Complaint, ConfigModel, Rejected, read_model
 from kernbench.common.errors import InputError
-from kernbench.di.part import Part, PartAttrs
+from kernbench.di.part import InnerAttrs, Part, PartAttrs
 from kernbench.di.registry import Registry
 
-A_co = TypeVar("A_co", bound=PartAttrs, covariant=True)
+A_co = TypeVar("A_co", bound=InnerAttrs, covariant=True)
 
 
 class ComponentSpec(ConfigModel, Generic[A_co]):
@@ -78,12 +78,12 @@ def _implementation(registry: Registry, impl: str) -> type[Part]:
         raise ValueError(str(error)) from error
 
 
-def _attrs_model(part: type[Part], kind_model: Any) -> type[PartAttrs]:
+def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
     """The model for the attrs of ``part``: its own, which must extend the kind's; the kind's when it has none."""
     assert isinstance(kind_model, type)
-    assert issubclass(kind_model, PartAttrs)
-    if issubclass(part.Attrs, kind_model):
-        return part.Attrs
+    assert issubclass(kind_model, InnerAttrs)
     if part.Attrs is PartAttrs:
         return kind_model
+    if issubclass(part.Attrs, kind_model):
+        return part.Attrs
     raise ValueError(f"{part.__name__}.Attrs must be a subclass of {kind_model.__name__}, which this kind needs")

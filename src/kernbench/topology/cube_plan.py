@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from kernbench.di.part import PartAttrs
+from kernbench.di.part import InnerAttrs
 from kernbench.topology.component_spec import ComponentSpec
 from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
 from kernbench.topology.grid import Grid
@@ -14,7 +14,7 @@ from kernbench.topology.link_spec import LinkSpec
 from kernbench.topology.sides import FORWARD, SIDES, Corner, Side
 from kernbench.topology.spec import TopologySpec
 
-AnyComponent = ComponentSpec[PartAttrs]
+AnyComponent = ComponentSpec[InnerAttrs]
 
 
 @dataclass(frozen=True, slots=True)

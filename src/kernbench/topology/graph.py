@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import UnknownNameError
-from kernbench.di.part import PartAttrs
+from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.spec import TopologySpec
 
 
@@ -27,7 +27,7 @@ class Node:
     id: str
     kind: str
     impl: str
-    attrs: PartAttrs
+    attrs: InnerAttrs
     pos_mm: tuple[float, float]
     sip: int | None = None
     cube: int | None = None
@@ -36,6 +36,11 @@ class Node:
     xy: tuple[int, int] | None = None
     side: str | None = None
     peer: int | None = None
+
+    @property
+    def overhead_ns(self) -> float:
+        """What a packet pays to enter; 0 for a part that none enters."""
+        return self.attrs.overhead_ns if isinstance(self.attrs, PartAttrs) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class Graph:
     def hop_overhead_ns(self, edge: Edge) -> float:
         """All that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
         wire = edge.length_mm * self.spec.ns_per_mm
-        return edge.overhead_ns + wire + self.nodes[edge.dst].attrs.overhead_ns
+        return edge.overhead_ns + wire + self.nodes[edge.dst].overhead_ns
 
     def count_of_kinds(self) -> dict[str, int]:
         """How many nodes there are of each kind."""

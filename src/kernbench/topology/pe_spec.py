@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from kernbench.common.config import ConfigModel
 from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import UnsupportedError
-from kernbench.di.part import PartAttrs
+from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
 from kernbench.topology.component_spec import Components, ComponentSpec
 from kernbench.topology.fields import Bandwidth, Count, Duration, Rate, Size
@@ -97,11 +97,11 @@ class PeComponents(Components):
     pe_cpu: ComponentSpec[PeCpuAttrs]
     pe_scheduler: ComponentSpec[PeSchedulerAttrs]
     pe_dma: ComponentSpec[PartAttrs]
-    pe_fetch_store: ComponentSpec[PartAttrs]
-    pe_gemm: ComponentSpec[PartAttrs]
-    pe_math: ComponentSpec[PartAttrs]
-    pe_tcm: ComponentSpec[PartAttrs]
-    pe_mmu: ComponentSpec[PartAttrs]
+    pe_fetch_store: ComponentSpec[InnerAttrs]
+    pe_gemm: ComponentSpec[InnerAttrs]
+    pe_math: ComponentSpec[InnerAttrs]
+    pe_tcm: ComponentSpec[InnerAttrs]
+    pe_mmu: ComponentSpec[InnerAttrs]
     pe_ipcq: ComponentSpec[PartAttrs]
 
 

@@ -17,7 +17,14 @@ from kernbench.common.units import format_size
 from kernbench.topology.cube_spec import HbmSpec, PeLayoutSpec, SramSpec
 from kernbench.topology.link_spec import LinkSpec
 from kernbench.topology.pe_spec import MmuSpec, TcmSpec
-from kernbench.topology.spec import TWO_DIMENSIONAL, AddressSpec, CubeMeshSpec, SipsSpec, TransportSpec
+from kernbench.topology.spec import (
+    PACKETS_PER_FIFO,
+    TWO_DIMENSIONAL,
+    AddressSpec,
+    CubeMeshSpec,
+    SipsSpec,
+    TransportSpec,
+)
 
 MAX_PES_PER_CUBE = 16
 MAX_HBM_PER_CUBE = 128 << 30
@@ -149,15 +156,17 @@ def _page_is_a_power_of_two(mmu: MmuSpec) -> Iterator[Complaint]:
         yield _at("pe.mmu.page_bytes", f"found {mmu.page_bytes}, must be a power of two")
 
 
-def _transport_fifos_hold_a_packet(transport: TransportSpec) -> Iterator[Complaint]:
+def _transport_fifos_hold_packets(transport: TransportSpec) -> Iterator[Complaint]:
     sizes = {"fifo_bytes": transport.fifo_bytes, "long_link_fifo_bytes": transport.long_link_fifo_bytes}
     for name, size in sizes.items():
-        yield from _holds_a_packet(f"transport.{name}", size, transport)
+        yield from _holds_packets(f"transport.{name}", size, transport)
 
 
-def _holds_a_packet(path: str, size: int | None, transport: TransportSpec) -> Iterator[Complaint]:
-    if size is not None and size < transport.packet_bytes:
-        advice = f"must be at least transport.packet_bytes, which is {transport.packet_bytes}: a FIFO holds a packet"
+def _holds_packets(path: str, size: int | None, transport: TransportSpec) -> Iterator[Complaint]:
+    """With fewer than four packets a link waits for credits that no hardware would lack."""
+    if size is not None and size < transport.least_fifo:
+        packets = f"{PACKETS_PER_FIFO} packets of transport.packet_bytes, which is {transport.packet_bytes}"
+        advice = f"must be at least {transport.least_fifo}: {packets}; {path}=null is always enough"
         yield _at(path, f"found {size}, {advice}")
 
 
@@ -173,7 +182,7 @@ def _link_fifo(path: str, link: LinkSpec, transport: TransportSpec) -> Iterator[
     if link.fifo_bytes is not None and link.unbounded:
         yield _at(path, "a link with fifo: unbounded has no size; leave out one of the two")
         return
-    yield from _holds_a_packet(path, link.fifo_bytes, transport)
+    yield from _holds_packets(path, link.fifo_bytes, transport)
 
 
 RULES: tuple[Rule, ...] = (
@@ -188,7 +197,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("cube.sram",), _sram_has_addresses),
     Rule(("pe.tcm",), _tcm_fits),
     Rule(("pe.mmu",), _page_is_a_power_of_two),
-    Rule(("transport",), _transport_fifos_hold_a_packet),
+    Rule(("transport",), _transport_fifos_hold_packets),
     *(_link_rule(section) for section in ("system.links", "sip.links", "cube.links")),
 )
 

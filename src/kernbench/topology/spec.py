@@ -53,12 +53,12 @@ class TransportSpec(ConfigModel):
 
     @property
     def least_fifo(self) -> int:
-        """A FIFO holds some packets whatever the file says: with fewer a link waits for credits of its own making."""
+        """The smallest FIFO in bytes: with fewer packets a link waits for credits of its own making."""
         return PACKETS_PER_FIFO * self.packet_bytes
 
     def fifo_of(self, link: LinkSpec) -> int:
         """Bytes of FIFO of a link inside a cube."""
-        return max(link.fifo_bytes or self.fifo_bytes or 0, self.least_fifo)
+        return link.fifo_bytes or self.fifo_bytes or self.least_fifo
 
     def long_fifo_of(self, link: LinkSpec, overhead_ns: float) -> int:
         """Bytes of FIFO of a link outside the cubes: twice what is under way in ``overhead_ns``, and some packets.
@@ -67,7 +67,7 @@ class TransportSpec(ConfigModel):
         node entered, the wire and the link's own.
         """
         in_flight = math.ceil(2 * overhead_ns * link.bw_gbs) + self.least_fifo
-        return max(link.fifo_bytes or self.long_link_fifo_bytes or in_flight, self.least_fifo)
+        return link.fifo_bytes or self.long_link_fifo_bytes or in_flight
 
 
 class SipsSpec(ConfigModel):

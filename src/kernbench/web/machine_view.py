@@ -77,7 +77,7 @@ def _nodes(graph: Graph, kinds: list[str]) -> Json:
         "sip": [_or_none(node.sip) for node in nodes],
         "cube": [_or_none(node.cube) for node in nodes],
         "pe": [_or_none(node.pe) for node in nodes],
-        "overhead_ns": [node.attrs.overhead_ns for node in nodes],
+        "overhead_ns": [node.overhead_ns for node in nodes],
     }
 
 

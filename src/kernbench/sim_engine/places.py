@@ -1,0 +1,128 @@
+"""What each place of the machine calls of the part that stands there.
+
+A class of a user's may override that, and add what it likes for itself. Behaviour that its place never calls would be
+built and ignored: ``check_parts`` refuses it before anything is simulated.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from types import CodeType, FunctionType
+
+from kernbench.common.errors import InputError
+from kernbench.di.registry import REGISTRY
+from kernbench.sim_engine.component import Component
+from kernbench.topology.graph import Node
+
+_MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it has been made
+_ENTERED = ("overhead_ns", "handles_serially")  # when a link into the part is made
+_CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
+
+CALLED: dict[str, tuple[str, ...]] = {
+    "host": (*_ENTERED, "accept", "receive"),
+    "switch": _ENTERED,
+    "pcie_ep": _ENTERED,
+    "io_cpu": _CPU,
+    "io_noc": _ENTERED,
+    "ucie": _ENTERED,
+    "sip_port": _ENTERED,
+    "noc_router": _ENTERED,
+    "xbar": _ENTERED,
+    "hbm_ctrl": (*_ENTERED, "receive"),
+    "m_cpu": _CPU,
+    "sram": (*_ENTERED, "receive", "time_ps"),
+    "pe_cpu": _CPU,
+    "pe_scheduler": ("submit",),
+    "pe_dma": (*_ENTERED, "accept", "receive", "start", "write"),
+    "pe_fetch_store": ("fetch_ps", "store_ps"),
+    "pe_gemm": ("tile_ps",),
+    "pe_math": ("operation_ps", "submit"),
+    "pe_tcm": ("read_ps", "write_ps"),
+    "pe_mmu": (),
+    "pe_ipcq": ("overhead_ns", "overhead_ps", "arrived"),
+}
+"""By kind, beside what is called of every part."""
+
+COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
+"""What the base class has."""
+OTHER_CALLS = frozenset(name for names in CALLED.values() for name in names) - COMPONENT_CALLS
+"""What the builtin classes of some kinds have beside it."""
+NOWHERE = frozenset(("run", "process", "forward"))
+"""Names of what a part would do by itself, or decide: no place calls them."""
+
+
+def called_at(kind: str) -> tuple[str, ...]:
+    """What is called of a part of this kind, sorted."""
+    return tuple(sorted((*_MADE, *CALLED[kind])))
+
+
+def check_parts(nodes: Iterable[Node]) -> None:
+    """InputError, a line each, for all that the classes of ``nodes`` define and their places never call."""
+    places: dict[tuple[str, str], Node] = {}
+    for node in nodes:
+        places.setdefault((node.kind, node.impl), node)
+    problems = [f"{node.id} ({node.kind}): {each}" for node in places.values() for each in _problems(node)]
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def _problems(node: Node) -> Iterator[str]:
+    cls = REGISTRY.lookup(node.impl)
+    if not issubclass(cls, Component):
+        yield f"{node.impl} is no component: derive it from {Component.__module__}.{Component.__qualname__}"
+        return
+    called = called_at(node.kind)
+    for name in _behaviour(cls):
+        if name not in called:
+            yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
+
+
+def _behaviour(cls: type[Component]) -> Iterator[str]:
+    """What ``cls`` has that looks as if the machine were to call it."""
+    for name in sorted({name for base in cls.__mro__ for name in vars(base)}):
+        if name in COMPONENT_CALLS:
+            expected = inspect.getattr_static(cls, name) is not inspect.getattr_static(Component, name)
+        elif name in NOWHERE:
+            expected = True
+        else:
+            expected = (name in OTHER_CALLS or _is_process(cls, name)) and not _calls_itself(cls, name)
+        if expected:
+            yield name
+
+
+def _is_process(cls: type[Component], name: str) -> bool:
+    """Whether it is a public generator, as a process of the part would be."""
+    if name.startswith("_"):
+        return False
+    functions = _functions(inspect.getattr_static(cls, name))
+    return any(inspect.isgeneratorfunction(each) or inspect.iscoroutinefunction(each) for each in functions)
+
+
+def _calls_itself(cls: type[Component], name: str) -> bool:
+    """Whether the class that defines ``name``, or one derived from it, uses it elsewhere: a helper of its own."""
+    owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
+    others = (value for base in cls.__mro__[: owner + 1] for key, value in vars(base).items() if key != name)
+    return any(name in _names(function.__code__) for value in others for function in _functions(value))
+
+
+def _functions(value: object) -> tuple[FunctionType, ...]:
+    """The functions that an attribute of a class is made of."""
+    match value:
+        case property():
+            found: tuple[object, ...] = (value.fget, value.fset)
+        case cached_property():
+            found = (value.func,)
+        case staticmethod() | classmethod():
+            found = (value.__func__,)
+        case _:
+            found = (value,)
+    plain = (inspect.unwrap(each) for each in found if isinstance(each, FunctionType))
+    return tuple(each for each in plain if isinstance(each, FunctionType))
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that a function uses, and those inside it."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*map(_names, inner))

@@ -1,0 +1,202 @@
+"""Every key of topology.yaml and ccl.yaml does something: changed, alone, it changes what is simulated.
+
+Or the loader refuses the change; or a table below names the setting under which it has an effect, and it has one there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+from one_program import (
+    ALL_REDUCE,
+    EVERY_STEP,
+    SMALL,
+    Observe,
+    Step,
+    events,
+    host_copies,
+    outcomes,
+    queues,
+    simulated,
+    traffic,
+)
+
+from kernbench.ccl.config import ccl_config_of, packaged_file
+from kernbench.common.config import Document, Path, apply_overrides, load_document, path_text
+from kernbench.common.errors import ConfigError
+from kernbench.common.units import parse_size
+from kernbench.components.pe_mmu import PeMmuPart
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.builder import compile_topology, topology_file
+
+TOPOLOGY = load_document(topology_file("default"))
+CCL = load_document(packaged_file())
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Changes of the small machine and of the collectives; which steps of the program, and what of them counts."""
+
+    machine: tuple[str, ...] = ()
+    ccl: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = EVERY_STEP
+    observe: Observe = simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A key with a value, of one of the files."""
+
+    file: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.file}:{path_text(self.path)}"
+
+
+def leaves(file: str, data: Any, path: Path = ()) -> Iterator[Leaf]:
+    """Every value of a file; a list is one."""
+    if not isinstance(data, dict):
+        yield Leaf(file, path)
+        return
+    for key, value in data.items():
+        yield from leaves(file, value, (*path, key))
+
+
+LEAVES = [*leaves("topology", TOPOLOGY.data), *leaves("ccl", CCL.data)]
+
+# Another value, where twice the value, or a text that means nothing, would say too little.
+OTHER_VALUES = {
+    "topology:address.format": "wide",
+    "topology:transport.long_link_fifo_bytes": "4096",
+    "topology:system.sips.topology": "switch",
+    "topology:system.links.sip_to_sip.fifo": "bounded",
+    "topology:sip.io_chiplet.edge": "W",
+    "topology:sip.links.io_to_cube.fifo": "bounded",
+    "topology:sip.links.cube_to_cube.fifo": "bounded",
+    "topology:cube.pe_layout.corners": "[SE, NW]",
+    "topology:cube.hbm.channel_hash": "mod",
+    "topology:pe.gemm.dtype_acc": "f16",
+    "ccl:defaults.algorithm": "ring_allreduce_tcm",
+    "ccl:defaults.buffer_kind": "hbm",
+    "ccl:defaults.backpressure": "poll",
+    "ccl:defaults.n_slots": "1",
+    "ccl:algorithms.tree_allreduce_7.world_size": "5",
+}
+OTHER_OF_ALGORITHMS = {
+    "module": ("ring_allreduce", "tree_allreduce"),
+    "topology": ("ring_1d", "none"),
+    "mapper": ("leader_only", "all_pes"),
+    "validator": ("single_shard_per_rank", "row_per_cube"),
+    "buffer_kind": ("hbm", "sram"),
+}
+
+SLOW_SWITCH = ("system.components.switch.attrs.overhead_ns=500",)
+HOST_ONLY = (host_copies,)
+
+
+def congested(link_class: str) -> Setting:
+    """Links of a class with more overhead than their bounded FIFOs can bridge, and a slow way on."""
+    return Setting((f"{link_class}.overhead_ns=300", "transport.long_link_fifo_bytes=4096"), steps=(traffic,))
+
+
+def tlb(engine: GraphEngine) -> object:
+    """How often the MMUs have found a page in their TLB."""
+    parts = [part for part in engine.machine.components if isinstance(part, PeMmuPart)]
+    return [(part.table.tlb_hits, part.table.tlb_misses) for part in parts]
+
+
+def algorithm(name: str, *machine: str, ccl: tuple[str, ...] = ()) -> Setting:
+    """``name`` is the configured collective."""
+    return Setting(machine, (f"defaults.algorithm={name}", *ccl), (queues, *ALL_REDUCE))
+
+
+SETTINGS = {
+    # By design no time depends on it: it saves events.
+    "topology:transport.express": Setting(observe=events, steps=HOST_ONLY),
+    "topology:transport.long_link_fifo_bytes": Setting(SLOW_SWITCH, steps=HOST_ONLY),
+    "topology:system.links.sip_to_sip.fifo": congested("system.links.sip_to_sip"),
+    "topology:sip.links.io_to_cube.fifo": congested("sip.links.io_to_cube"),
+    "topology:sip.links.cube_to_cube.fifo": congested("sip.links.cube_to_cube"),
+    # It is there or it is not: what does not fit any more fails.
+    "topology:cube.sram.bytes": Setting(("cube.sram.bytes=48KiB",), ("defaults.buffer_kind=sram",), (queues,)),
+    "topology:pe.mmu.page_bytes": Setting(("pe.mmu.page_bytes=64",), observe=tlb),
+    "ccl:defaults.backpressure": Setting(ccl=("defaults.n_slots=1",), steps=ALL_REDUCE),
+    "ccl:defaults.poll_ns": Setting(ccl=("defaults.backpressure=poll", "defaults.n_slots=1"), steps=ALL_REDUCE),
+    # With these world sizes ranks are PEs; a collective of ranks that are SIPs needs as many SIPs.
+    "ccl:algorithms.mesh_allreduce_4.module": algorithm(
+        "mesh_allreduce_4", "system.sips={count: 4, topology: torus_2d}"
+    ),
+    "ccl:algorithms.hierarchical_allreduce.validator": algorithm(
+        "hierarchical_allreduce",
+        ccl=(
+            "algorithms.hierarchical_allreduce.module=sip_allreduce",
+            "algorithms.hierarchical_allreduce.topology=none",
+        ),
+    ),
+    "ccl:algorithms.tree_allreduce_7.module": algorithm(
+        "tree_allreduce_7", ccl=("algorithms.tree_allreduce_7.world_size=2",)
+    ),
+}
+
+
+@cache
+def documents(setting: Setting) -> tuple[Document, Document]:
+    """The files of a setting."""
+    return apply_overrides(TOPOLOGY, [*SMALL, *setting.machine]), apply_overrides(CCL, setting.ccl)
+
+
+@cache
+def unchanged(setting: Setting) -> list[str]:
+    """What the program does with the files of a setting."""
+    machine, ccl = documents(setting)
+    return list(outcomes(compile_topology(machine), ccl_config_of(ccl), setting.observe, setting.steps))
+
+
+def other(leaf: Leaf, value: Any) -> str:
+    """Another value of a key, as ``--set`` takes it."""
+    found = OTHER_VALUES.get(str(leaf))
+    if found is not None:
+        return found
+    if leaf.file == "ccl" and leaf.path[-1] in OTHER_OF_ALGORITHMS:
+        return next(name for name in OTHER_OF_ALGORITHMS[str(leaf.path[-1])] if name != value)
+    if isinstance(value, bool):
+        return str(not value).lower()
+    if isinstance(value, int | float):
+        return repr(2 * value if value else 1.5)
+    assert isinstance(value, str), f"{leaf} is {value!r}: give another value in OTHER_VALUES"
+    return repr(parse_size(value) // 2) if value[0].isdigit() else "nonsense"
+
+
+def effect(leaf: Leaf, setting: Setting) -> str | None:
+    """What changing ``leaf`` does under ``setting``; None: nothing."""
+    machine, ccl = documents(setting)
+    place = machine if leaf.file == "topology" else ccl
+    change = f"{path_text(leaf.path)}={other(leaf, place.get(leaf.path))}"
+    try:
+        topology = compile_topology(apply_overrides(machine, [change] if place is machine else []))
+        collectives = ccl_config_of(apply_overrides(ccl, [change] if place is ccl else []))
+    except ConfigError as refused:
+        return f"refused: {refused}" if path_text(leaf.path) in str(refused) else None
+    found = outcomes(topology, collectives, setting.observe, setting.steps)
+    for step, (after, before) in enumerate(zip_longest(found, unchanged(setting))):
+        if after != before:
+            return f"step {step} differs with {change}"
+    return None
+
+
+def setting_of(leaf: Leaf) -> Setting:
+    """Where ``leaf`` has an effect: as a rule on the small machine as it is."""
+    if leaf.path[0] == "algorithms":
+        return SETTINGS.get(str(leaf)) or algorithm(str(leaf.path[1]))
+    return SETTINGS.get(str(leaf), Setting())
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=str)
+def test_a_key_does_something(leaf: Leaf) -> None:
+    assert effect(leaf, setting_of(leaf))

@@ -1,0 +1,282 @@
+"""What a part defines is called at its place, or refused when the machine is wired."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from functools import partial
+from inspect import getattr_static
+from types import ModuleType
+from typing import Any
+
+import pytest
+from one_program import ALL_REDUCE, SMALL, host_copies, products, queues, traffic
+
+from kernbench.cli.main import main
+from kernbench.common.errors import InputError, IpcqDeadlock
+from kernbench.components.passive import NocRouter
+from kernbench.components.pe_gemm import PeGemm
+from kernbench.components.pe_math import PeMath
+from kernbench.components.pe_tcm import PeTcm
+from kernbench.components.serial_cpu import SerialCpu
+from kernbench.di.kinds import KINDS
+from kernbench.di.registry import REGISTRY, Registry
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine import machine as machine_module
+from kernbench.sim_engine import places
+from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.places import CALLED, COMPONENT_CALLS, OTHER_CALLS, called_at
+from kernbench.topology.builder import Topology, resolve_topology
+
+PLACES = {
+    "host": "system",
+    "switch": "system",
+    **dict.fromkeys(("pcie_ep", "io_cpu", "io_noc", "sip_port"), "sip"),
+    **dict.fromkeys(("noc_router", "xbar", "hbm_ctrl", "ucie", "m_cpu", "sram"), "cube"),
+    **dict.fromkeys([kind for kind in KINDS if kind.startswith("pe_")], "pe"),
+}
+"""The section of each kind; ``ucie`` is also in ``sip``."""
+
+
+def builtin(kind: str) -> type[Component]:
+    spec = dict(dict(resolve_topology("default").spec)[PLACES[kind]].components)[kind]
+    found = REGISTRY.lookup(spec.impl)
+    assert issubclass(found, Component)
+    return found
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of the user's, that YAML can name."""
+    module = ModuleType("my_parts")
+    monkeypatch.setitem(sys.modules, "my_parts", module)
+    return module
+
+
+def machine_with(mine: ModuleType, **classes: type) -> Topology:
+    """The small machine with classes of the user's at these places."""
+    for kind, cls in classes.items():
+        setattr(mine, f"My_{kind}", cls)
+    impls = [f"{PLACES[kind]}.components.{kind}.impl=my_parts.My_{kind}" for kind in classes]
+    return resolve_topology("default", [*SMALL, *impls])
+
+
+# --- what the table says is what happens ------------------------------------------------------------------------------
+
+
+def counting(kind: str, calls: dict[str, set[str]]) -> type[Component]:
+    """The builtin class of a kind, noting which of its methods and properties are asked for."""
+    base = builtin(kind)
+
+    def noting(name: str, inherited: Any) -> Any:
+        def noted(self: Component, *args: Any) -> Any:
+            calls[kind].add(name)
+            return inherited.fget(self) if isinstance(inherited, property) else inherited(self, *args)
+
+        return property(noted) if isinstance(inherited, property) else noted
+
+    names = sorted((COMPONENT_CALLS | OTHER_CALLS) & set(dir(base)))
+    return type(f"Counting_{kind}", (base,), {name: noting(name, getattr_static(base, name)) for name in names})
+
+
+def never_comes(t_ptr: int, *, tl: Any) -> None:
+    """Waits for a message that nobody sends."""
+    tl.recv("E", 16, "f32")
+
+
+def launch_what_never_ends(engine: GraphEngine) -> None:
+    with RuntimeContext(engine) as torch:
+        torch.install_ipcq("ring_allreduce_tcm")
+        torch.launch("never", never_comes, torch.zeros(4))
+
+
+def test_places_call_what_the_table_says(mine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "check_parts", lambda nodes: None)
+    calls: dict[str, set[str]] = defaultdict(set)
+    engine = GraphEngine(machine_with(mine, **{kind: counting(kind, calls) for kind in PLACES}))
+    with RuntimeContext(engine) as torch:
+        for step in (host_copies, partial(products, dtype="f32"), queues, traffic, *ALL_REDUCE):
+            step(torch)
+    with pytest.raises(IpcqDeadlock):  # it gives up what is under way
+        launch_what_never_ends(engine)
+    assert set(PLACES) == set(CALLED) == set(KINDS)
+    assert {kind: tuple(sorted(calls[kind])) for kind in PLACES} == {kind: called_at(kind) for kind in PLACES}
+
+
+# --- what nothing calls -----------------------------------------------------------------------------------------------
+
+
+class Receiving(NocRouter):
+    def receive(self, message: object, transfer: object) -> None:
+        """Nobody delivers anything to a router."""
+
+
+class Running(NocRouter):
+    def run(self) -> Any:
+        while True:
+            yield self.clock.timeout(5)
+
+
+class StartsItself(NocRouter):
+    def __init__(self, node: Any, machine: Any) -> None:
+        super().__init__(node, machine)
+        self.clock.process(self.run())
+
+    def run(self) -> Any:
+        yield self.clock.timeout(5)
+
+
+class OtherName(NocRouter):
+    def drain(self) -> Any:
+        yield self.clock.timeout(5)
+
+
+class Deciding(NocRouter):
+    def forward(self, transfer: object, ways: Any) -> Any:
+        return ways[0]
+
+
+class Mixin:
+    process = None
+
+
+class Mixed(Mixin, NocRouter):
+    """It gets the name from elsewhere."""
+
+
+class Serial(SerialCpu):
+    """A CPU's way to take messages, where none come."""
+
+
+def accepting(kind: str) -> type[Component]:
+    return type("Accepting", (builtin(kind),), {"accept": lambda self, msg, done: None})
+
+
+def with_overhead(kind: str) -> type[Component]:
+    return type("Overhead", (builtin(kind),), {"overhead_ns": property(lambda self: 5.0)})
+
+
+ENGINES = ("pe_scheduler", "pe_fetch_store", "pe_gemm", "pe_math", "pe_tcm", "pe_mmu")
+REFUSED = [
+    ("noc_router", Receiving, "receive"),
+    ("io_noc", Receiving, "receive"),
+    ("noc_router", Running, "run"),
+    ("noc_router", StartsItself, "run"),
+    ("noc_router", OtherName, "drain"),
+    ("noc_router", Deciding, "forward"),
+    ("xbar", type("Plain", (Component,), {"receive": None}), "receive"),
+    ("noc_router", Mixed, "process"),
+    ("switch", Serial, "receive"),
+    ("noc_router", type("Ps", (NocRouter,), {"overhead_ps": property(lambda self: 5)}), "overhead_ps"),
+    ("pe_math", type("Run", (PeMath,), {"run": lambda self: None}), "run"),
+    ("pe_gemm", type("Submit", (PeGemm,), {"submit": lambda self, op: None}), "submit"),
+    ("pe_tcm", type("Write", (PeTcm,), {"write": lambda self, message, transfer: None}), "write"),
+    ("hbm_ctrl", type("Time", (builtin("hbm_ctrl"),), {"time_ps": lambda self, access: 1}), "time_ps"),
+    *((kind, accepting(kind), "accept") for kind in PLACES if kind not in {"host", "pe_dma"}),
+    *((kind, with_overhead(kind), "overhead_ns") for kind in ENGINES),
+]
+
+
+@pytest.mark.parametrize(("kind", "cls", "name"), REFUSED)
+def test_what_nothing_calls_is_refused(mine: ModuleType, kind: str, cls: type, name: str) -> None:
+    topology = machine_with(mine, **{kind: cls})
+    with pytest.raises(InputError) as caught:
+        GraphEngine(topology)
+    wanted = f"({kind}): nothing calls {name} of my_parts.My_{kind} at this place; called here: "
+    assert f"{wanted}{', '.join(called_at(kind))}" in str(caught.value)
+
+
+def test_all_of_a_machine_is_refused_at_once(mine: ModuleType) -> None:
+    topology = machine_with(mine, noc_router=Receiving, pe_math=accepting("pe_math"))
+    with pytest.raises(InputError) as caught:
+        GraphEngine(topology)
+    assert [line.split(" ")[0] for line in str(caught.value).split("\n")] == [
+        "sip0.cube0.r0_0",
+        "sip0.cube0.pe0.pe_math",
+    ]
+
+
+def test_a_registered_class_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    for name in REGISTRY.known_impls():
+        found = REGISTRY.lookup(name)
+        registry.register(name, kind=REGISTRY.kinds_of(found))(found)
+    registry.register("mine.router", kind="noc_router")(Receiving)
+    monkeypatch.setattr(places, "REGISTRY", registry)
+    topology = resolve_topology("default", [*SMALL, "cube.components.noc_router.impl=mine.router"], registry)
+    with pytest.raises(InputError, match=r"nothing calls receive of mine\.router"):
+        GraphEngine(topology)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_the_command_line_says_so(
+    mine: ModuleType, as_json: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    vars(mine)["Router"] = Receiving
+    impl = "cube.components.noc_router.impl=my_parts.Router"
+    small = [part for text in (*SMALL, impl) for part in ("--set", text)]
+    # The probe case never passes a router.
+    assert main(["probe", "--case", "pe-local-hbm", *small, *as_json]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "nothing calls receive of my_parts.Router" in err
+    assert "Traceback" not in err
+
+
+# --- what is fine -----------------------------------------------------------------------------------------------------
+
+
+class Helping(NocRouter):
+    """What it adds for itself is nobody's business."""
+
+    limit = 3
+
+    @property
+    def overhead_ns(self) -> float:
+        return super().overhead_ns + sum(self.delays()) + self._more()
+
+    def delays(self) -> Any:
+        yield from range(self.limit)
+
+    def _more(self) -> int:
+        return len(list(self._hidden()))
+
+    def _hidden(self) -> Any:
+        yield 1
+
+    def blocked(self) -> tuple[str, ...]:
+        return ("a remark",)
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+class OwnTime(Component):
+    def receive(self, message: object, transfer: object) -> None:
+        raise AssertionError(self.time_ps(3))
+
+    def time_ps(self, nbytes: int) -> int:
+        """A helper of its own, whatever others call so."""
+        return nbytes
+
+
+class Counted(builtin("pe_dma")):  # type: ignore[misc]
+    """Takes note of the queue messages for its TCM."""
+
+    written = 0
+
+    def write(self, message: Any, transfer: Any) -> None:
+        type(self).written += 1
+        super().write(message, transfer)
+
+
+def test_helpers_are_welcome(mine: ModuleType) -> None:
+    engine = GraphEngine(machine_with(mine, noc_router=Helping, hbm_ctrl=OwnTime))
+    assert engine.component("sip0.cube0.r0_0").overhead_ns == 1 + 0 + 1 + 2 + 1
+
+
+def test_a_dma_sees_the_messages_for_its_tcm(mine: ModuleType) -> None:
+    with RuntimeContext(GraphEngine(machine_with(mine, pe_dma=Counted))) as torch:
+        ALL_REDUCE[0](torch)
+    assert Counted.written > 0
