@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kernbench.common.quantities import Bandwidth, Duration, Share
 from kernbench.di.part import InnerAttrs, PartAttrs
+from kernbench.topology.fields import Count
 
 
 class HbmCtrlAttrs(PartAttrs):
@@ -29,7 +30,7 @@ class SramAttrs(PartAttrs):
 class MCpuAttrs(PartAttrs):
     """The management CPU of a cube: how many fills its DMA does at once."""
 
-    dma_channels: int = Field(default=2, ge=1)
+    dma_channels: int = Field(default=2, ge=1, le=1024)
 
 
 class PeCpuAttrs(PartAttrs):
@@ -43,5 +44,5 @@ class PeSchedulerAttrs(InnerAttrs):
     """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
 
     issue_ns: Duration = 0.0
-    tiles_in_flight: int = Field(default=4, ge=1)
-    stage_slots: int = Field(default=2, ge=1)
+    tiles_in_flight: Count = 4
+    stage_slots: Count = 2

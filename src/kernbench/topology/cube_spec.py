@@ -55,7 +55,7 @@ class HbmSpec(ConfigModel):
 
     slices: Count
     bytes_per_slice: Size
-    num_pcs: Count
+    num_pcs: int = Field(ge=1, le=1024)
     burst_bytes: Size
     access_bytes: Size
     channel_hash: Literal["xor", "mod"]

@@ -53,16 +53,12 @@ def sip_ports(sips: SipsSpec, sip: int) -> tuple[Port, ...]:
 
 def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:
     """Every directed scale-up link, by sending SIP and port. In ``ring_1d_unidir`` only the E ports send."""
-    ports = [sip_ports(sips, sip) for sip in range(sips.count)]
-    for own in ports:
-        for port in own:
-            if sips.topology != "ring_1d_unidir" or port.side == "E":
-                yield FabricLink(port, _far_end(port, ports[port.peer]))
-
-
-def _far_end(port: Port, candidates: tuple[Port, ...]) -> Port:
-    side = OPPOSITE[port.side] if port.side else None
-    return next(far for far in candidates if far.side == side and far.peer == port.sip)
+    ports = [port for sip in range(sips.count) for port in sip_ports(sips, sip)]
+    by_ends = {(port.sip, port.side, port.peer): port for port in ports}
+    for port in ports:
+        if sips.topology != "ring_1d_unidir" or port.side == "E":
+            far_side = OPPOSITE[port.side] if port.side else None
+            yield FabricLink(port, by_ends[port.peer, far_side, port.sip])
 
 
 def _around(grid: Grid, sip: int, sides: tuple[Side, ...], *, wrap: bool) -> dict[Side, int]:

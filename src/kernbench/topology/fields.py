@@ -11,7 +11,7 @@ from kernbench.common.quantities import Bandwidth, Duration, Length, Rate, Size
 
 __all__ = ["Bandwidth", "Count", "Duration", "Length", "Rate", "Size", "SizeMm"]
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class SizeMm(ConfigModel):

@@ -14,14 +14,16 @@ from typing import Any
 from kernbench.common.complaints import one_of
 from kernbench.common.config import Complaint, ConfigModel, path_of
 from kernbench.common.units import format_size
-from kernbench.topology.cube_spec import HbmSpec, PeLayoutSpec, SramSpec
+from kernbench.topology.census import Census, count_machine
+from kernbench.topology.cube_spec import HbmSpec, NocSpec, PeLayoutSpec, SramSpec
 from kernbench.topology.link_spec import LinkSpec
-from kernbench.topology.pe_spec import MmuSpec, TcmSpec
+from kernbench.topology.pe_spec import GemmSpec, MmuSpec, TcmSpec
 from kernbench.topology.spec import (
     PACKETS_PER_FIFO,
     TWO_DIMENSIONAL,
     AddressSpec,
     CubeMeshSpec,
+    IoChipletSpec,
     SipsSpec,
     TransportSpec,
 )
@@ -30,6 +32,11 @@ MAX_PES_PER_CUBE = 16
 MAX_HBM_PER_CUBE = 128 << 30
 MAX_SRAM = 1 << 29
 MAX_TCM = 256 << 20
+MOST_PARTS_AND_LINKS = 4_000_000
+BYTES_PER_PART_OR_LINK = 512
+"""Of a compiled machine and what the engine keeps to find its way in it; a few µs each too."""
+LONGEST_NS = 1e12
+"""As of every duration in the file: it keeps simulated time far from the end of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,29 @@ def _slices_fill_corners(layout: PeLayoutSpec, hbm: HbmSpec) -> Iterator[Complai
         yield _at("cube.hbm.slices", f"found {hbm.slices}, {advice}")
 
 
+def _size_is_bearable(
+    sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
+) -> Iterator[Complaint]:
+    """What cannot be compiled is refused before it is tried, at the section that most of it follows from."""
+    counted = count_machine(sips, mesh, chiplet, noc, layout, hbm)
+    found = sum(counted.values(), Census())
+    if found.total > MOST_PARTS_AND_LINKS:
+        size = f"the machine would have {found.parts:,} parts and {found.links:,} links"
+        memory = format_size(found.total * BYTES_PER_PART_OR_LINK)
+        limit = f"at most {MOST_PARTS_AND_LINKS:,} in all: it would take some {memory} of memory"
+        yield _at(max(counted, key=lambda path: counted[path].total), f"{size}, {limit}")
+
+
+def _tile_takes_no_age(gemm: GemmSpec) -> Iterator[Complaint]:
+    dtype_name, slowest = min(gemm.macs_per_ns.items(), key=lambda rate: rate[1])
+    tile_ns = math.prod(gemm.tile_sizes) / slowest
+    if tile_ns > LONGEST_NS:
+        tile = " x ".join(map(str, gemm.tile_sizes))
+        yield _at(
+            "pe.gemm", f"a tile of {tile} takes {tile_ns:g} ns in {dtype_name}, must be at most {LONGEST_NS:g} ns"
+        )
+
+
 def _channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
     if hbm.channel_hash == "xor" and hbm.num_pcs.bit_count() != 1:
         yield _at("cube.hbm.num_pcs", f"found {hbm.num_pcs}, must be a power of two; channel_hash: mod takes any")
@@ -192,10 +222,14 @@ RULES: tuple[Rule, ...] = (
     Rule(("cube.pe_layout",), _pes_have_addresses),
     Rule(("cube.pe_layout",), _corners_are_distinct),
     Rule(("cube.pe_layout", "cube.hbm"), _slices_fill_corners),
+    Rule(
+        ("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube.noc", "cube.pe_layout", "cube.hbm"), _size_is_bearable
+    ),
     Rule(("cube.hbm",), _hbm_has_addresses),
     Rule(("cube.hbm",), _channels_and_pieces),
     Rule(("cube.sram",), _sram_has_addresses),
     Rule(("pe.tcm",), _tcm_fits),
+    Rule(("pe.gemm",), _tile_takes_no_age),
     Rule(("pe.mmu",), _page_is_a_power_of_two),
     Rule(("transport",), _transport_fifos_hold_packets),
     *(_link_rule(section) for section in ("system.links", "sip.links", "cube.links")),

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from kernbench.common.config import ConfigModel
 from kernbench.di.part import PartAttrs
 from kernbench.topology.component_spec import Components, ComponentSpec
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.fields import Count, Length, Size, SizeMm
+from kernbench.topology.fields import Count, Size, SizeMm
 from kernbench.topology.grid import Grid
 from kernbench.topology.link_spec import LinkSpec
 from kernbench.topology.pe_spec import PeSpec
@@ -46,7 +46,7 @@ class TransportSpec(ConfigModel):
     """How transactions are cut up, and how much may wait at the far end of a link."""
 
     packet_bytes: Size
-    header_bytes: Size
+    header_bytes: Annotated[Size, Field(le=1 << 16)]
     fifo_bytes: Size | None = None
     long_link_fifo_bytes: Size | None = None
     express: bool = True
@@ -177,7 +177,7 @@ class SipSpec(ConfigModel):
 class TopologySpec(ConfigModel):
     """A whole machine."""
 
-    ns_per_mm: Length
+    ns_per_mm: Annotated[float, Field(ge=0, le=1e3)]
     address: AddressSpec
     transport: TransportSpec
     system: SystemSpec
