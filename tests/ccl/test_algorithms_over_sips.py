@@ -181,7 +181,7 @@ def test_by_the_short_way(name: str) -> None:
     module = importlib.import_module(f"kernbench.ccl.algorithms.{name}")
     inputs = [values(np.random.default_rng(rank), 100, "f32") for rank in range(16)]
     pattern = "intercube" if name.startswith("intercube") else "none"
-    outputs = run_kernel_in_mock(module.kernel, 16, pattern, inputs, algo_module=module)
+    outputs = run_kernel_in_mock(module.kernel, 16, pattern, inputs, algo_module=module, ranks_are_sips=True)
     assert_all_reduced(outputs, inputs)
 
 

@@ -16,6 +16,7 @@ from kernbench.ccl.diagnostics import IpcqDeadlock, pointer_dump, trace_ccl
 from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.install import (
     QueueSettings,
+    configured,
     install_edges,
     install_ipcq,
     prepare_queues,
@@ -92,7 +93,7 @@ def test_one_rank_needs_no_queues() -> None:
     assert (plan.queues.messages, plan.neighbor_table) == ((), {0: {}})
 
 
-@pytest.mark.parametrize("world_size", [0, 257])
+@pytest.mark.parametrize("world_size", [0, 257, 1 << 60])
 def test_a_world_that_the_machine_has_not(engine: GraphEngine, world_size: int) -> None:
     with pytest.raises(InputError, match=f"world_size={world_size}"):
         install_ipcq(engine, "ring_allreduce_tcm", world_size, CCL)
@@ -201,7 +202,13 @@ def test_rings_and_tensors_never_overlap(kind: Any, n_slots: int, size: int, n_s
 
 def test_cubes_and_sips_along_the_machine(engine: GraphEngine) -> None:
     plan = configure_sfr_intercube_multisip(engine, engine.spec, CCL)
-    assert (plan.world_size, plan.rank_to_pe, plan.buffer_kind) == (2, ((0, 0, 0), (1, 0, 0)), "tcm")
+    assert (plan.world_size, plan.buffer_kind) == (32, "tcm")
+    assert [(each.sip, each.cube, each.pe) for each in plan.rank_to_pe] == [(*divmod(r, 16), 0) for r in range(32)]
+    peers = {name: (peer.sip, peer.cube, peer.pe) for name, peer in plan.neighbor_table[16 + 5].items()}
+    assert peers == {
+        "E": (1, 6, 0), "W": (1, 4, 0), "N": (1, 1, 0), "S": (1, 9, 0), "global_E": (0, 5, 0), "global_W": (0, 5, 0)
+    }  # fmt: skip
+    assert set(plan.neighbor_table[0]) == {"E", "S", "global_E", "global_W"}
     mesh = {0: {"E", "S"}, 5: {"E", "W", "N", "S"}, 15: {"N", "W"}}
     for sip in range(2):
         for cube, sides in mesh.items():
@@ -214,9 +221,82 @@ def test_the_settings_of_an_algorithm_do_for_the_machine() -> None:
     engine = GraphEngine(machine("system.sips.count=4", "system.sips.topology=mesh_2d_no_wrap"))
     plan = configure_sfr_intercube_multisip(engine, engine.spec, resolve_algorithm_config(CCL, "ring_allreduce_sram"))
     assert plan.buffer_kind == "sram"
-    assert plan.neighbor_table[3] == {"global_W": 2, "global_N": 1}
+    assert plan.neighbor_table[3 * 16] == {"E": 49, "S": 52, "global_W": 32, "global_N": 16}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda engine: engine.spec,
+        lambda engine: engine.topology,
+        lambda engine: engine.spec.model_dump(),
+        lambda engine: {"system": {"sips": {"count": 4, "topology": "mesh_2d"}}},
+        lambda engine: None,
+    ],
+)
+def test_the_machine_may_be_given_in_several_forms(form: Any) -> None:
+    engine = GraphEngine(machine("system.sips.count=4", "system.sips.topology=torus_2d"))
+    assert configure_sfr_intercube_multisip(engine, form(engine), CCL).world_size == 64
+
+
+@pytest.mark.parametrize("spec", [sips(3), {"system": {"sips": {"count": 3}}}, {"sip": {"cube_mesh": {"w": 2}}}])
+def test_another_machine_is_refused(engine: GraphEngine, spec: Any) -> None:
     with pytest.raises(InputError, match=r"pass engine\.spec"):
-        configure_sfr_intercube_multisip(engine, sips(2), CCL)
+        configure_sfr_intercube_multisip(engine, spec, CCL)
+
+
+def test_the_queues_may_be_those_of_a_file(engine: GraphEngine, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("algorithms:\n  a: { module: barrier, topology: none, buffer_kind: hbm }\n")
+    assert configure_sfr_intercube_multisip(engine, None, str(file)).buffer_kind == "hbm"
+
+
+def test_a_world_size_that_is_given_means_pes(engine: GraphEngine, tmp_path: Path) -> None:
+    """As many as SIPs too; in ccl.yaml so many ranks are SIPs."""
+    file = tmp_path / "ccl.yaml"
+    file.write_text("algorithms:\n  a: { module: tree_allreduce, topology: tree_binary, world_size: 2 }\n")
+    plan = install_ipcq(engine, world_size=2, ccl=file)
+    assert plan.rank_to_pe == ((0, 0, 0), (0, 0, 1))
+    assert [(each.sip, each.cube, each.pe) for each in plan.rank_to_pe] == [(0, 0, 0), (0, 0, 1)]
+    assert plan.neighbor_table == {0: {"child_left": 1}, 1: {"parent": 0}}
+    assert (plan.neighbor_table[0]["child_left"].sip, plan.neighbor_table[0]["child_left"].pe) == (0, 1)
+    uninstall(engine, plan.queues)
+    assert install_ipcq(engine, ccl=file).rank_to_pe == ((0, 0, 0), (1, 0, 0))
+
+
+@pytest.mark.parametrize("name", ["tree_allreduce", "hierarchical_allreduce", "ring_allreduce", "mesh_allreduce"])
+def test_arguments_follow_what_ranks_are(name: str) -> None:
+    """Of four ranks on four SIPs: a kernel of PEs of one cube is told of one cube."""
+    topology = {"tree_allreduce": "tree_binary", "hierarchical_allreduce": "hierarchical_3level"}.get(name, "torus_2d")
+    text = f"algorithms:\n  a: {{ module: {name}, topology: {topology} }}\n"
+    cfg = ccl_config_of(parse_document(text, "ccl.yaml"))
+    spec = machine("system.sips.count=4", "system.sips.topology=torus_2d", "system.sips.w=4", "system.sips.h=1").spec
+    of_sips, of_pes = (configured(None, n, cfg).args_for(spec, n_elem=9) for n in (None, 4))
+    differ = {"tree_allreduce": (2, 1, 8), "hierarchical_allreduce": (1, 8, 4), "mesh_allreduce": (1, 4, 2)}
+    if name in differ:
+        at, sip, pe = differ[name]
+        assert (of_sips[at], of_pes[at]) == (sip, pe)
+    else:
+        assert of_sips == of_pes
+
+
+def test_intercube_has_no_ranks_that_are_pes(engine: GraphEngine) -> None:
+    with pytest.raises(InputError, match="intercube: world_size=2 of PEs, but its ranks are the SIPs"):
+        install_ipcq(engine, "intercube_allreduce", world_size=2, ccl=CCL)
+
+
+def test_intercube_without_a_topology_has_the_queues_of_the_machine(engine: GraphEngine, tmp_path: Path) -> None:
+    file = tmp_path / "ccl.yaml"
+    entry = "{ module: intercube_allreduce, topology: none, mapper: pe0_of_every_cube }"
+    file.write_text(f"algorithms:\n  mine: {entry}\n")
+    plan = install_ipcq(engine, ccl=file)
+    assert set(plan.queues.edges) == set(intercube_edges(engine.spec))
+
+
+@pytest.mark.parametrize("world_size", ["8", 2.5, True, -3])
+def test_a_world_size_is_a_count(engine: GraphEngine, world_size: Any) -> None:
+    with pytest.raises(InputError, match=r"world_size=.*: must be a whole number, at least 1"):
+        install_ipcq(engine, "ring_allreduce_tcm", world_size, CCL)
 
 
 def test_the_way_edges_are_planned_does_not_depend_on_hashing() -> None:

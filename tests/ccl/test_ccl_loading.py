@@ -13,7 +13,7 @@ from kernbench.ccl.config import ccl_config_of
 from kernbench.ccl.loading import algorithms, load_algorithm
 from kernbench.ccl.plan import edges_of, layout_of
 from kernbench.common.config import parse_document
-from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.errors import ConfigError, InputError, UnknownNameError
 
 MODULE = '''
 """What it is in a line.
@@ -111,12 +111,15 @@ def test_a_name_that_leads_nowhere(write: Any, changes: dict[str, str], says: st
 def test_arguments_of_a_kernel_come_from_the_machine_and_the_file(write: Any) -> None:
     write()
     mine = config(module="mine_ccl.py", passthrough=(("kernel_a", 7), ("root_cube", 3)), n_slots=2)
+    with pytest.raises(ConfigError, match=r"does not know 'kernel_a'; it knows: none; .*\n.*does not know 'root_cube'"):
+        load_algorithm(mine)
+    write('config_keys = ("kernel_a", "root_cube")\n')
     n_elem, world_size, got = load_algorithm(mine).args_for(machine().spec, n_elem=5, sip_rank=1, dtype="f16")
     assert (n_elem, world_size) == (5, 2)
     assert got == {
         "cube_w": 4, "cube_h": 4, "pes_per_cube": 8, "cubes_per_sip": 16, "num_sips": 2, "sip_rank": 1,
         "sip_topology": "ring_1d", "sip_w": 2, "sip_h": 1, "n_slots": 2, "slot_size": 4096, "buffer_kind": "tcm",
-        "kernel_a": 7, "root_cube": 3, "dtype": "f16",
+        "kernel_a": 7, "root_cube": 3, "dtype": "f16", "ranks_are_sips": True,
     }  # fmt: skip
 
 

@@ -59,7 +59,9 @@ def test_no_window_stops_a_grid(kind: str, size: tuple[int, int], n: int, window
     w, h = size
     inputs = [np.arange(n, dtype=np.float32) + 100 * rank for rank in range(w * h)]
     args = (n, kind, w, h, window)
-    outputs = run_kernel_in_mock(exchange, w * h, neighbours(w, h), inputs, args, n_slots=n_slots, slot_size=64)
+    outputs = run_kernel_in_mock(
+        exchange, w * h, neighbours(w, h), inputs, args, ranks_are_sips=True, n_slots=n_slots, slot_size=64
+    )
     assert_reduced(outputs, inputs, "sum")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,13 +26,62 @@ def numbers(ranks: int, n: int = 4) -> list[Any]:
     return [np.full(n, rank + 1, np.float32) for rank in range(ranks)]
 
 
-def run(kernel: Any, ranks: int = 2, topology: Any = "ring_1d", **more: Any) -> list[float]:
-    return [x[0] for x in run_kernel_in_mock(kernel, ranks, topology, numbers(ranks), **more)]
+def run(kernel: Any, ranks: int = 2, topology: Any = "ring_1d", pes_per_cube: int = 0, **more: Any) -> list[float]:
+    """Each rank a SIP with a tensor of its own, unless they are PEs."""
+    more.setdefault("ranks_are_sips", not pes_per_cube)
+    outputs = run_kernel_in_mock(kernel, ranks, topology, numbers(ranks), pes_per_cube=pes_per_cube, **more)
+    return [x[0] for x in outputs]
 
 
 def pass_on(t: int, *, tl: Any) -> None:
     tl.send("E", tl.load(t, 4, "f32"))
     tl.store(t, tl.recv("W", 4, "f32"))
+
+
+def own_part(t: int, *, tl: Any) -> None:
+    """As on the machine: PEs of a cube get one pointer, and find their part by their number."""
+    pass_on(t + tl.program_id(0) * 16, tl=tl)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 40])
+def test_ranks_are_pes_of_one_cube_unless_something_else_is_said(ranks: int) -> None:
+    topology = "ring_1d" if ranks > 1 else {}
+    kernel = own_part if ranks > 1 else lambda t, tl: tl.store(t, tl.load(t, 4, "f32"))
+    outputs = [x[0] for x in run_kernel_in_mock(kernel, ranks, topology, numbers(ranks))]
+    assert outputs == [ranks, *range(1, ranks)]
+
+
+def test_the_pes_of_one_cube_share_its_barrier() -> None:
+    order: list[Any] = []
+
+    def kernel(t: int, *, tl: Any) -> None:
+        order.append("before")
+        tl.barrier()
+        order.append("after")
+
+    run_kernel_in_mock(kernel, 3, "none", numbers(3))
+    assert order == ["before"] * 3 + ["after"] * 3
+
+
+def test_an_algorithm_is_told_what_its_ranks_are() -> None:
+    asked: list[Any] = []
+
+    def kernel_args(*, n_elem: int, **told: Any) -> tuple[int, ...]:
+        names = ("world_size", "pes_per_cube", "cubes_per_sip", "num_sips", "sip_rank", "ranks_are_sips")
+        asked.append([told[name] for name in names])
+        return ()
+
+    module = SimpleNamespace(kernel_args=kernel_args)
+    run_kernel_in_mock(lambda t, tl: None, 2, "none", numbers(2), algo_module=module)
+    run_kernel_in_mock(lambda t, tl: None, 2, "none", numbers(2), algo_module=module, ranks_are_sips=True)
+    assert asked == [[2, 2, 1, 1, 0, False]] * 2 + [[2, 1, 1, 2, sip, True] for sip in range(2)]
+
+
+@pytest.mark.parametrize("name", ["sip_allreduce", "broadcast", "all_gather", "send_recv", "barrier"])
+def test_an_algorithm_over_sips_refuses_pes(name: str) -> None:
+    module = import_module(f"kernbench.ccl.algorithms.{name}")
+    with pytest.raises(InputError, match="is over SIPs: its ranks are all of them, not 3 PEs"):
+        run_kernel_in_mock(module.kernel, 3, "none", numbers(3), algo_module=module)
 
 
 def test_messages_go_where_the_topology_says() -> None:
@@ -60,8 +110,10 @@ def test_where_a_rank_is_and_how_many_there_are() -> None:
 
     run(look, 2)
     run(look, 3, pes_per_cube=2)
+    run(look, 3, ranks_are_sips=False)
     sips = [([0, 0, 0], [1, 1, 2]), ([0, 0, 1], [1, 1, 2])]
-    assert seen == [*sips, ([0, 0, 0], [2, 2, 1]), ([1, 0, 0], [2, 2, 1]), ([0, 1, 0], [2, 2, 1])]
+    two_cubes = [([0, 0, 0], [2, 2, 1]), ([1, 0, 0], [2, 2, 1]), ([0, 1, 0], [2, 2, 1])]
+    assert seen == [*sips, *two_cubes, *(([pe, 0, 0], [3, 1, 1]) for pe in range(3))]
 
 
 def test_a_table_and_a_function_say_who_is_whose_neighbour() -> None:
@@ -278,6 +330,11 @@ def test_an_access_beyond_the_tensor() -> None:
         ((pass_on, 3, "ring_1d", numbers(2)), "2 inputs for world_size=3"),
         ((pass_on, 1, "ring_1d", [np.zeros(0, np.float32)]), "without elements"),
         ((pass_on, 2, {0: {"E": 2}}, numbers(2)), r"names ranks \[2\]: there are ranks 0..1"),
+        ((pass_on, 2, 7, numbers(2)), "topology=7: must be a name, a function or a table"),
+        ((pass_on, 2, {0: 3}, numbers(2)), "must be a name, a function or a table"),
+        ((pass_on, 2.0, "ring_1d", numbers(2)), "world_size=2.0: must be a whole number"),
+        ((pass_on, 2, "ring_1d", numbers(2), (), None, -1), "pes_per_cube=-1: must be a whole number, at least 0"),
+        ((pass_on, 2, "ring_1d", [np.zeros(4)] * 2), "unknown dtype 'float64'"),
     ],
 )
 def test_inputs_that_do_not_fit(arguments: Any, message: str) -> None:
@@ -292,13 +349,13 @@ def test_an_unknown_topology_lists_the_names() -> None:
 
 def test_shapes_differ_only_where_each_rank_has_its_own_tensor() -> None:
     inputs = [np.zeros(4, np.float32), np.zeros(8, np.float32)]
-    run_kernel_in_mock(pass_on, 2, "ring_1d", inputs)
+    run_kernel_in_mock(pass_on, 2, "ring_1d", inputs, ranks_are_sips=True)
     with pytest.raises(InputError, match="one shape and dtype"):
         run_kernel_in_mock(pass_on, 2, "ring_1d", inputs, pes_per_cube=2)
 
 
 def test_a_machine_runs_several_kernels_on_the_same_memory() -> None:
-    machine = MockMachine(mock_spec(2), [((0, 0, 0), "E", (1, 0, 0)), ((1, 0, 0), "E", (0, 0, 0))])
+    machine = MockMachine(mock_spec(2, ranks_are_sips=True), [((0, 0, 0), "E", (1, 0, 0)), ((1, 0, 0), "E", (0, 0, 0))])
     at = {(sip, 0, 0): (machine.memory[sip].place(np.full(4, sip, np.float32)),) for sip in range(2)}
 
     def there_and_back(t: int, *, tl: Any) -> None:

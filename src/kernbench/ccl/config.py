@@ -8,22 +8,33 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from kernbench.ccl.names import KNOWN_NAMES, names_of
+from kernbench.ccl.names import (
+    KNOWN_NAMES,
+    PASSED_KEYS,
+    PASSED_PREFIX,
+    foreign_key,
+    is_path,
+    known_keys,
+    module_called,
+    module_names,
+    names_of,
+    passes,
+)
+from kernbench.ccl.steps.messages import REDUCE_OPS, ReduceName
 from kernbench.common.complaints import close_to, one_of, show
 from kernbench.common.config import Complaint, ConfigModel, Document, apply_overrides, check, load_document, report
-from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.errors import InputError, Problem, UnknownNameError
 from kernbench.common.quantities import Size
 from kernbench.messages.queues import Backpressure, BufferKind
+from kernbench.topology.spec import current_topology_name
 
 LOCAL_FILE = "ccl.yaml"
-# Keys that an algorithm's kernel_args gets as they stand, as it gets all that begin with this.
-PASSED_KEYS = ("reduce_op", "chunk_size", "root_cube")
-PASSED_PREFIX = "kernel_"
 IDLE_KEY = "vc_chunk_size"
 
 Scalar: TypeAlias = int | float | str | bool
@@ -35,7 +46,7 @@ _Section: TypeAlias = tuple[str, ...]
 class _Settings(ConfigModel):
     """What ``defaults`` and every algorithm may say; None: not said here."""
 
-    topology: str | None = None
+    topology: Annotated[str | None, BeforeValidator(current_topology_name)] = None
     mapper: str | None = None
     validator: str | None = None
     buffer_kind: BufferKind | None = None
@@ -46,13 +57,14 @@ class _Settings(ConfigModel):
     ipcq_credit_size_bytes: Annotated[Size, Field(le=1 << 20)] | None = None
     n_elem: _Count | None = None
     world_size: _Count | None = None
-    reduce_op: str | None = None
+    reduce_op: ReduceName | None = None
     chunk_size: Size | None = None
     root_cube: Annotated[int, Field(ge=0)] | None = None
 
 
 class _Defaults(_Settings):
     algorithm: str | None = None
+    strict: bool = False
 
 
 class _AlgorithmSection(_Settings):
@@ -68,8 +80,10 @@ class _CclFile(ConfigModel):
 class AlgorithmConfig:
     """An algorithm with everything that applies to it.
 
-    ``module``, ``topology``, ``mapper``, ``validator``: built-in names or dotted paths. ``world_size`` None: as many
-    ranks as SIPs. ``passthrough``: what its ``kernel_args`` gets beside ``n_elem``, by name.
+    ``module``, ``topology``, ``mapper``, ``validator``: built-in names, or paths from ``folder``. ``world_size`` None:
+    as many ranks as SIPs; ``ranks_are_pes``: PEs even then. ``passthrough``: what its ``kernel_args`` gets beside
+    ``n_elem``, by name. ``strict``: an all-reduce that it does not do is an error. ``place``, ``passed_at``: where it
+    and each of ``passthrough`` stand, for errors.
     """
 
     name: str
@@ -85,7 +99,22 @@ class AlgorithmConfig:
     ipcq_credit_size_bytes: int = 16
     n_elem: int | None = None
     world_size: int | None = None
+    ranks_are_pes: bool = False
     passthrough: tuple[tuple[str, Passed], ...] = ()
+    strict: bool = False
+    folder: Path | None = field(default=None, repr=False)
+    place: str = field(default="", compare=False, repr=False)
+    passed_at: tuple[tuple[str, Problem], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+        return f"{self.place}algorithm {self.name!r}"
+
+    @property
+    def reduce_op(self) -> ReduceName:
+        """How it reduces unless a call says otherwise."""
+        return next((op for op in REDUCE_OPS if ("reduce_op", op) in self.passthrough), "sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +144,16 @@ def ccl_config_of(document: Document) -> CclConfig:
     taken = _Taken(deepcopy(document.data))
     bare = Document(document.source, taken.data, document.marks, document.problems)
     checked = check(bare, _CclFile)
-    report(document, [*checked.complaints, *taken.complaints(), *_broken_rules(bare)])
+    folder = Path(document.source).absolute().parent
+    rules = _broken_rules(bare, folder), _foreign_keys(document)
+    report(document, [*checked.complaints, *taken.complaints(), *chain(*rules)])
     assert checked.value is not None, "a document without complaints has a value"
     for section in taken.idle:
         place = document.place((*section, IDLE_KEY))
         warnings.warn(f"{place.source}:{place.key[0]}: {IDLE_KEY} does nothing; leave it out", stacklevel=3)
     file = checked.value
-    resolved = tuple(_resolved(name, file, taken.passed) for name in file.algorithms)
+    resolved = tuple(_resolved(name, file, taken.passed, document, folder) for name in file.algorithms)
+    report(document, _chunks_without_slot(document, resolved))
     return CclConfig(document.source, file.defaults.algorithm, resolved)
 
 
@@ -182,10 +214,12 @@ def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any
     yield from ((path, section) for path, section in found if isinstance(section, dict))
 
 
-def _broken_rules(document: Document) -> Iterator[Complaint]:
+def _broken_rules(document: Document, folder: Path) -> Iterator[Complaint]:
     """What is wrong between entries, and with names; asked of all that is there, whatever else is wrong."""
     for path, section in _sections(document.data):
-        yield from (c for kind in KNOWN_NAMES if kind in section for c in _unknown_name(path, kind, section[kind]))
+        yield from (
+            c for kind in KNOWN_NAMES if kind in section for c in _unknown_name(path, kind, section[kind], folder)
+        )
         given = section.get("topology"), document.get(("defaults", "topology"))
         if path[0] == "algorithms" and given == (None, None):
             yield Complaint(path, "missing key 'topology', here or in defaults", at_key=True)
@@ -195,22 +229,70 @@ def _broken_rules(document: Document) -> Iterator[Complaint]:
         yield Complaint(("defaults", "algorithm"), f"no algorithm {named!r}; {hint}")
 
 
-def _unknown_name(path: _Section, kind: str, name: object) -> Iterator[Complaint]:
-    """A name without a dot has to be one that is built in."""
-    known = names_of(kind)
-    if isinstance(name, str) and "." not in name and name not in known:
+def _unknown_name(path: _Section, kind: str, name: object, folder: Path) -> Iterator[Complaint]:
+    """What is no path has to be built in."""
+    known, name = names_of(kind), current_topology_name(name)
+    if isinstance(name, str) and name not in known and not is_path(name, folder):
         hint = f"{close_to(name, known)}there are: {one_of(known)}; or a dotted path to one of yours"
         yield Complaint((*path, kind), f"unknown {kind} {name!r}; {hint}")
 
 
-def _resolved(name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]]) -> AlgorithmConfig:
+def _foreign_keys(document: Document) -> Iterator[Complaint]:
+    """Keys that would have no effect: those of shipped algorithms here, of the user's own when they are loaded."""
+    sections = dict(_sections(document.data))
+    defaults, default = sections.pop(("defaults",), {}), _default_name(document)
+    for path, section in sections.items():
+        module, topology = section.get("module"), section.get("topology", defaults.get("topology"))
+        if isinstance(module, str) and isinstance(topology, str) and module in module_names():
+            known = known_keys(module_called(module, path[1]), current_topology_name(topology))
+            reaching = [path] if path[1] != default else [path, ("defaults",)]
+            for at in reaching:
+                foreign = (key for key in document.get(at) or () if passes(key) and key not in known)
+                yield from (Complaint((*at, key), foreign_key(path[1], key, known), at_key=True) for key in foreign)
+
+
+def _default_name(document: Document) -> object:
+    """The algorithm that is taken when none is named; None when that is an error."""
+    algorithms = document.get(("algorithms",))
+    only = next(iter(algorithms)) if isinstance(algorithms, dict) and len(algorithms) == 1 else None
+    return document.get(("defaults", "algorithm")) or only
+
+
+def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]) -> Iterator[Complaint]:
+    """The pieces of shipped algorithms are messages."""
+    for each in resolved:
+        size, path = dict(each.passthrough).get("chunk_size"), _where(document, each.name, "chunk_size")
+        used = path[0] != "defaults" or each.name == _default_name(document)
+        if used and isinstance(size, int) and size > each.slot_size and each.module in module_names():
+            yield Complaint(path, f"found {size}; a message has to fit a slot (slot_size {each.slot_size})")
+
+
+def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
+    """The path of a setting of an algorithm: its own, else that of the defaults."""
+    own = ("algorithms", algorithm, key)
+    return own if document.get(own) is not None else ("defaults", key)
+
+
+def _resolved(
+    name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]], document: Document, folder: Path
+) -> AlgorithmConfig:
     """The algorithm's own settings over the defaults."""
     values = _said(file.defaults) | _said(file.algorithms[name])
     values.pop("algorithm", None)
     through = {key: values.pop(key) for key in PASSED_KEYS if key in values}
     through |= {**passed.get(("defaults",), {}), **passed["algorithms", name]}
     entries = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(through.items()))
-    return AlgorithmConfig(name=name, **values, passthrough=tuple(entries))
+    here = document.place(("algorithms", name))
+    return AlgorithmConfig(
+        name=name,
+        **values,
+        passthrough=tuple(entries),
+        folder=folder,
+        place=f"{here.source}:{here.key[0]}: " if here.key[0] else "",
+        passed_at=tuple(
+            (key, document.problem(Complaint(_where(document, name, key), "", at_key=True))) for key in through
+        ),
+    )
 
 
 def _said(section: _Settings) -> dict[str, Any]:

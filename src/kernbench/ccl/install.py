@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass, field, replace
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.counts import checked_count
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.mappers import RankPes
-from kernbench.ccl.plan import NeighborTable, RankLayout, edges_of, layout_of
+from kernbench.ccl.plan import NeighborTable, PlacedPe, RankLayout, edges_of, layout_of
 from kernbench.ccl.queues import (
     InstalledQueues,
     QueueSettings,
@@ -18,9 +19,7 @@ from kernbench.ccl.queues import (
     settings_of,
     uninstall,
 )
-from kernbench.common.errors import InputError
 from kernbench.messages.queues import BufferKind
-from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.engine import GraphEngine
 
 __all__ = [
@@ -46,12 +45,13 @@ class IpcqPlan:
     """What has been installed.
 
     ``rank_to_pe``: the leading (sip, cube, pe) of each rank; ``rank_pes``: all PEs of each. ``neighbor_table``:
-    rank -> direction -> rank. ``uninstall(engine, plan.queues)`` takes it off.
+    rank -> direction -> rank. Entries of the first and of the last have ``sip``, ``cube`` and ``pe``.
+    ``uninstall(engine, plan.queues)`` takes it off.
     """
 
     config: AlgorithmConfig
     world_size: int
-    rank_to_pe: tuple[PeCoord, ...]
+    rank_to_pe: tuple[PlacedPe, ...]
     rank_pes: RankPes = field(repr=False)
     neighbor_table: NeighborTable = field(repr=False, hash=False)
     buffer_kind: BufferKind
@@ -66,9 +66,10 @@ def install_ipcq(
 ) -> IpcqPlan:
     """Install the queues of an algorithm of ``ccl`` and wait until every PE has its own.
 
-    ``algorithm``: by name, else the default one. ``world_size``: in place of the configured one. ``ccl``: a file or a
-    loaded configuration, else ./ccl.yaml, else the packaged file. InputError for what is wrong with any of these;
-    IpcqError and AllocationError as ``prepare_queues``.
+    ``algorithm``: by name, else the default one. ``world_size``: ranks are the first so many PEs, even when there are
+    as many SIPs; without it as configured, else SIPs. ``ccl``: a file or a loaded configuration, else ./ccl.yaml, else
+    the packaged file. InputError for what is wrong with any of these; IpcqError and AllocationError as
+    ``prepare_queues``.
     """
     chosen = configured(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)
@@ -85,9 +86,7 @@ def configured(
     cfg = ccl if isinstance(ccl, CclConfig) else load_ccl_config(ccl)
     config = resolve_algorithm_config(cfg, algorithm)
     if world_size is not None:
-        if world_size < 1:
-            raise InputError(f"world_size={world_size}: must be at least 1")
-        config = replace(config, world_size=world_size)
+        config = replace(config, world_size=checked_count("world_size", world_size, 1), ranks_are_pes=True)
     return load_algorithm(config)
 
 

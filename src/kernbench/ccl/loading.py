@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.mappers import Mapper, mapper_called
-from kernbench.ccl.names import first_line, module_called, topology_called, validator_called
-from kernbench.ccl.topologies import TopologyFunction, world_size_of
+from kernbench.ccl.names import (
+    PASSED_KEYS,
+    PASSED_PREFIX,
+    first_line,
+    foreign_key,
+    known_keys,
+    module_called,
+    passes,
+    topology_called,
+    validator_called,
+)
+from kernbench.ccl.topologies import TopologyFunction, ranks_are_sips, world_size_of
 from kernbench.ccl.validators import Validator
-from kernbench.common.errors import InputError
+from kernbench.common.errors import ConfigError, InputError, Problem
 from kernbench.topology.spec import TopologySpec
 
 KernelArgs: TypeAlias = Callable[..., tuple[Any, ...]]
@@ -23,7 +33,8 @@ Neighbors: TypeAlias = Callable[[int, int, Mapping[str, int]], Mapping[str, int]
 
 _CONTRACT = (
     "an algorithm has kernel(t_ptr, *args, tl) and kernel_args(*, n_elem, world_size, **config) -> tuple, "
-    "and may have neighbors(rank, world_size, base) -> {direction: rank}"
+    "and may have neighbors(rank, world_size, base) -> {direction: rank}, config_keys (names of keys of ccl.yaml that "
+    "kernel_args hands on) and own_topology (what `topology: none` means)"
 )
 
 
@@ -46,9 +57,9 @@ class Algorithm:
         """
         config = self.config
         queues = {"n_slots": config.n_slots, "slot_size": config.slot_size, "buffer_kind": config.buffer_kind}
-        values = machine_values(spec) | queues | dict(config.passthrough) | more
-        world_size = world_size_of(spec, self.config)
-        return tuple(self.kernel_args(n_elem=n_elem, world_size=world_size, sip_rank=sip_rank, **values))
+        world = {"world_size": world_size_of(spec, config), "ranks_are_sips": ranks_are_sips(spec, config)}
+        values = machine_values(spec) | queues | world | dict(config.passthrough) | more
+        return tuple(self.kernel_args(n_elem=n_elem, sip_rank=sip_rank, **values))
 
 
 def machine_values(spec: TopologySpec) -> dict[str, Any]:
@@ -70,22 +81,24 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
     """Find everything that an algorithm's configuration names.
 
     UnknownNameError for a name that is not built in, InputError for a path that leads nowhere and for a module that
-    is not an algorithm.
+    is not an algorithm, ConfigError for a key that it does not know.
     """
-    owner = f"algorithm {config.name!r}"
-    module = module_called(config.module, owner)
+    owner, folder = config.label, config.folder
+    module = module_called(config.module, owner, folder)
     problems = list(_problems(module))
     if problems:
         where = f"{owner}: module {config.module!r} ({module.__file__})"
         raise InputError(f"{where}: {'; '.join(problems)}; {_CONTRACT}")
+    _check_keys(config, module)
     functions = vars(module)
+    topology = config.topology if config.topology != "none" else functions.get("own_topology", "none")
     return Algorithm(
         config=config,
         kernel=functions["kernel"],
         kernel_args=functions["kernel_args"],
-        topology_fn=topology_called(config.topology, owner),
-        mapper_fn=mapper_called(config.mapper, owner),
-        validator_fn=validator_called(config.validator, owner),
+        topology_fn=topology_called(topology, owner, folder),
+        mapper_fn=mapper_called(config.mapper, owner, folder),
+        validator_fn=validator_called(config.validator, owner, folder),
         neighbors=functions.get("neighbors"),
     )
 
@@ -93,8 +106,20 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
 def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:
     """Name and description (the first line of its module's docstring) of every algorithm of a file, in its order."""
     return tuple(
-        (each.name, first_line(module_called(each.module, f"algorithm {each.name!r}"))) for each in cfg.algorithms
+        (each.name, first_line(module_called(each.module, each.label, each.folder))) for each in cfg.algorithms
     )
+
+
+def _check_keys(config: AlgorithmConfig, module: ModuleType) -> None:
+    """ConfigError for keys that would have no effect."""
+    known = known_keys(module, config.topology)
+    foreign = [key for key, _ in config.passthrough if key not in known]
+    nowhere = Problem(source=config.module, line=0, column=0, path="", message="")
+    places = dict(config.passed_at)
+    if foreign:
+        hint = "an algorithm names its keys: as parameters of kernel_args, or in config_keys of its module"
+        told = ((places.get(key, nowhere), foreign_key(config.name, key, known)) for key in foreign)
+        raise ConfigError(tuple(replace(place, message=f"{message}; {hint}") for place, message in told))
 
 
 def _problems(module: ModuleType) -> Iterator[str]:
@@ -109,6 +134,12 @@ def _problems(module: ModuleType) -> Iterator[str]:
             yield from _signature_problems(name, functions[name], takes)
     if not callable(functions.get("neighbors", first_line)):
         yield "its neighbors is not a function"
+    keys = functions.get("config_keys", ())
+    if not isinstance(keys, tuple | list) or not all(map(passes, keys)):
+        allowed = f"{', '.join(PASSED_KEYS)} and names that begin with {PASSED_PREFIX}"
+        yield f"its config_keys {keys!r} is no tuple of {allowed}"
+    if not isinstance(functions.get("own_topology", "none"), str):
+        yield "its own_topology is not a text"
 
 
 def _signature_problems(name: str, function: Callable[..., object], takes: tuple[str, ...]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 from kernbench.common.errors import InputError
@@ -38,22 +39,18 @@ MAPPERS: dict[str, Mapper] = {
 }
 
 
-def mapper_called(text: str, owner: str) -> Mapper:
+def mapper_called(text: str, owner: str, folder: Path | None = None) -> Mapper:
     """The mapper that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
-    return named_function("mapper", text, MAPPERS, f"{owner}: mapper {text!r}")
+    return named_function("mapper", text, MAPPERS, f"{owner}: mapper {text!r}", folder)
 
 
-def ranks_are_sips(topology: TopologySpec, world_size: int) -> bool:
-    """Whether a rank is a SIP; otherwise it is a PE."""
-    return world_size == topology.num_sips
+def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_are_pes: bool = False) -> RankPes:
+    """The PEs of every rank: with as many ranks as SIPs those of its SIP that the mapper says.
 
-
-def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper) -> RankPes:
-    """The PEs of every rank: of a SIP what the mapper says; else rank r is the r-th PE in (sip, cube, pe) order.
-
-    InputError for more ranks than PEs and for a mapper that names PEs which a SIP does not have.
+    With any other number, or with ``ranks_are_pes``, rank r is the r-th PE in (sip, cube, pe) order. InputError for
+    more ranks than PEs and for a mapper that names PEs which a SIP does not have.
     """
-    if ranks_are_sips(topology, world_size):
+    if world_size == topology.num_sips and not ranks_are_pes:
         return tuple(_mapped(topology, sip, mapper) for sip in range(world_size))
     if not 1 <= world_size <= topology.num_pes:
         raise InputError(

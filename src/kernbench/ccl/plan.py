@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from kernbench.ccl.loading import Algorithm, Neighbors
-from kernbench.ccl.mappers import RankPes, rank_pes, ranks_are_sips
-from kernbench.ccl.topologies import Edge, rank_edges, world_size_of
+from kernbench.ccl.mappers import RankPes, rank_pes
+from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.spec import TopologySpec
 
-NeighborTable = Mapping[int, Mapping[str, int]]
+
+class PlacedPe(NamedTuple):
+    """A PE by its place: a ``PeCoord`` whose parts have names."""
+
+    sip: int
+    cube: int
+    pe: int
+
+
+class Peer(int):
+    """A rank as somebody's neighbour: its number, and the place of its leading PE."""
+
+    sip: int
+    cube: int
+    pe: int
+
+    def __new__(cls, rank: int, leader: PeCoord) -> Self:
+        """The rank ``rank``, whose first PE is ``leader``."""
+        self = super().__new__(cls, rank)
+        self.sip, self.cube, self.pe = leader
+        return self
+
+
+NeighborTable = Mapping[int, Mapping[str, Peer]]
 """rank -> direction -> rank"""
 
 
@@ -25,9 +48,9 @@ class RankLayout:
     ranks_are_sips: bool
 
     @property
-    def leaders(self) -> tuple[PeCoord, ...]:
+    def leaders(self) -> tuple[PlacedPe, ...]:
         """The leading PE of every rank."""
-        return tuple(pes[0] for pes in self.ranks)
+        return tuple(PlacedPe(*pes[0]) for pes in self.ranks)
 
     def rank_finder(self) -> Callable[[PeCoord], int | None]:
         """The rank that a PE belongs to; None for one outside."""
@@ -37,20 +60,20 @@ class RankLayout:
 
     def neighbor_table(self, edges: Sequence[Edge]) -> NeighborTable:
         """The neighbours of every rank; of edges that lead to several ranks by one direction the first counts."""
-        rank_of = self.rank_finder()
-        table: dict[int, dict[str, int]] = {rank: {} for rank in range(len(self.ranks))}
+        rank_of, leaders = self.rank_finder(), self.leaders
+        table: dict[int, dict[str, Peer]] = {rank: {} for rank in range(len(self.ranks))}
         for src, direction, dst in edges:
             rank, peer = rank_of(src), rank_of(dst)
             if rank is not None and peer is not None and rank != peer:
-                table[rank].setdefault(direction, peer)
+                table[rank].setdefault(direction, Peer(peer, leaders[peer]))
         return table
 
 
 def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
     """The ranks of an algorithm on a machine; InputError for a world that the machine has not."""
-    world_size = world_size_of(spec, algorithm.config)
-    ranks = rank_pes(spec, world_size, algorithm.mapper_fn)
-    return RankLayout(ranks, ranks_are_sips(spec, world_size))
+    config = algorithm.config
+    ranks = rank_pes(spec, world_size_of(spec, config), algorithm.mapper_fn, ranks_are_pes=config.ranks_are_pes)
+    return RankLayout(ranks, ranks_are_sips(spec, config))
 
 
 def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, resolve_algorithm_config
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.install import IpcqPlan, plan_of
-from kernbench.ccl.mappers import pe0_of_every_cube, rank_pes
 from kernbench.ccl.plan import RankLayout
 from kernbench.ccl.queues import install_edges, settings_of
 from kernbench.ccl.topologies import intercube_edges
 from kernbench.common.errors import InputError
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.builder import Topology
+from kernbench.topology.spec import TopologySpec, current_topology_name
+
+# What of a machine the edges follow from.
+_DECISIVE = {("system", "sips"): ("count", "topology", "w", "h"), ("sip", "cube_mesh"): ("w", "h")}
 
 
 def configure_sfr_intercube_multisip(
-    engine: GraphEngine, spec: TopologySpec, cfg: AlgorithmConfig | CclConfig
+    engine: GraphEngine,
+    spec: TopologySpec | Topology | Mapping[str, Any] | None = None,
+    cfg: AlgorithmConfig | CclConfig | str | os.PathLike[str] | None = None,
 ) -> IpcqPlan:
     """Install on PE 0 of every cube E, W, N, S to the neighbouring cubes and ``global_X`` to the same cube of the next
     SIPs, and wait until that is done.
 
-    ``spec``: that of the engine's machine. ``cfg``: an algorithm's configuration, of which the queue settings count,
-    or a file's, of which the default algorithm's do. Ranks are SIPs. IpcqError and AllocationError as
-    ``prepare_queues``; InputError for the spec of another machine.
+    ``spec``: that of the engine's machine, typed or as nested mappings; it is checked, and may be left out. ``cfg``: an
+    algorithm's configuration, of which the queue settings count, or a file or what was loaded from one, of which the
+    default algorithm's do. The ranks of the plan are PE 0 of all cubes, by SIP, then cube. IpcqError and
+    AllocationError as ``prepare_queues``; InputError for the spec of another machine.
     """
-    if spec != engine.spec:
+    machine = engine.spec
+    if spec is not None and not _is_of(spec, machine):
         raise InputError("configure_sfr_intercube_multisip: spec is not that of the engine's machine; pass engine.spec")
-    config = resolve_algorithm_config(cfg) if isinstance(cfg, CclConfig) else cfg
-    queues = install_edges(engine, intercube_edges(spec), settings_of(config))
-    layout = RankLayout(rank_pes(spec, spec.num_sips, pe0_of_every_cube), ranks_are_sips=True)
-    return plan_of(config, layout, queues)
+    config = cfg if isinstance(cfg, AlgorithmConfig) else resolve_algorithm_config(_loaded(cfg))
+    queues = install_edges(engine, intercube_edges(machine), settings_of(config))
+    ranks = tuple(((sip, cube, 0),) for sip in range(machine.num_sips) for cube in range(machine.cubes_per_sip))
+    return plan_of(config, RankLayout(ranks, ranks_are_sips=False), queues)
+
+
+def _loaded(cfg: CclConfig | str | os.PathLike[str] | None) -> CclConfig:
+    return cfg if isinstance(cfg, CclConfig) else load_ccl_config(cfg)
+
+
+def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:
+    """Whether ``spec`` describes ``machine``; of mappings, as far as they say what queues follow from."""
+    if isinstance(spec, Mapping):
+        own = machine.model_dump(mode="json")
+        found = ((path, key, _entry(spec, (*path, key))) for path, keys in _DECISIVE.items() for key in keys)
+        return all(value in (None, _entry(own, (*path, key))) for path, key, value in found)
+    return (spec.spec if isinstance(spec, Topology) else spec) == machine
+
+
+def _entry(spec: object, path: Sequence[str]) -> object:
+    """The entry at a path of nested mappings; None when there is none."""
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, Mapping) else None
+    return current_topology_name(spec)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.counts import checked_count
 from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.mappers import leader_only, nth_pe
@@ -23,7 +24,8 @@ from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.builder import resolve_topology
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.cube_spec import PeLayoutSpec
+from kernbench.topology.spec import CubeMeshSpec, SipsSpec, TopologySpec
 
 __all__ = ["MockMachine", "mock_spec", "run_kernel_in_mock"]
 
@@ -46,64 +48,86 @@ def run_kernel_in_mock(
     algo_module: AlgorithmModule | None = None,
     pes_per_cube: int = 0,
     *,
+    ranks_are_sips: bool = False,
     n_slots: int = 4,
     slot_size: int = 4096,
     **config: Any,
 ) -> list[Array]:
     """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)`` on ``world_size`` ranks; returns what ``inputs`` have become.
 
-    ``topology``: a name of ``kernbench.ccl.topologies`` (with ``none`` ranks that are SIPs have the queues that
-    ``torch.distributed`` puts between SIPs), a function ``f(topology, config)``, or a table rank -> direction -> rank;
-    ``neighbors`` of ``algo_module``, if it has that, changes it. ``inputs``: an array for
-    each rank. ``pes_per_cube`` 0: a rank is the only PE of a SIP and has an array of its own; else ranks are so many
-    PEs of each cube of one SIP, and their arrays, all of one shape, follow each other behind one pointer. Without
-    ``kernel_args`` those of ``algo_module`` for this machine and ``config``, what ``ccl.yaml`` would pass through.
+    Ranks are PEs of one SIP, ``pes_per_cube`` of each cube (0: all of one cube); their ``inputs``, an array for each
+    and all of one shape, follow each other behind one pointer. With ``ranks_are_sips`` a rank is the only PE of a SIP
+    and has its array to itself. ``topology``: a name of ``kernbench.ccl.topologies`` (with ``none`` ranks that are SIPs
+    have the queues that ``torch.distributed`` puts between SIPs), a function ``f(topology, config)``, or a table
+    rank -> direction -> rank; ``neighbors`` of ``algo_module``, if it has that, changes it. Without ``kernel_args``
+    those of ``algo_module`` for this machine and ``config``, what ``ccl.yaml`` would pass through.
 
     Raises what the kernel raises, IpcqInvalidDirection for a queue that a rank does not have, IpcqDeadlock when ranks
     wait for each other, IpcqError for messages that are never received, InputError for inputs that do not fit.
     """
     given = [np.asarray(array) for array in inputs]
-    _check(world_size, given, pes_per_cube)
-    spec = mock_spec(world_size, pes_per_cube)
-    algorithm = _algorithm(kernel_fn, topology, algo_module, world_size, n_slots, slot_size, config)
+    world_size = checked_count("world_size", world_size, 1)
+    pes_per_cube = checked_count("pes_per_cube", pes_per_cube, 0)
+    _check(world_size, given, pes_per_cube, ranks_are_sips=ranks_are_sips)
+    spec = mock_spec(world_size, pes_per_cube, ranks_are_sips=ranks_are_sips)
+    settings = AlgorithmConfig(
+        name=kernel_name(kernel_fn),
+        module="given",
+        topology=topology if isinstance(topology, str) else "given",
+        world_size=world_size,
+        ranks_are_pes=not ranks_are_sips,
+        n_slots=n_slots,
+        slot_size=slot_size,
+        passthrough=tuple(sorted(config.items())),
+    )
+    algorithm = _algorithm(kernel_fn, topology, algo_module, settings)
     pes = [nth_pe(spec, rank) for rank in range(world_size)]
     names = {pe: f"rank {rank}" for rank, pe in enumerate(pes)}
-    alone = topology == "none" and not pes_per_cube
+    alone = topology == "none" and ranks_are_sips
     edges = fabric_edges(spec) if alone else edges_of(algorithm, spec)
     machine = MockMachine(spec, edges, n_slots=n_slots, slot_size=slot_size, names=names)
-    places = _placed(machine, pes, given, shared=pes_per_cube > 0)
+    places = _placed(machine, pes, given, shared=not ranks_are_sips)
     args: dict[PeCoord, tuple[Any, ...]] = {}
     for pe, place, array in zip(pes, places, given, strict=True):
         rest = tuple(kernel_args)
         if not rest and algo_module is not None:
             rest = _computed(algorithm, spec, pe[0], array, config)
-        args[pe] = (places[0] if pes_per_cube else place, *rest)
+        args[pe] = (place if ranks_are_sips else places[0], *rest)
     machine.run(kernel_fn, args)
     memories = [machine.memory[pe[0]] for pe in pes]
     return [m.read(at, a.shape, a.dtype) for m, at, a in zip(memories, places, given, strict=True)]
 
 
 @cache
-def mock_spec(world_size: int, pes_per_cube: int = 0) -> TopologySpec:
-    """The machine of ``run_kernel_in_mock``: a SIP of one PE for each rank, or one SIP of cubes of so many PEs."""
-    if pes_per_cube:
-        # One rank must not be taken for the only SIP.
-        sips = 2 if world_size == 1 else 1
-        shape = {"system.sips.count": sips, "sip.cube_mesh.w": -(-world_size // pes_per_cube)}
-    else:
-        shape = {"system.sips.count": world_size, "sip.cube_mesh.w": 1}
-    per_cube = pes_per_cube or 1
-    shape |= {"sip.cube_mesh.h": 1, "cube.pe_layout.pe_per_corner": per_cube, "cube.hbm.slices": per_cube}
-    overrides = [f"{path}={value}" for path, value in shape.items()]
-    return resolve_topology("default", [*overrides, "cube.pe_layout.corners=[NW]"]).spec
+def mock_spec(world_size: int, pes_per_cube: int = 0, *, ranks_are_sips: bool = False) -> TopologySpec:
+    """The machine of ``run_kernel_in_mock``: one SIP of cubes of so many PEs, or a SIP of one PE for each rank.
+
+    It is not checked, so that it may have more parts than addresses can tell apart: the mock has no addresses.
+    """
+    in_cube = 1 if ranks_are_sips else pes_per_cube or world_size
+    sips = world_size if ranks_are_sips else 1
+    base = resolve_topology("default").spec
+    joined = base.system.model_copy(update={"sips": SipsSpec(count=sips, topology="ring_1d")})
+    mesh = CubeMeshSpec(w=-(-world_size // (sips * in_cube)), h=1)
+    layout = PeLayoutSpec(pe_per_corner=in_cube, corners=("NW",))
+    return base.model_copy(
+        update={
+            "system": joined,
+            "sip": base.sip.model_copy(update={"cube_mesh": mesh}),
+            "cube": base.cube.model_copy(update={"pe_layout": layout}),
+        }
+    )
 
 
-def _check(world_size: int, inputs: Sequence[Array], pes_per_cube: int) -> None:
-    if world_size < 1 or len(inputs) != world_size:
+def _check(world_size: int, inputs: Sequence[Array], pes_per_cube: int, *, ranks_are_sips: bool) -> None:
+    if ranks_are_sips and pes_per_cube:
+        raise InputError(f"pes_per_cube={pes_per_cube}: ranks that are SIPs have one PE each; leave one of both out")
+    if len(inputs) != world_size:
         raise InputError(f"{len(inputs)} inputs for world_size={world_size}: one array for each rank is needed")
-    kinds = {(array.shape, array.dtype.name) for array in inputs}
-    if pes_per_cube and len(kinds) > 1:
-        raise InputError(f"with pes_per_cube={pes_per_cube} all inputs have one shape and dtype, not {sorted(kinds)}")
+    kinds = {(array.shape, element_type(array.dtype.name).name) for array in inputs}
+    if not ranks_are_sips and len(kinds) > 1:
+        shapes = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in sorted(kinds))
+        raise InputError(f"ranks that are PEs have parts of one tensor, of one shape and dtype, not {shapes}")
     if any(array.size == 0 for array in inputs):
         raise InputError("an input without elements")
 
@@ -112,22 +136,10 @@ def _algorithm(
     kernel: Callable[..., object],
     topology: str | TopologyFunction | RankTable,
     module: AlgorithmModule | None,
-    world_size: int,
-    n_slots: int,
-    slot_size: int,
-    config: Mapping[str, Any],
+    settings: AlgorithmConfig,
 ) -> Algorithm:
     """What ``ccl.yaml`` would have said."""
     functions = {} if module is None else vars(module)
-    settings = AlgorithmConfig(
-        name=kernel_name(kernel),
-        module="given",
-        topology=topology if isinstance(topology, str) else "given",
-        world_size=world_size,
-        n_slots=n_slots,
-        slot_size=slot_size,
-        passthrough=tuple(sorted(config.items())),
-    )
     return Algorithm(
         config=settings,
         kernel=kernel,
@@ -142,7 +154,11 @@ def _algorithm(
 def _topology(topology: str | TopologyFunction | RankTable, owner: str) -> TopologyFunction:
     if isinstance(topology, str):
         return topology_called(topology, owner)
-    return topology if callable(topology) else partial(_by_table, topology)
+    if callable(topology):
+        return topology
+    if not isinstance(topology, Mapping) or not all(isinstance(each, Mapping) for each in topology.values()):
+        raise InputError(f"topology={topology!r}: must be a name, a function or a table rank -> direction -> rank")
+    return partial(_by_table, topology)
 
 
 def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> Edges:
@@ -170,5 +186,6 @@ def _computed(
     algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """The arguments that the algorithm makes for one rank."""
-    own = {"dtype": element_type(array.dtype).name, **ring_values(spec, sip), **config}
+    ring = {} if algorithm.config.ranks_are_pes else ring_values(spec, sip)
+    own = {"dtype": element_type(array.dtype).name, **ring, **config}
     return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)

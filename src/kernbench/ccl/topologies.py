@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 from kernbench.ccl.fabric import cube_mesh_edges, next_sip_edges
-from kernbench.ccl.mappers import RankPes, mapper_called, rank_pes, ranks_are_sips
+from kernbench.ccl.mappers import RankPes, mapper_called, rank_pes
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.grid import Grid
@@ -26,6 +26,8 @@ Edge: TypeAlias = tuple[PeCoord, str, PeCoord]
 """((sip, cube, pe), direction, (sip, cube, pe)): what the first sends on ``direction`` goes to the second."""
 Edges: TypeAlias = list[Edge]
 TopologyFunction: TypeAlias = Callable[[TopologySpec, "AlgorithmConfig"], Edges]
+GRID_KEYS = ("kernel_w", "kernel_h")
+"""What an algorithm's configuration may say of the shape of a grid of ranks."""
 
 
 def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
@@ -35,8 +37,13 @@ def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
 
 def ranks_of(topology: TopologySpec, config: AlgorithmConfig) -> RankPes:
     """The PEs of every rank of an algorithm; InputError for a world that the machine has not."""
-    mapper = mapper_called(config.mapper, f"algorithm {config.name!r}")
-    return rank_pes(topology, world_size_of(topology, config), mapper)
+    mapper = mapper_called(config.mapper, config.label, config.folder)
+    return rank_pes(topology, world_size_of(topology, config), mapper, ranks_are_pes=config.ranks_are_pes)
+
+
+def ranks_are_sips(topology: TopologySpec, config: AlgorithmConfig) -> bool:
+    """Whether a rank of an algorithm is a SIP; otherwise it is a PE."""
+    return not config.ranks_are_pes and world_size_of(topology, config) == topology.num_sips
 
 
 def rank_grid(
@@ -48,6 +55,7 @@ def rank_grid(
     sip_topology: str = "",
     sip_w: int = 0,
     sip_h: int = 0,
+    ranks_are_sips: bool = True,
     **_others: object,
 ) -> Grid:
     """Columns and rows of the ranks, from what ``kernel_args`` gets: ``rank_grid(world_size, **config)``.
@@ -57,7 +65,7 @@ def rank_grid(
     """
     if kernel_w is not None or kernel_h is not None:
         return _given_grid(world_size, kernel_w, kernel_h)
-    if world_size == num_sips and sip_topology in TWO_DIMENSIONAL:
+    if ranks_are_sips and world_size == num_sips and sip_topology in TWO_DIMENSIONAL:
         return Grid(sip_w, sip_h)
     side = math.isqrt(world_size)
     if side * side != world_size:
@@ -136,11 +144,9 @@ def intercube(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
 
     InputError unless ranks are SIPs.
     """
-    n = world_size_of(topology, config)
-    if not ranks_are_sips(topology, n):
-        raise InputError(
-            f"intercube: world_size={n}, but its ranks are the SIPs, of which there are {topology.num_sips}"
-        )
+    if not ranks_are_sips(topology, config):
+        asked = f"world_size={world_size_of(topology, config)}" + (" of PEs" if config.ranks_are_pes else "")
+        raise InputError(f"intercube: {asked}, but its ranks are the SIPs, of which there are {topology.num_sips}")
     return intercube_edges(topology)
 
 
@@ -194,6 +200,7 @@ def _in_a_grid(topology: TopologySpec, config: AlgorithmConfig, *, wrap: bool) -
         sip_topology=sips.topology,
         sip_w=sips.grid.w,
         sip_h=sips.grid.h,
+        ranks_are_sips=ranks_are_sips(topology, config),
         **dict(config.passthrough),
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -18,53 +19,98 @@ from kernbench.common.complaints import close_to
 from kernbench.common.errors import InputError, UnknownNameError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_IN_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>[^:]*)", re.DOTALL)
 
 
-def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str) -> F:
-    """The function that ``text`` means: one of ``builtins``, else a dotted path to one of the user's.
+def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str, folder: Path | None = None) -> F:
+    """The function that ``text`` means: one of ``builtins``, else one of the user's.
 
-    ``kind`` says what it is for, ``what`` begins the errors. UnknownNameError for a name that is neither, InputError
-    for a path that leads to no function.
+    That is a dotted path, or ``file.py:function``; both are looked up in ``folder`` first. ``kind`` says what it is
+    for, ``what`` begins the errors. UnknownNameError for a name that is neither, InputError for a path that leads to no
+    function.
     """
     if text in builtins:
         return builtins[text]
     if "." not in text:
         hint = f"{close_to(text, builtins)}or a dotted path to a function of yours, like my_pkg.mine.{text}"
         raise UnknownNameError(kind, text, tuple(builtins), hint)
-    found = import_attribute(text, what)
+    found = import_attribute(text, what, folder)
     if not callable(found):
         raise InputError(f"{what} is not a function, but {found!r}")
     return cast(F, found)
 
 
-def import_attribute(path: str, what: str) -> object:
-    """What ``my_pkg.routers.SlowRouter`` means: a module's name for something. InputError, begun by ``what``."""
-    module_name, _, name = path.rpartition(".")
-    module = import_module(module_name, what)
+def import_attribute(path: str, what: str, folder: Path | None = None) -> object:
+    """What ``my_pkg.routers.SlowRouter`` or ``routers.py:SlowRouter`` means: a module's name for something.
+
+    InputError, begun by ``what``.
+    """
+    in_file = _IN_FILE.fullmatch(path)
+    if in_file is not None:
+        module_name, name = in_file["file"], in_file["name"]
+        module = import_file((folder or Path()) / module_name, what)
+    else:
+        module_name, _, name = path.rpartition(".")
+        module = import_module(module_name, what, folder)
     if name not in vars(module):
         raise InputError(f"{what}: module {module_name!r} ({module.__file__}) has no {name!r}")
     return vars(module)[name]
 
 
-def import_module(name: str, what: str) -> ModuleType:
-    """The module at a dotted path; a file beside where the user runs is found too. InputError, begun by ``what``."""
+def import_module(name: str, what: str, folder: Path | None = None) -> ModuleType:
+    """The module at a dotted path: a file in ``folder``, an installed one, or a file beside where the user runs.
+
+    InputError, begun by ``what``.
+    """
+    file = None if folder is None else _file_of(name, folder)
+    if file is not None:
+        return import_file(file, what)
+    places = dict.fromkeys([os.getcwd()] if folder is None else [str(folder), os.getcwd()])
     try:
-        with _importable(os.getcwd()):
-            return importlib.import_module(name)
+        with ExitStack() as importable:
+            for place in places:
+                importable.enter_context(_importable(place))
+            module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
-            where = f"looked among the installed packages and in {os.getcwd()}"
+            where = f"looked among the installed packages and in {' and in '.join(places)}"
             raise InputError(f"{what}: there is no module {missing!r}; {where}") from error
         raise InputError(f"{what}: importing {name!r} needs {missing!r}, which is missing") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{what}: importing {name!r} failed: {type(error).__name__}: {error}") from error
+    if folder is not None:
+        _check_from_here(module, name, folder, what)
+    return module
+
+
+def _file_of(name: str, folder: Path) -> Path | None:
+    """The file in ``folder`` of a module that is in no package: run as a file, it is not mixed up with its namesakes.
+
+    None when there is none; a module of a package has to be imported by its name.
+    """
+    *packages, last = name.split(".")
+    file = folder.joinpath(*packages, f"{last}.py")
+    in_package = bool(packages) and (folder / packages[0] / "__init__.py").exists()
+    return file if file.is_file() and not in_package else None
+
+
+def _check_from_here(module: ModuleType, name: str, folder: Path, what: str) -> None:
+    """InputError when the package in ``folder`` was meant, and another of its name had been imported before."""
+    root = name.partition(".")[0]
+    if (folder / root / "__init__.py").exists() and module.__file__ is not None:
+        found = Path(module.__file__).resolve()
+        if (folder / root).resolve() not in found.parents:
+            raise InputError(
+                f"{what}: package {root!r} in {folder} is hidden by another of that name, imported from {found}; "
+                f"rename one of them"
+            )
 
 
 def import_file(path: Path, what: str) -> ModuleType:
     """The module in a ``.py`` file, run anew; it may import its neighbours. InputError, begun by ``what``."""
     if not path.is_file():
-        raise InputError(f"{what}: no such file (looked from {Path.cwd()})")
+        raise InputError(f"{what}: no such file (looked for {path.absolute()})")
     resolved = path.resolve()
     # Dataclasses look their module up by name, and a name of its own keeps it from hiding another.
     name = f"kernbench_file_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"
@@ -75,7 +121,7 @@ def import_file(path: Path, what: str) -> ModuleType:
     try:
         with _importable(str(resolved.parent)):
             spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{what}: {_where(error, resolved)}: {type(error).__name__}: {error}") from error
     return module
@@ -87,7 +133,7 @@ def package_exists(name: str) -> bool:
         return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
-def _where(error: Exception, file: Path) -> str:
+def _where(error: BaseException, file: Path) -> str:
     """The line of ``file`` that an import of it failed at."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}"

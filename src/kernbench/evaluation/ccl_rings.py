@@ -47,7 +47,7 @@ class RingRun:
         topology = joined(self.machine, ring_of(self.ranks), *_bulk_packets(self.machine))
         engine = RecordedEngine(topology, enable_data=False)
         with patient_collector(), context_on(engine, self.ccl) as torch:
-            plan = torch.install_ipcq(RING, self.ranks)
+            plan = torch.install_ipcq(RING)
             return [self._point(torch, engine, plan, nbytes) for nbytes in self.sizes]
 
     def _point(self, torch: RuntimeContext[Any], engine: RecordedEngine, plan: IpcqPlan, nbytes: int) -> RingPoint:

@@ -100,10 +100,11 @@ class CclStudy:
         """The longest first, so that all processes end at about the same time."""
         machine = document_of(self.topology)
         for ranks in sorted(self.ranks, reverse=True):
-            yield RingRun(machine=machine, ccl=self._ccl(LARGE), ranks=ranks, sizes=self.ring_sizes)
+            sips = {f"algorithms.{RING}.world_size": ranks}
+            yield RingRun(machine=machine, ccl=self._ccl(LARGE | sips), ranks=ranks, sizes=self.ring_sizes)
             small = tuple(nbytes for nbytes in self.ring_sizes if nbytes in SMALL_SLOT_SIZES)
             if small:
-                yield RingRun(machine=machine, ccl=self._ccl(), ranks=ranks, sizes=small)
+                yield RingRun(machine=machine, ccl=self._ccl(sips), ranks=ranks, sizes=small)
         yield from self.collective_runs()
         ccl = self._ccl()
         sizes = tuple(nbytes for nbytes in MESSAGE_SIZES if nbytes <= least_slot(ccl))

@@ -26,13 +26,14 @@ TWO_DIMENSIONAL = ("torus_2d", "mesh_2d_no_wrap")
 PACKETS_PER_FIFO = 4
 
 
-def _current_name(name: Any) -> Any:
+def current_topology_name(name: Any) -> Any:
+    """``mesh_2d`` is what ``torus_2d`` was called before; everything else stays as it is."""
     return "torus_2d" if name == "mesh_2d" else name
 
 
 SipTopology = Annotated[
     Literal["ring_1d", "ring_1d_unidir", "torus_2d", "mesh_2d_no_wrap", "fully_connected", "switch"],
-    BeforeValidator(_current_name),
+    BeforeValidator(current_topology_name),
 ]
 
 

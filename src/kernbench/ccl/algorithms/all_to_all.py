@@ -15,6 +15,7 @@ from kernbench.ccl.steps.rings import Relay, kept
 from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
 from kernbench.ccl.steps.tables import block_args, own_pieces
 
+config_keys = ("chunk_size",)
 kernel_args = block_args
 
 

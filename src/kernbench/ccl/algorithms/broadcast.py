@@ -14,6 +14,7 @@ from kernbench.ccl.steps.ranks import own_shards
 from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
 from kernbench.ccl.steps.tables import rooted_args
 
+config_keys = ("chunk_size",)
 kernel_args = rooted_args
 
 

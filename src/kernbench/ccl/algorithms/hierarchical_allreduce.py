@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages
 from kernbench.ccl.steps.ranks import own_shard
 from kernbench.ccl.steps.trees import (
     Branch,
@@ -25,6 +25,8 @@ from kernbench.ccl.steps.trees import (
     widest_window,
 )
 
+config_keys = MESSAGE_KEYS
+
 
 def kernel_args(
     *,
@@ -33,10 +35,11 @@ def kernel_args(
     pes_per_cube: int = 1,
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
+    ranks_are_sips: bool = True,
     **config: Any,
 ) -> tuple[int | str, ...]:
-    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them, else PEs."""
-    if num_sips in (None, world_size):
+    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them and nobody says else."""
+    if ranks_are_sips and num_sips in (None, world_size):
         levels = pes_per_cube, cubes_per_sip, world_size
     else:
         cubes = -(-world_size // pes_per_cube)

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.grids import all_reduce_by, order_of_results, order_of_use, timetable
-from kernbench.ccl.steps.messages import Messages, message_args, on_the_way
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args, on_the_way
 from kernbench.ccl.steps.rings import kept
 from kernbench.ccl.steps.sip_grids import SipGrid
+from kernbench.ccl.steps.sip_rings import check_ranks
 from kernbench.ccl.steps.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
 from kernbench.kernels.shares import blocks
@@ -28,6 +29,9 @@ from kernbench.kernels.shares import blocks
 WINDOW_BYTES = 16 << 10
 """What passes a link between cubes in the time of a hop there and back: measured. With more on their way the root cube
 gets too late what SIPs exchange: it comes over the same links of its PE."""
+
+config_keys = MESSAGE_KEYS
+own_topology = "intercube"
 
 
 def kernel_args(
@@ -40,12 +44,14 @@ def kernel_args(
     sip_topology: str = "ring_1d",
     sip_w: int = 0,
     sip_h: int = 0,
+    ranks_are_sips: bool = True,
     **config: Any,
 ) -> tuple[int | str, ...]:
     """``n_elem``: elements of a row. ``root_cube``: where SIPs meet, the last cube when not given.
 
-    InputError for a root cube that does not exist.
+    InputError for a root cube that does not exist, and where ranks are no SIPs.
     """
+    check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     last = cube_w * cube_h - 1
     root = last if root_cube is None else root_cube
     if not 0 <= root <= last:

@@ -13,11 +13,13 @@ from itertools import chain
 from typing import Any
 
 from kernbench.ccl.steps.chunks import Parts
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
 from kernbench.ccl.steps.ranks import own_shard, rank_of
 from kernbench.ccl.steps.rings import Ring, all_reduce_parts
-from kernbench.ccl.topologies import rank_grid
+from kernbench.ccl.topologies import GRID_KEYS, rank_grid
 from kernbench.kernels.shares import blocks
+
+config_keys = (*MESSAGE_KEYS, *GRID_KEYS)
 
 
 def kernel_args(*, n_elem: int, world_size: int, **config: Any) -> tuple[int | str, ...]:

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernbench.ccl.steps.chunks import Parts
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
 from kernbench.ccl.steps.ranks import own_shard
 from kernbench.kernels.shares import blocks
+
+config_keys = MESSAGE_KEYS
 
 
 def kernel_args(*, n_elem: int, world_size: int, n_slots: int = 2, **config: Any) -> tuple[int | str, ...]:

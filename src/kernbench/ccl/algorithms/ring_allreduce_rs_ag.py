@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
 from kernbench.ccl.steps.ranks import own_shard, rank_of
 from kernbench.ccl.steps.rings import Ring, all_reduce_in_place
+
+config_keys = MESSAGE_KEYS
 
 
 def kernel_args(*, n_elem: int, world_size: int, **config: Any) -> tuple[int | str, ...]:

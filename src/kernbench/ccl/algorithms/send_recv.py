@@ -10,7 +10,9 @@ from typing import Any
 from kernbench.ccl.steps.chunks import loaded, places
 from kernbench.ccl.steps.messages import Messages, message_args
 from kernbench.ccl.steps.ranks import own_shards
-from kernbench.ccl.steps.sip_rings import checked_rank
+from kernbench.ccl.steps.sip_rings import check_ranks, checked_rank
+
+config_keys = ("chunk_size",)
 
 
 def kernel_args(
@@ -20,9 +22,11 @@ def kernel_args(
     src: int = 0,
     dst: int = 1,
     shards: tuple[int, ...] | None = None,
+    ranks_are_sips: bool = True,
     **config: Any,
 ) -> tuple[Any, ...]:
     """``src`` and ``dst``: the ranks; ``shards`` as for ``sip_allreduce``."""
+    check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     ranks = (checked_rank(name, rank, world_size) for name, rank in (("src", src), ("dst", dst)))
     return *ranks, (0, 0, 0, n_elem) if shards is None else shards, *message_args(**config)
 

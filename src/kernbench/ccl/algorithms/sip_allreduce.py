@@ -14,10 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.steps import rings, sip_grids
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
 from kernbench.ccl.steps.ranks import own_shards, owners
 from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.steps.sip_rings import ring_args, sip_ring
+
+config_keys = MESSAGE_KEYS
 
 
 def kernel_args(

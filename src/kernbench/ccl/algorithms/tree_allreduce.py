@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages
 from kernbench.ccl.steps.ranks import own_shard, rank_of
 from kernbench.ccl.steps.trees import all_reduce_in_place, hops_to_root, in_binary_tree, tree_args, widest_window
+
+config_keys = MESSAGE_KEYS
 
 
 def kernel_args(
@@ -23,10 +25,11 @@ def kernel_args(
     pes_per_cube: int = 1,
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
+    ranks_are_sips: bool = True,
     **config: Any,
 ) -> tuple[int | str, ...]:
-    """Ranks are SIPs when there are ``num_sips`` of them, else PEs."""
-    machine = (1, 1) if num_sips == world_size else (pes_per_cube, cubes_per_sip)
+    """Ranks are SIPs when there are ``num_sips`` of them and nobody says else; otherwise PEs."""
+    machine = (1, 1) if ranks_are_sips and num_sips == world_size else (pes_per_cube, cubes_per_sip)
     return n_elem, world_size, *machine, *tree_args(**config)
 
 

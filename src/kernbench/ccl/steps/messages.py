@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, UnknownNameError
 
-REDUCE_OPS = ("sum", "max", "min", "avg")
+ReduceName: TypeAlias = Literal["sum", "max", "min", "avg"]
+REDUCE_OPS: tuple[ReduceName, ...] = get_args(ReduceName)
+MESSAGE_KEYS = ("reduce_op", "chunk_size")
+"""What ``message_args`` takes of an algorithm's configuration, for its ``config_keys``."""
 SLOT_BYTES = 4096
 SEGMENT_BYTES = 2 << 20
 """How much of a tensor a kernel holds in scratch at a time."""

@@ -66,13 +66,24 @@ def ring_args(
     ring_order: Sequence[int] | None = None,
     next_direction: str = "global_E",
     prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
     **_: object,
 ) -> RingArgs:
-    """The arguments that ``sip_ring`` takes: a ring over some ranks; without an order all, by number."""
+    """The arguments that ``sip_ring`` takes: a ring over some ranks; without an order all, by number.
+
+    InputError for an order that is none, and where ranks are no SIPs.
+    """
+    check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     order = tuple(range(world_size)) if ring_order is None else tuple(ring_order)
     if not order or len(set(order)) < len(order) or not set(order) <= set(range(world_size)):
         raise InputError(f"ring_order={order}: has to name ranks of 0..{world_size - 1}, each once")
     return order, next_direction, prev_direction
+
+
+def check_ranks(world_size: int, *, ranks_are_sips: bool) -> None:
+    """InputError for ranks that are PEs, where an algorithm is over SIPs."""
+    if not ranks_are_sips:
+        raise InputError(f"this algorithm is over SIPs: its ranks are all of them, not {world_size} PEs")
 
 
 def checked_rank(what: str, rank: int, world_size: int) -> int:
