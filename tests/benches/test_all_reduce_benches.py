@@ -69,6 +69,43 @@ def test_another_algorithm_of_ccl_yaml(tmp_path: Path, algorithm: str, validator
     assert run("ccl-allreduce", ccl=str(path)).value == "mine (ws=2): 2 OK"
 
 
+RING = "{ module: ring_allreduce, topology: ring_1d, %s }"
+
+
+def with_ccl(folder: Path, entry: str, defaults: str = "") -> str:
+    path = folder / "ccl.yaml"
+    path.write_text(f"defaults: {{ {defaults} }}\nalgorithms:\n  mine: {entry}\n")
+    return str(path)
+
+
+def test_the_line_names_what_ran_in_place_of_what_is_configured(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def refuse(tensor, world_size, topology):\n    raise ValueError('not today')\n")
+    ccl = with_ccl(tmp_path, RING % "validator: mine.refuse")
+    says = "the configured 'mine' cannot do this: its validator raised ValueError: not today; sip_allreduce does it"
+    with pytest.warns(RuntimeWarning, match=says):
+        result = run("ccl-allreduce", ccl=ccl)
+    assert result.value == "sip_allreduce (ws=2): 2 OK"
+
+
+def test_an_algorithm_over_every_pe_counts_their_contributions(tmp_path: Path) -> None:
+    entry = "{ module: hierarchical_allreduce, topology: hierarchical_3level, mapper: all_pes, %s }"
+    ccl = with_ccl(tmp_path, entry % "validator: multi_pe_sip_local, reduce_op: avg")
+    assert run("ccl-allreduce", ccl=ccl).value == "mine (ws=2): 64 OK"
+
+
+@pytest.mark.parametrize(("op", "given"), [("max", ""), ("min", ""), ("avg", ""), ("max", "bench.op=sum")])
+def test_the_configured_reduction_is_expected_unless_another_is_asked_for(tmp_path: Path, op: str, given: str) -> None:
+    ccl = with_ccl(tmp_path, RING % f"reduce_op: {op}")
+    assert run("ccl-allreduce", *filter(None, [given]), ccl=ccl).ok
+    assert run("ipcq-allreduce", "bench.algorithm=mine", "bench.world_size=4", ccl=ccl).ok
+
+
+def test_raw_queues_take_the_size_of_the_file(tmp_path: Path) -> None:
+    ccl = with_ccl(tmp_path, RING % "n_elem: 17")
+    result = run("ipcq-allreduce", "bench.algorithm=mine", ccl=ccl)
+    assert sum(each.elements for each in result.comparisons) == 8 * 17
+
+
 @pytest.mark.parametrize(
     ("algorithm", "world_size", "rows"),
     [
@@ -91,7 +128,7 @@ def test_raw_queues(algorithm: str, world_size: str, rows: int) -> None:
 
 
 def test_a_line_for_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ccl_allreduce, "_expected", lambda *_: 7.0)
+    monkeypatch.setattr(ccl_allreduce, "reduced", lambda *_: 7.0)
     result = run("ccl-allreduce")
     assert result.value == "[FAIL] intercube_allreduce (ws=2): got mean=12, expected=7"
     assert not result.ok

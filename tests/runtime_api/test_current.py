@@ -14,6 +14,8 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.current import current_context
 from kernbench.runtime_api.multiprocessing import SpawnException
 
+pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+
 
 class Notes(list):
     """What a library keeps."""

@@ -11,6 +11,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 
+pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+
 LAYOUTS = {
     "one PE": None,
     "rows": DPPolicy("row_wise", "row_wise"),
@@ -240,15 +242,30 @@ def test_fabrics_between_sips(tmp_path, sips, fabric):
         assert run_ranks(torch, program) == [expected] * sips
 
 
-def test_sums_over_pes_are_not_what_all_reduce_means(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "parts"), [("rows", 8), ("copies of all", 1), ("rows in copies of all", 4), ("columns", 8)]
+)
+@pytest.mark.parametrize(("op", "reduce"), [("sum", np.sum), ("avg", np.mean)])
+def test_a_configured_algorithm_adds_up_pes_too(tmp_path, name, parts, op, reduce):
+    """Every PE has an element in each of as many copies as there are PEs to a part."""
+    layouts = {
+        "copies of all": DPPolicy(num_pes=4, num_cubes=2),
+        "rows in copies of all": DPPolicy("replicate", "row_wise"),
+    }
+    layout = layouts.get(name) or LAYOUTS[name]
     with context_on(working_machine(), tmp_path, HIERARCHICAL) as torch:
 
         def program(rank):
-            tensor = by_rank(torch, LAYOUTS["rows"])(rank)
-            torch.distributed.all_reduce(tensor)
-            return tensor.numpy()
+            tensor = torch.tensor(np.arange(8.0) + 100 * rank, dtype="f32", dp=layout)
+            torch.distributed.all_reduce(tensor, op)
+            return tensor.numpy(), copies(tensor)
 
-        np.testing.assert_array_equal(run_ranks(torch, program)[0], contribution(0) + contribution(1))
+        for result, same in run_ranks(torch, program):
+            given = np.stack([(np.arange(8.0) + 100 * rank).reshape(parts, -1) for rank in range(2)])
+            every = np.repeat(given, 8 // parts, axis=1)
+            np.testing.assert_allclose(result, np.tile(reduce(every, axis=(0, 1)), parts))
+            assert same
+        assert {each.algorithm for each in torch.traces if each.name == "all_reduce"} == {"chosen"}
 
 
 def test_a_world_of_one(tmp_path):

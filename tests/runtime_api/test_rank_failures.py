@@ -16,6 +16,8 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.sim_engine.engine import GraphEngine
 
+pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+
 ROWS = DPPolicy("row_wise", "row_wise")
 
 

@@ -11,6 +11,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.rank_group import RankGroup, group_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+
 ROWS = DPPolicy("row_wise", "row_wise")
 
 

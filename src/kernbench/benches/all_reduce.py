@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from kernbench.ccl.steps.messages import ReduceName
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
@@ -25,6 +26,19 @@ class Contribution:
     def all_of_it(self) -> Array:
         """What the tensor is to become."""
         return np.full(self.tensor.shape, self.expected, np.float32)
+
+
+def reduced(op: ReduceName, values: Sequence[float]) -> float:
+    """What the elements of contributions, one value each, become."""
+    match op:
+        case "sum":
+            return sum(values)
+        case "avg":
+            return sum(values) / len(values)
+        case "max":
+            return max(values)
+        case "min":
+            return min(values)
 
 
 def rows_on(pes: Collection[PeCoord]) -> tuple[int, DPPolicy]:

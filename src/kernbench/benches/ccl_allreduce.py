@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, rows_on, verdict
+from kernbench.benches.all_reduce import Contribution, reduced, rows_on, verdict
 from kernbench.benches.operands import FloatName
+from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.mappers import all_pes, pe0_of_every_cube
+from kernbench.ccl.steps.messages import ReduceName
 from kernbench.common.config import ConfigModel
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.topology.spec import TopologySpec
 
 DEFAULT_ELEMENTS = 8
+ANY_LAYOUT = "sip_allreduce"
+OVER_PES = ("intercube_allreduce", "hierarchical_allreduce")
+"""These reduce what the PEs of a rank have too."""
 
 
 class CclAllReduceParams(ConfigModel):
-    """``n_elem`` elements a contribution (ccl.yaml's n_elem, else 8), reduced by ``op``."""
+    """``n_elem`` elements a contribution (ccl.yaml's n_elem, else 8), reduced by ``op`` (ccl.yaml's, else the sum)."""
 
     n_elem: PositiveInt | None = None
     dtype: FloatName = "f32"
-    op: Literal["sum", "max", "min", "avg"] = "sum"
+    op: ReduceName | None = None
 
 
 @bench(
@@ -30,29 +36,35 @@ class CclAllReduceParams(ConfigModel):
 )
 def run(torch: RuntimeContext[CclAllReduceParams]) -> str:
     """Rank r contributes r+1 in every row."""
-    made: list[Contribution] = []
+    made: list[Tensor] = []
     world_size = torch.topology.num_sips
     torch.multiprocessing.spawn(_rank, args=(torch, made), nprocs=world_size)
-    return verdict(torch, torch.distributed.algorithm.name, world_size, made)
+    ran = next(each.algorithm for each in torch.traces if each.name == "all_reduce")
+    config = torch.distributed.algorithm
+    over_pes = ran == config.name and (config.module in OVER_PES or config.validator == "row_per_cube")
+    values = [float(rank + 1) for rank in range(world_size) for _ in range(made[0].shape[0] if over_pes else 1)]
+    expected = reduced(torch.params.op or config.reduce_op, values)
+    return verdict(torch, str(ran), world_size, [Contribution(tensor, expected) for tensor in made])
 
 
-def _rank(rank: int, torch: RuntimeContext[CclAllReduceParams], made: list[Contribution]) -> None:
+def _rank(rank: int, torch: RuntimeContext[CclAllReduceParams], made: list[Tensor]) -> None:
     dist, p = torch.distributed, torch.params
     torch.ahbm.set_device(rank)
     dist.init_process_group("ahbm")
-    config, world_size = dist.algorithm, dist.get_world_size()
-    # One row for each PE that takes part, unless the algorithm wants a single shard.
-    sums_rows = config.validator == "row_per_cube"
-    rows, policy = rows_on([(rank, cube, 0) for cube in range(torch.topology.cubes_per_sip if sums_rows else 1)])
+    config = dist.algorithm
+    rows, policy = rows_on([(rank, *pe) for pe in _owners(config, torch.topology)])
     n_elem = p.n_elem or config.n_elem or DEFAULT_ELEMENTS
     tensor = torch.full((rows, n_elem), rank + 1, dtype=p.dtype, dp=policy, name=f"rank{rank}")
     dist.all_reduce(tensor, op=p.op)
-    made.append(Contribution(tensor, _expected(p.op, world_size, rows if sums_rows else 1)))
+    made.append(tensor)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _expected(op: str, world_size: int, rows: int) -> float:
-    """What 1, 2, … world_size, each in so many rows, reduce to."""
-    total = world_size * (world_size + 1) / 2
-    return {"sum": rows * total, "avg": total / world_size, "max": float(world_size), "min": 1.0}[op]
+def _owners(config: AlgorithmConfig, machine: TopologySpec) -> list[tuple[int, int]]:
+    """The PEs (cube, pe) of a SIP that have a row each, so that the algorithm accepts the tensor."""
+    if config.validator == "row_per_cube":
+        return pe0_of_every_cube(machine, 0)
+    if config.validator == "multi_pe_sip_local" and config.module != ANY_LAYOUT:
+        return all_pes(machine, 0)
+    return [(0, 0)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, rows_on, verdict
+from kernbench.benches.all_reduce import Contribution, reduced, rows_on, verdict
 from kernbench.benches.operands import FloatName
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import load_algorithm
@@ -14,13 +14,18 @@ from kernbench.messages.requests import PeCoord
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 
+DEFAULT_ELEMENTS = 1024
+
 
 class IpcqAllReduceParams(ConfigModel):
-    """``algorithm`` of ccl.yaml over ``world_size`` ranks (None: as it says), ``n_elem`` elements for each PE."""
+    """``algorithm`` of ccl.yaml over the first ``world_size`` PEs (None: as it says).
+
+    ``n_elem`` elements for each PE (ccl.yaml's n_elem, else 1024).
+    """
 
     algorithm: str = "ring_allreduce_tcm"
     world_size: PositiveInt | None = 8
-    n_elem: PositiveInt = 1024
+    n_elem: PositiveInt | None = None
     dtype: FloatName = "f32"
 
 
@@ -32,9 +37,10 @@ def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
     if plan.world_size > 1 and not plan.queues.edges:
         raise InputError(f"algorithm {p.algorithm!r} has no queues of its own (topology none): try ccl-allreduce")
     algorithm = load_algorithm(plan.config)
-    args = algorithm.args_for(torch.topology, n_elem=p.n_elem, dtype=p.dtype)
+    n_elem = p.n_elem or plan.config.n_elem or DEFAULT_ELEMENTS
+    args = algorithm.args_for(torch.topology, n_elem=n_elem, dtype=p.dtype)
     pes = sorted(pe for members in plan.rank_pes for pe in members)
-    made = [_contributions(torch, plan, pes, sip) for sip in sorted({pe[0] for pe in pes})]
+    made = [_contributions(torch, plan, pes, sip, n_elem) for sip in sorted({pe[0] for pe in pes})]
     torch.launch("allreduce", algorithm.kernel, [each.tensor for each in made], *args)
     line = verdict(torch, plan.config.name, plan.world_size, made)
     torch.uninstall_ipcq(plan)
@@ -42,10 +48,9 @@ def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
 
 
 def _contributions(
-    torch: RuntimeContext[IpcqAllReduceParams], plan: IpcqPlan, pes: list[PeCoord], sip: int
+    torch: RuntimeContext[IpcqAllReduceParams], plan: IpcqPlan, pes: list[PeCoord], sip: int, n_elem: int
 ) -> Contribution:
     """A row for each PE of a SIP that takes part."""
-    p = torch.params
     own = [pe for pe in pes if pe[0] == sip]
     rows, policy = rows_on(own)
     if rows != len(own):
@@ -54,7 +59,7 @@ def _contributions(
             f"use up to {torch.topology.pes_per_cube} ranks or a multiple of that"
         )
     torch.ahbm.set_device(sip)
-    tensor = torch.empty(rows, p.n_elem, dtype=p.dtype, dp=policy, name=f"t{sip}")
+    tensor = torch.empty(rows, n_elem, dtype=torch.params.dtype, dp=policy, name=f"t{sip}")
     for row, pe in enumerate(own):
         tensor[row] = pes.index(pe) + 1
-    return Contribution(tensor, len(pes) * (len(pes) + 1) / 2)
+    return Contribution(tensor, reduced(plan.config.reduce_op, [float(i + 1) for i in range(len(pes))]))

@@ -6,11 +6,13 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
 
 import rich_click as click
 
 from kernbench.common.errors import ConfigError, KernbenchError
-from kernbench.runtime_api.program_line import program_line
+from kernbench.runtime_api.program_line import is_program, program_line
 
 INTERRUPTED = 130
 INVALID = 2
@@ -63,6 +65,20 @@ def explain_unexpected(error: Exception, session: Session) -> int:
         _say("this is not meant to happen; --debug shows where it comes from")
     _say_more(error, session)
     return FAILED
+
+
+def report_warning(
+    message: Warning | str,
+    category: type[Warning],  # noqa: ARG001 - what Python calls to show a warning
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    """Something that a user has to know and that stops nothing, and the line of the user's file that it is about."""
+    _say(f"warning: {message}")
+    if is_program(Path(filename)):
+        _say(f"  at {filename}:{lineno}")
 
 
 def _say_more(error: BaseException, session: Session) -> None:

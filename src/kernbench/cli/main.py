@@ -9,12 +9,21 @@ import gc
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 import rich_click as click
 
 from kernbench import __version__
-from kernbench.cli.failures import INTERRUPTED, INVALID, Session, explain_unexpected, report_error, report_usage
+from kernbench.cli.failures import (
+    INTERRUPTED,
+    INVALID,
+    Session,
+    explain_unexpected,
+    report_error,
+    report_usage,
+    report_warning,
+)
 from kernbench.cli.lazy import LazyGroup
 from kernbench.common.errors import KernbenchError
 
@@ -43,8 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 ok, 1 the run failed, 2 bad input, 130 interrupted. Never raises SystemExit.
     """
-    session = Session()
     arguments = sys.argv[1:] if argv is None else list(argv)
+    with warnings.catch_warnings():
+        warnings.showwarning = report_warning
+        return _exit_code(arguments, Session())
+
+
+def _exit_code(arguments: list[str], session: Session) -> int:
+    """What a command line ends with, once every error has been told."""
     try:
         code = cli.main(arguments, prog_name="kernbench", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else 0

@@ -56,6 +56,7 @@ def _kernels(summary: BenchSummary) -> Json:
 def _launch(launch: LaunchSplit) -> Json:
     return {
         "name": launch.name,
+        "algorithm": launch.algorithm,
         "launches": launch.launches,
         "pe_count": launch.pe_count,
         "late_pes": launch.late_pes,

@@ -119,7 +119,7 @@ def _phases(head: RunHead) -> Table:
 def _launch(launch: LaunchSplit) -> Table:
     which = f", the longest of {launch.launches}" if launch.launches > 1 else ""
     made = table(
-        f"Launch {launch.name!r} on {launch.pe_count} PE{'s' if launch.pe_count > 1 else ''}{which}",
+        f"Launch {launch.title!r} on {launch.pe_count} PE{'s' if launch.pe_count > 1 else ''}{which}",
         text("part"),
         number("ns"),
         number("share"),

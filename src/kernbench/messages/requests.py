@@ -24,6 +24,11 @@ class HostMsg:
     request_id: int = -1
     name: str = ""
 
+    @property
+    def title(self) -> str:
+        """What traces and reports show: the name, with what has to be told beside it."""
+        return self.name
+
 
 def _at_least_1(msg: HostMsg, **counts: int) -> None:
     for name, count in counts.items():
@@ -114,6 +119,7 @@ class KernelLaunchMsg(HostMsg):
     """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
 
     ``grid``: what ``num_programs`` says, PEs of a cube, cubes of a SIP and SIPs, when ``targets`` are a part of it.
+    ``algorithm``: of a collective, what carries it out, by its name in ``ccl.yaml``.
     """
 
     kernel: KernelRef
@@ -121,6 +127,13 @@ class KernelLaunchMsg(HostMsg):
     targets: tuple[PeCoord, ...]
     kwargs: tuple[tuple[str, LaunchArg], ...] = ()
     grid: tuple[int, int, int] | None = None
+    algorithm: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, and of a collective the algorithm."""
+        name = self.name or self.kernel.name
+        return name if self.algorithm in (None, name) else f"{name} by {self.algorithm}"
 
     def __post_init__(self) -> None:
         if any(name == "tl" for name, _ in self.kwargs):

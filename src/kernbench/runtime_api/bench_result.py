@@ -36,9 +36,13 @@ class PhaseSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSummary:
-    """All launches of one name: how many, the ns of all, and the PE that ran longest in any of them."""
+    """All launches of one name: how many, the ns of all, and the PE that ran longest in any of them.
+
+    ``algorithm``: of a collective, what carried these out; others of the name are counted by themselves.
+    """
 
     name: str
+    algorithm: str | None
     launches: int
     total_ns: float
     pe_count: int
@@ -102,11 +106,11 @@ def summarise(records: tuple[RequestRecord, ...], sim_ns: float) -> BenchSummary
     """The figures of a run from its requests."""
     phases = dict.fromkeys(record.phase for record in records)
     launches = [record for record in records if record.phase == "launch"]
-    names = dict.fromkeys(record.name for record in launches)
+    kinds = dict.fromkeys((record.name, record.algorithm) for record in launches)
     return BenchSummary(
         sim_ns=sim_ns,
         phases=tuple(_phase(phase, [each for each in records if each.phase == phase]) for phase in phases),
-        kernels=tuple(_kernel(name, [each for each in launches if each.name == name]) for name in names),
+        kernels=tuple(_kernel([each for each in launches if (each.name, each.algorithm) == kind]) for kind in kinds),
     )
 
 
@@ -120,9 +124,10 @@ def _phase(phase: str, records: list[RequestRecord]) -> PhaseSummary:
     )
 
 
-def _kernel(name: str, records: list[RequestRecord]) -> KernelSummary:
+def _kernel(records: list[RequestRecord]) -> KernelSummary:
     return KernelSummary(
-        name=name,
+        name=records[0].name,
+        algorithm=records[0].algorithm,
         launches=len(records),
         total_ns=sum(record.total_ns for record in records),
         pe_count=len({pe for record in records for pe in record.pe_exec_ns}),

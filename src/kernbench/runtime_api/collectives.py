@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,9 +21,8 @@ from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.work import Work
 from kernbench.topology.spec import TopologySpec
 
-# These add up PEs too: their meaning is not that of an all-reduce over ranks.
-NOT_OVER_RANKS = ("hierarchical_allreduce",)
-FALLBACK = "sip_allreduce"
+ELEMENTWISE = "sip_allreduce"
+"""What does an all-reduce with PyTorch's meaning, of any layout."""
 BLOCK_COLUMNS = 6
 
 
@@ -76,20 +76,42 @@ class Operation:
 class Collectives:
     """Starts collectives of process groups."""
 
-    __slots__ = ("_memory", "_requests", "_spec")
+    __slots__ = ("_memory", "_replaced", "_requests", "_spec")
 
     def __init__(self, spec: TopologySpec, memory: TensorMemory, requests: Requests) -> None:
         self._spec, self._memory, self._requests = spec, memory, requests
+        self._replaced: set[tuple[str, str]] = set()
 
-    def all_reduce(self, member: Member, tensor: TensorLayout, op: str, *, elementwise: bool = False) -> Work:
-        """By the configured algorithm when it accepts the layout, else (or always) ``elementwise`` over ranks."""
-        algorithm, pes = member.group.algorithm, tensor.owners
-        if not elementwise and self._accepts(algorithm, member, tensor):
-            pes = tuple((member.rank, cube, pe) for cube, pe in algorithm.mapper_fn(self._spec, member.rank))
-        else:
-            algorithm = member.group.algorithm_called(FALLBACK)
-        details = (("op", op), ("elementwise", True)) if elementwise else (("op", op),)
-        call = Call(name="all_reduce", operands=(Operand.of(tensor),), details=details)
+    def all_reduce(self, member: Member, tensor: TensorLayout, op: str | None = None) -> Work:
+        """By the configured algorithm when it accepts the layout, else elementwise over ranks, which is told.
+
+        ``op`` None: as configured. InputError where nothing else may take the place of what is configured.
+        """
+        configured, refusal = member.group.algorithm, self._refusal(member, tensor)
+        op = op or configured.config.reduce_op
+        if refusal is None:
+            pes = tuple((member.rank, cube, pe) for cube, pe in configured.mapper_fn(self._spec, member.rank))
+            return self._all_reduce(member, tensor, op, configured, pes)
+        if configured.config.module == ELEMENTWISE and member.among is None:
+            return self._all_reduce(member, tensor, op, configured, tensor.owners)
+        self._replace(configured, refusal)
+        return self._all_reduce(member, tensor, op, member.group.algorithm_called(ELEMENTWISE), tensor.owners)
+
+    def all_reduce_elementwise(self, member: Member, tensor: TensorLayout, op: str) -> Work:
+        """Elementwise over ranks, whatever is configured."""
+        algorithm = member.group.algorithm_called(ELEMENTWISE)
+        return self._all_reduce(member, tensor, op, algorithm, tensor.owners, ("elementwise", True))
+
+    def _all_reduce(
+        self,
+        member: Member,
+        tensor: TensorLayout,
+        op: str,
+        algorithm: Algorithm,
+        pes: Collection[PeCoord],
+        *details: tuple[str, object],
+    ) -> Work:
+        call = Call(name="all_reduce", operands=(Operand.of(tensor),), details=(("op", op), *details))
         return self._start(member, _of_shards(call, algorithm, pes, tensor, reduce_op=op))
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
@@ -139,14 +161,28 @@ class Collectives:
     def _pointer(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
         return layouts[0].argument if len(layouts) == 1 else self._memory.join(layouts)
 
-    def _accepts(self, algorithm: Algorithm, member: Member, tensor: TensorLayout) -> bool:
-        if algorithm.config.module in NOT_OVER_RANKS or member.among is not None:
-            return False
+    def _refusal(self, member: Member, tensor: TensorLayout) -> str | None:
+        """Why the configured algorithm does not reduce a tensor; None when it does."""
+        if member.among is not None:
+            return f"it is over all ranks, and the call over ranks {', '.join(map(str, member.parties))}"
         try:
-            algorithm.validator_fn(tensor, member.group.world_size, self._spec)
-        except InputError:
-            return False
-        return True
+            member.group.algorithm.validator_fn(tensor, member.group.world_size, self._spec)
+        except InputError as error:
+            return str(error)
+        except Exception as error:  # a validator of the user's says no in its own way
+            return f"its validator raised {type(error).__name__}: {error}"
+        return None
+
+    def _replace(self, configured: Algorithm, refusal: str) -> None:
+        """Tell that ``ELEMENTWISE`` does what was configured otherwise: once for each pair."""
+        config = configured.config
+        told = f"all_reduce: the configured {config.name!r} cannot do this: {refusal}"
+        hint = f"all_reduce(…, elementwise=True) asks for {ELEMENTWISE}"
+        if config.strict:
+            raise InputError(f"{told}; nothing may take its place (strict in ccl.yaml). {hint}")
+        if (config.name, ELEMENTWISE) not in self._replaced:
+            self._replaced.add((config.name, ELEMENTWISE))
+            warnings.warn(f"{told}; {ELEMENTWISE} does it instead. {hint}", RuntimeWarning, stacklevel=4)
 
     def _start(self, member: Member, operation: Operation) -> Work:
         """Enter the call in the group's book, then launch: early ranks' PEs wait for the others', in simulated time."""
@@ -170,6 +206,7 @@ class Collectives:
         return KernelLaunchMsg(
             name=operation.call.name,
             kernel=KernelRef(name=algorithm.config.module, function=algorithm.kernel),
+            algorithm=algorithm.config.name,
             args=(*operation.pointers, *more),
             targets=pes,
             grid=(in_cube, cubes, member.size),

@@ -143,7 +143,7 @@ class Distributed:
     def all_reduce(
         self,
         tensor: Tensor,
-        op: str = ReduceOp.SUM,
+        op: str | None = None,
         group: RankGroup | None = None,
         async_op: bool = False,
         *,
@@ -151,13 +151,19 @@ class Distributed:
     ) -> Work | None:
         """Every element becomes the reduction of that element of all ranks.
 
-        By the algorithm of ccl.yaml when it accepts the layout, else by ``sip_allreduce``. The packaged default,
-        ``intercube_allreduce``, reduces a tensor of a row per cube over cubes too; with ``elementwise``, which PyTorch
-        does not have, it is ``sip_allreduce`` for any layout.
+        By the algorithm of ccl.yaml when it accepts the layout, else by ``sip_allreduce``: then a warning says so, once
+        for each algorithm, or with ``strict`` in ccl.yaml an InputError. ``op`` None: the ``reduce_op`` of ccl.yaml,
+        else the sum. The packaged default, ``intercube_allreduce``, reduces a tensor of a row per cube over cubes too;
+        with ``elementwise``, which PyTorch does not have, it is ``sip_allreduce`` for any layout, of the sum unless
+        ``op`` says otherwise.
         """
         member = self._member("all_reduce", group)
-        layout = self._on(member, tensor)
-        return _done(self._collectives.all_reduce(member, layout, _op(op), elementwise=elementwise), async_op)
+        layout, asked = self._on(member, tensor), None if op is None else _op(op)
+        if elementwise:
+            work = self._collectives.all_reduce_elementwise(member, layout, asked or ReduceOp.SUM.value)
+        else:
+            work = self._collectives.all_reduce(member, layout, asked)
+        return _done(work, async_op)
 
     def broadcast(
         self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False

@@ -28,10 +28,13 @@ from kernbench.sim_engine.statistics import (
 class LaunchSplit:
     """A launch: control path before the first kernel starts, kernels, control path after the last has ended.
 
-    ``shares`` split the time of ``slowest``, the PE whose kernel ran longest; they add up to ``slowest_ns``.
+    ``title`` is its name, and of a collective what carried it out, which is ``algorithm``. ``shares`` split the time of
+    ``slowest``, the PE whose kernel ran longest; they add up to ``slowest_ns``.
     """
 
     name: str
+    title: str
+    algorithm: str | None
     launches: int
     pe_count: int
     before_ns: float
@@ -92,15 +95,15 @@ def launches_of(handles: Iterable[RequestHandle]) -> list[RequestHandle]:
 
 
 def longest_of_each_name(launched: Sequence[RequestHandle]) -> Iterable[tuple[RequestHandle, int]]:
-    """The launch of each name that took longest, and how many there were of that name."""
-    for name in dict.fromkeys(handle.msg.name for handle in launched):
-        same = [handle for handle in launched if handle.msg.name == name]
+    """The launch of each title that took longest, and how many there were of that title."""
+    for title in dict.fromkeys(handle.msg.title for handle in launched):
+        same = [handle for handle in launched if handle.msg.title == title]
         yield max(same, key=lambda handle: handle.ended_ps - handle.submitted_ps), len(same)
 
 
 def _name(msg: HostMsg) -> str:
     what = type(msg).__name__.removesuffix("Msg")
-    return f"{what} {msg.name!r}" if msg.name else what
+    return f"{what} {msg.title!r}" if msg.title else what
 
 
 def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
@@ -123,6 +126,8 @@ def _split(engine: GraphEngine, handle: RequestHandle, launches: int) -> LaunchS
     ]
     return LaunchSplit(
         name=handle.msg.name,
+        title=handle.msg.title,
+        algorithm=handle.msg.algorithm if isinstance(handle.msg, KernelLaunchMsg) else None,
         launches=launches,
         pe_count=len(kernels),
         before_ns=ps_to_ns(begin - handle.submitted_ps),

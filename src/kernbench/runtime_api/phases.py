@@ -23,11 +23,15 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """The phase a request belongs to, the SIP it concerns (None: several, or unknown) and the bytes it moves."""
+    """The phase a request belongs to, the SIP it concerns (None: several, or unknown) and the bytes it moves.
+
+    ``algorithm``: what carries a collective out.
+    """
 
     phase: Phase
     sip: int | None
     nbytes: int = 0
+    algorithm: str | None = None
 
 
 def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
@@ -38,7 +42,7 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
     match msg:
         case KernelLaunchMsg():
             sips = {sip for sip, _, _ in msg.targets}
-            return Purpose("launch", sips.pop() if len(sips) == 1 else None)
+            return Purpose("launch", sips.pop() if len(sips) == 1 else None, algorithm=msg.algorithm)
         case MemoryWriteMsg() | MemoryReadMsg():
             return Purpose(_transfer_phase(msg), PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
         case MmuMapMsg() | MmuUnmapMsg():

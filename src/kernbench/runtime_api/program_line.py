@@ -15,11 +15,12 @@ _PROGRAMS = (_PACKAGE / "kernels", _PACKAGE / "benches", _PACKAGE / "ccl" / "alg
 
 def program_line(error: BaseException) -> str:
     """``file:line`` of the innermost line of a bench or a kernel that led to an error; empty when there is none."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_program(Path(frame.filename))]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_program(Path(frame.filename))]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def _is_program(file: Path) -> bool:
+def is_program(file: Path) -> bool:
+    """Whether a file is one of a bench or a kernel, not of a library."""
     if any(folder in file.parents for folder in _PROGRAMS):
         return True
     library = _PACKAGE in file.parents or "site-packages" in file.parts or str(file).startswith("<")

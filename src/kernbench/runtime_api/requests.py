@@ -21,7 +21,8 @@ About: TypeAlias = Callable[[], str]
 class RequestRecord:
     """A request that is over. Times in ns; ``pe_exec_ns`` is how long each PE ran, for a launch.
 
-    ``phase`` is one of those of ``phases.purpose_of``; ``nbytes`` are those moved over the host's link or filled.
+    ``phase`` is one of those of ``phases.purpose_of``; ``nbytes`` are those moved over the host's link or filled;
+    ``algorithm`` is what carried a collective out.
     """
 
     request_id: int
@@ -34,6 +35,7 @@ class RequestRecord:
     t_end_ns: float
     total_ns: float
     pe_exec_ns: Mapping[PeCoord, float]
+    algorithm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ class Requests:
             t_end_ns=completion.t_end,
             total_ns=trace.total_ns,
             pe_exec_ns=trace.pe_exec_ns,
+            algorithm=submitted.purpose.algorithm,
         )
 
 

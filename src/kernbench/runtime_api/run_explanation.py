@@ -106,14 +106,9 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
     finder = PathFinder(log, handles)
     path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
-    names = {handle.request_id: _name(handle) for handle in handles if isinstance(handle.msg, KernelLaunchMsg)}
+    names = {each.request_id: each.msg.title for each in handles if isinstance(each.msg, KernelLaunchMsg)}
     launches = tuple(_launch(log, finder, handle, names) for handle in launches_of(handles))
     return RunExplanation(path=path, roofline=roofline(log, path), launches=launches)
-
-
-def _name(handle: RequestHandle) -> str:
-    assert isinstance(handle.msg, KernelLaunchMsg)
-    return handle.msg.name or handle.msg.kernel.name
 
 
 def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle, names: Mapping[int, str]) -> LaunchExplanation:
@@ -121,7 +116,7 @@ def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle, names: Map
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
     return LaunchExplanation(
-        name=_name(handle),
+        name=msg.title,
         request_id=handle.request_id,
         pe_count=len(msg.targets),
         file=kernel_source(msg.kernel.function).file,

@@ -99,7 +99,7 @@ class _Maker:
     def _request(self, handle: RequestHandle) -> Span | None:
         what = type(handle.msg).__name__.removesuffix("Msg")
         track = self._track(Place("host"), "requests", 0, (HOST,), "host")
-        name = f"{what} {handle.msg.name}".strip()
+        name = f"{what} {handle.msg.title}".strip()
         facts = (fact("request", handle.request_id),)
         return self._span(track, Span(name, handle.submitted_ps, handle.ended_ps, facts))
 
@@ -107,7 +107,7 @@ class _Maker:
         node = pe_part(*report.pe, "pe_cpu")
         track = self._track(self._place(node), "cpu", 0, (PES, CPU), node)
         facts = (fact("request", handle.request_id), fact("late", report.late))
-        return self._span(track, Span(handle.msg.name or "kernel", report.start_ps, report.end_ps, facts))
+        return self._span(track, Span(handle.msg.title, report.start_ps, report.end_ps, facts))
 
     def _work(self, work: Work) -> Span | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)

@@ -93,7 +93,7 @@ def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) ->
     found = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):
-        label = found.label(handle.msg.name or "kernel", "", 0)
+        label = found.label(handle.msg.title, "", 0)
         for report in handle.outcome.reports if handle.outcome is not None else ():
             if 0 < report.end_ps < NEVER and report.start_ps <= end_ps:
                 found.row(report.pe, CPU_ROW).add(report.start_ps, min(report.end_ps, end_ps), label)

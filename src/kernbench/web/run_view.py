@@ -102,13 +102,13 @@ class _RunView:
         places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
         for each in self.launches:
             begin, end = each.submitted_ps, each.ended_ps
-            yield Window(each.msg.name or "launch", begin, end, min(bins, end - begin)), places[each.request_id]
+            yield Window(each.msg.title, begin, end, min(bins, end - begin)), places[each.request_id]
 
     def _request(self, handle: RequestHandle) -> Json:
         """[phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
         purpose = purpose_of(handle.msg, AddressFormat(self.run.engine.spec.address.format))
         sip = -1 if purpose.sip is None else purpose.sip
-        about: list[Json] = [purpose.phase, handle.msg.name, sip, purpose.nbytes, handle.submitted_ps]
+        about: list[Json] = [purpose.phase, handle.msg.title, sip, purpose.nbytes, handle.submitted_ps]
         if handle.outcome is None:
             return [*about, -1, ""]
         error = handle.outcome.error

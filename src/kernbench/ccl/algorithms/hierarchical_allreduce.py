@@ -36,20 +36,25 @@ def kernel_args(
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
     ranks_are_sips: bool = True,
+    shards: tuple[int, ...] = (),
     **config: Any,
-) -> tuple[int | str, ...]:
-    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them and nobody says else."""
+) -> tuple[Any, ...]:
+    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them and nobody says else.
+
+    ``shards``: as for ``sip_allreduce``, one for each PE; one behind the other in the order of PEs when not given.
+    """
     if ranks_are_sips and num_sips in (None, world_size):
         levels = pes_per_cube, cubes_per_sip, world_size
     else:
         cubes = -(-world_size // pes_per_cube)
         levels = min(world_size, pes_per_cube), min(cubes, cubes_per_sip), -(-cubes // cubes_per_sip)
-    return n_elem, *levels, *tree_args(**config)
+    return n_elem, shards, *levels, *tree_args(**config)
 
 
 def kernel(
     t_ptr: int,
     n_elem: int,
+    shards: tuple[int, ...],
     pes: int,
     cubes: int,
     sips: int,
@@ -67,7 +72,7 @@ def kernel(
     messages = Messages(dtype, op, chunk)
     window = widest_window(messages, 2 if sips > 1 else 1 if cubes > 1 else 0)
     branch = _branch((pe, pes), (cube, cubes), (sip, sips), window)
-    at = own_shard(t_ptr, n_elem, dtype, tl)
+    at = own_shard(t_ptr, n_elem, dtype, tl, shards)
     lead = hops.lead(messages, min(n_slots, window), buffer_kind)
     all_reduce_in_place(at, n_elem, branch, lead, messages, pes * cubes * sips, tl)
 

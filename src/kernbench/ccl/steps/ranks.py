@@ -16,8 +16,13 @@ def local_of(tl: Any) -> int:
     return int(tl.program_id(1) * tl.num_programs(0) + tl.program_id(0))
 
 
-def own_shard(t_ptr: int, n_elem: int, dtype: str, tl: Any) -> int:
-    """Where this PE's ``n_elem`` elements begin in a tensor that its SIP's PEs own in turn."""
+def own_shard(t_ptr: int, n_elem: int, dtype: str, tl: Any, table: tuple[int, ...] = ()) -> int:
+    """Where this PE's ``n_elem`` elements begin in a tensor: as a table of ``own_shards`` says.
+
+    Without one its SIP's PEs own them in turn.
+    """
+    if table:
+        return t_ptr + next(own_shards(table, tl)).offset
     return t_ptr + local_of(tl) * n_elem * int(tl.itemsize(dtype))
 
 
