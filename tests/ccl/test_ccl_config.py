@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kernbench.ccl.config import CclConfig, ccl_config_of, load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.loading import load_algorithm
+from kernbench.ccl.topologies import TOPOLOGIES
 from kernbench.common.config import parse_document
 from kernbench.common.errors import ConfigError, InputError, UnknownNameError
 
@@ -124,6 +126,10 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
         ("poll_ns: .inf", "must be"),
         ("backpressure: spin", "must be one of: sleep, poll"),
         ("root_cube: -1", "must be at least 0"),
+        ("reduce_op: prod", "must be one of: sum, max, min, avg"),
+        ("reduce_op: [sum]", "must be one of: sum, max, min, avg"),
+        ("chunk_size: 0", "must be at least 1"),
+        ("strict: true", "unknown key 'strict'"),
         ("kernel_x: null", "found nothing, must be a number"),
         ("kernel_x: [1, [2]]", "or a list of those"),
         ("algorithm: mine", "unknown key 'algorithm'"),
@@ -136,11 +142,71 @@ def test_a_value_out_of_bounds_says_what_is_allowed(entry: str, says: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("module", "key", "knows"),
+    [
+        ("ring_allreduce", "root_cube: 3", "reduce_op, chunk_size"),
+        ("intercube_allreduce", "kernel_w: 2", "root_cube, reduce_op, chunk_size"),
+        ("tree_allreduce", "kernel_gain: 2", "reduce_op, chunk_size"),
+        ("mesh_allreduce", "kernel_width: 2", "reduce_op, chunk_size, kernel_w, kernel_h"),
+        ("broadcast", "reduce_op: max", "chunk_size"),
+        ("barrier", "chunk_size: 64", "none"),
+    ],
+)
+def test_a_key_that_an_algorithm_does_not_know_is_an_error_where_it_stands(module: str, key: str, knows: str) -> None:
+    name = key.partition(":")[0]
+    (found,) = complaints(f"algorithms:\n  mine:\n    module: {module}\n    topology: none\n    {key}\n")
+    assert found.startswith(f"ccl.yaml:5:5: algorithms.mine.{name}: algorithm 'mine' does not know '{name}'; ")
+    assert found.endswith(f"it knows: {knows}")
+    # Of the algorithm that is taken, defaults have to be known too.
+    other = "  other: { module: intercube_allreduce, topology: none }\n"
+    text = f"algorithms:\n  mine: {{ module: {module}, topology: none }}\n{other}"
+    (found,) = complaints(f"defaults: {{ algorithm: mine, {key} }}\n{text}")
+    assert found.startswith(f"ccl.yaml:1:30: defaults.{name}: algorithm 'mine' does not know")
+    if name == "root_cube":
+        reached = parsed(f"defaults: {{ algorithm: other, {key} }}\n{text}")
+        assert [dict(each.passthrough) for each in reached.algorithms] == [{"root_cube": 3}] * 2
+        with pytest.raises(ConfigError, match=r"ccl.yaml:1:\d+: defaults.root_cube: algorithm 'mine' does not know"):
+            load_algorithm(reached.algorithms[0])
+
+
+def test_a_topology_takes_its_own_keys() -> None:
+    text = "algorithms:\n  mine: {{ module: ring_allreduce, topology: {}, kernel_w: 2, kernel_h: 1 }}\n"
+    for name in ("torus_2d", "mesh_2d", "mesh_2d_no_wrap"):
+        load_algorithm(parsed(text.format(name)).algorithms[0])
+    assert "does not know 'kernel_w'" in complaints(text.format("ring_1d"))[0]
+
+
+@pytest.mark.parametrize("where", ["algorithm", "defaults"])
+def test_the_old_name_of_the_torus(where: str) -> None:
+    own, shared = ("topology: mesh_2d", "") if where == "algorithm" else ("world_size: 4", "topology: mesh_2d")
+    cfg = parsed(f"defaults: {{ {shared} }}\nalgorithms:\n  mine: {{ module: mesh_allreduce, {own} }}\n")
+    assert cfg.algorithms[0].topology == "torus_2d"
+    assert load_algorithm(cfg.algorithms[0]).topology_fn is TOPOLOGIES["torus_2d"]
+
+
+def test_a_piece_of_a_shipped_algorithm_fits_a_slot() -> None:
+    text = "algorithms:\n  mine: {{ module: {}, topology: ring_1d, chunk_size: 2KiB, slot_size: 1KiB }}\n"
+    (found,) = complaints(text.format("ring_allreduce"))
+    assert "chunk_size: found 2048; a message has to fit a slot (slot_size 1024)" in found
+    assert parsed(text.format("my.own")).algorithms[0].slot_size == 1024
+    (found,) = complaints(
+        "defaults: { chunk_size: 8KiB }\n" + text.format("ring_allreduce").replace("chunk_size: 2KiB, ", "")
+    )
+    assert found.startswith("ccl.yaml:1:25: defaults.chunk_size: found 8192")
+
+
+def test_strict_is_for_all_of_a_file() -> None:
+    assert [each.strict for each in parsed(f"defaults: {{ strict: true }}\n{MINIMAL}").algorithms] == [True]
+    assert [each.strict for each in parsed(MINIMAL).algorithms] == [False]
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("algorithms: {}\n", "must have at least 1 entry"),
         ("defaults: {}\n", "missing key 'algorithms'"),
         ("defaults: 3\nalgorithms: 4\n", "must be a mapping"),
+        ("defaults: { strict: 1 }\nalgorithms: { a: { module: m.a, topology: none } }\n", "must be true or false"),
         ("algorithms:\n  a: { module: m.a }\n", "missing key 'topology', here or in defaults"),
         ("algorithms:\n  a:\n", "algorithms.a: found nothing, must be a mapping"),
     ],

@@ -109,7 +109,14 @@ class AlgorithmConfig:
     @property
     def label(self) -> str:
         """What errors call it."""
-        return f"{self.place}algorithm {self.name!r}"
+        return f"{self.place}: algorithm {self.name!r}" if self.place else f"algorithm {self.name!r}"
+
+    @property
+    def passed(self) -> str:
+        """What passes through, as errors of the algorithm show it."""
+        places = dict(self.passed_at)
+        given = ((key, show(value), places.get(key)) for key, value in self.passthrough)
+        return ", ".join(f"{key}={value}" + (f" ({at.source}:{at.line})" if at else "") for key, value, at in given)
 
     @property
     def reduce_op(self) -> ReduceName:
@@ -233,7 +240,7 @@ def _unknown_name(path: _Section, kind: str, name: object, folder: Path) -> Iter
     """What is no path has to be built in."""
     known, name = names_of(kind), current_topology_name(name)
     if isinstance(name, str) and name not in known and not is_path(name, folder):
-        hint = f"{close_to(name, known)}there are: {one_of(known)}; or a dotted path to one of yours"
+        hint = f"{close_to(name, known)}there are: {one_of(known)}; or a path to one of yours"
         yield Complaint((*path, kind), f"unknown {kind} {name!r}; {hint}")
 
 
@@ -288,7 +295,7 @@ def _resolved(
         **values,
         passthrough=tuple(entries),
         folder=folder,
-        place=f"{here.source}:{here.key[0]}: " if here.key[0] else "",
+        place=f"{here.source}:{here.key[0]}" if here.key[0] else "",
         passed_at=tuple(
             (key, document.problem(Complaint(_where(document, name, key), "", at_key=True))) for key in through
         ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig
+from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.mappers import Mapper, mapper_called
 from kernbench.ccl.names import (
     PASSED_KEYS,
@@ -59,7 +61,19 @@ class Algorithm:
         queues = {"n_slots": config.n_slots, "slot_size": config.slot_size, "buffer_kind": config.buffer_kind}
         world = {"world_size": world_size_of(spec, config), "ranks_are_sips": ranks_are_sips(spec, config)}
         values = machine_values(spec) | queues | world | dict(config.passthrough) | more
-        return tuple(self.kernel_args(n_elem=n_elem, sip_rank=sip_rank, **values))
+        with told_of(config):
+            return tuple(self.kernel_args(n_elem=n_elem, sip_rank=sip_rank, **values))
+
+
+@contextmanager
+def told_of(config: AlgorithmConfig) -> Iterator[None]:
+    """Errors of what an algorithm was given say where that stands."""
+    try:
+        yield
+    except InputError as error:
+        if config.passthrough:
+            error.add_note(f"algorithm {config.name!r} has {config.passed}")
+        raise
 
 
 def machine_values(spec: TopologySpec) -> dict[str, Any]:
@@ -101,6 +115,13 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
         validator_fn=validator_called(config.validator, owner, folder),
         neighbors=functions.get("neighbors"),
     )
+
+
+def check_ccl(path: str | os.PathLike[str]) -> None:
+    """Raise what is wrong with a file, and with the algorithm that it means by default, before anything runs."""
+    cfg = load_ccl_config(path)
+    if cfg.default_algorithm is not None or len(cfg.algorithms) == 1:
+        load_algorithm(resolve_algorithm_config(cfg))
 
 
 def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from kernbench.ccl.loading import Algorithm, Neighbors
+from kernbench.ccl.loading import Algorithm, Neighbors, told_of
 from kernbench.ccl.mappers import RankPes, rank_pes
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
@@ -83,7 +83,8 @@ def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
     peer's. InputError when either function returns something else than it should.
     """
     what = f"algorithm {algorithm.config.name!r}: topology {algorithm.config.topology!r}"
-    edges = [_edge(entry, what) for entry in algorithm.topology_fn(spec, algorithm.config)]
+    with told_of(algorithm.config):
+        edges = [_edge(entry, what) for entry in algorithm.topology_fn(spec, algorithm.config)]
     if algorithm.neighbors is None:
         return edges
     return _changed(edges, layout_of(algorithm, spec), algorithm.neighbors, f"algorithm {algorithm.config.name!r}")

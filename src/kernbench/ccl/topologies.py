@@ -17,7 +17,7 @@ from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.grid import Grid
 from kernbench.topology.sides import SIDES
-from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec
+from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec, current_topology_name
 
 if TYPE_CHECKING:
     from kernbench.ccl.config import AlgorithmConfig
@@ -65,7 +65,7 @@ def rank_grid(
     """
     if kernel_w is not None or kernel_h is not None:
         return _given_grid(world_size, kernel_w, kernel_h)
-    if ranks_are_sips and world_size == num_sips and sip_topology in TWO_DIMENSIONAL:
+    if ranks_are_sips and world_size == num_sips and current_topology_name(sip_topology) in TWO_DIMENSIONAL:
         return Grid(sip_w, sip_h)
     side = math.isqrt(world_size)
     if side * side != world_size:

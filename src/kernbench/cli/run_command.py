@@ -7,7 +7,7 @@ import json
 import rich_click as click
 
 import kernbench.benches
-from kernbench.ccl.config import load_ccl_config
+from kernbench.ccl.loading import check_ccl
 from kernbench.cli.failures import Session, report_program_error
 from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option
 from kernbench.cli.run_engine import Limits
@@ -90,7 +90,7 @@ def command(
         refuse_options(bench, files | limits | {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl})
         return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
     if ccl is not None:
-        load_ccl_config(ccl)
+        check_ccl(ccl)
     outputs = wanted_outputs(
         machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize, trace_ccl=trace_ccl
     )

@@ -49,6 +49,8 @@ def import_attribute(path: str, what: str, folder: Path | None = None) -> object
     if in_file is not None:
         module_name, name = in_file["file"], in_file["name"]
         module = import_file((folder or Path()) / module_name, what)
+    elif path.endswith(".py"):
+        raise InputError(f"{what}: a file has many names; say which one: {path}:NAME")
     else:
         module_name, _, name = path.rpartition(".")
         module = import_module(module_name, what, folder)
@@ -63,7 +65,7 @@ def import_module(name: str, what: str, folder: Path | None = None) -> ModuleTyp
     InputError, begun by ``what``.
     """
     file = None if folder is None else _file_of(name, folder)
-    if file is not None:
+    if file is not None and not _is_imported_as(name, file):
         return import_file(file, what)
     places = dict.fromkeys([os.getcwd()] if folder is None else [str(folder), os.getcwd()])
     try:
@@ -93,6 +95,18 @@ def _file_of(name: str, folder: Path) -> Path | None:
     file = folder.joinpath(*packages, f"{last}.py")
     in_package = bool(packages) and (folder / packages[0] / "__init__.py").exists()
     return file if file.is_file() and not in_package else None
+
+
+def _is_imported_as(name: str, file: Path) -> bool:
+    """Whether the user's own ``import name`` leads to this very file: then both have one module."""
+    if "." in name:
+        return False
+    with _importable(os.getcwd()):
+        try:
+            found = importlib.util.find_spec(name)
+        except ValueError:  # a module that was made by hand
+            return False
+    return found is not None and found.origin is not None and Path(found.origin).resolve() == file.resolve()
 
 
 def _check_from_here(module: ModuleType, name: str, folder: Path, what: str) -> None:

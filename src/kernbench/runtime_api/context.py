@@ -163,7 +163,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def install_ipcq(self, algorithm: str | None = None, world_size_override: int | None = None) -> IpcqPlan:
         """Install the queues of an algorithm of ccl.yaml, for kernels that use them by hand; blocks until all are in.
 
-        The plan says which PEs the ranks are and who is whose neighbour. The end of the context takes the queues off.
+        ``world_size_override``: ranks are the first so many PEs. The plan says which PEs the ranks are and who is whose
+        neighbour. The end of the context takes the queues off.
         """
         return self._groups.plan(algorithm, world_size_override)
 

@@ -341,8 +341,10 @@ class ProcessGroups:
         algorithm = self.configured()
         wanted = world_size_of(spec, algorithm.config)
         if wanted != spec.num_sips:
+            config = algorithm.config
+            place = f" ({config.place})" if config.place else ""
             raise InputError(
-                f"torch.distributed needs rank = SIP: algorithm {algorithm.config.name!r} has world_size={wanted}, "
+                f"torch.distributed needs rank = SIP: algorithm {config.name!r} has world_size={wanted}{place}, "
                 f"this machine {spec.num_sips} SIPs. Ranks that are PEs are for torch.install_ipcq and raw queues"
             )
         if len(self._devices.selected) != spec.num_sips:

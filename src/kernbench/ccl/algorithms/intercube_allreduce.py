@@ -25,6 +25,7 @@ from kernbench.ccl.steps.sip_rings import check_ranks
 from kernbench.ccl.steps.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
 from kernbench.kernels.shares import blocks
+from kernbench.topology.spec import current_topology_name
 
 WINDOW_BYTES = 16 << 10
 """What passes a link between cubes in the time of a hop there and back: measured. With more on their way the root cube
@@ -56,7 +57,8 @@ def kernel_args(
     root = last if root_cube is None else root_cube
     if not 0 <= root <= last:
         raise InputError(f"root_cube={root}: a SIP has cubes 0..{last}")
-    return n_elem, world_size, cube_w, cube_h, root, sip_topology, sip_w, sip_h, *message_args(**config)
+    kind = current_topology_name(sip_topology)
+    return n_elem, world_size, cube_w, cube_h, root, kind, sip_w, sip_h, *message_args(**config)
 
 
 class _Cubes(NamedTuple):

@@ -18,6 +18,7 @@ from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
 from kernbench.ccl.steps.ranks import own_shards, owners
 from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.steps.sip_rings import ring_args, sip_ring
+from kernbench.topology.spec import current_topology_name
 
 config_keys = MESSAGE_KEYS
 
@@ -38,7 +39,8 @@ def kernel_args(
     form a grid.
     """
     where = (0, 0, 0, n_elem) if shards is None else shards
-    return *ring_args(world_size, **config), sip_topology, sip_w, sip_h, where, *message_args(**config)
+    kind = current_topology_name(sip_topology)
+    return *ring_args(world_size, **config), kind, sip_w, sip_h, where, *message_args(**config)
 
 
 def kernel(
