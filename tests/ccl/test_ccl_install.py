@@ -28,7 +28,7 @@ from kernbench.ccl.pairing import unite
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
 from kernbench.ccl.topologies import intercube_edges
 from kernbench.common.config import parse_document
-from kernbench.common.errors import AllocationError, InputError, IpcqError
+from kernbench.common.errors import AllocationError, ConfigError, InputError, IpcqError
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.queue_state import queue_pairs_of
@@ -248,7 +248,13 @@ def test_another_machine_is_refused(engine: GraphEngine, spec: Any) -> None:
 def test_the_queues_may_be_those_of_a_file(engine: GraphEngine, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("algorithms:\n  a: { module: barrier, topology: none, buffer_kind: hbm }\n")
-    assert configure_sfr_intercube_multisip(engine, None, str(file)).buffer_kind == "hbm"
+    plan = configure_sfr_intercube_multisip(engine, None, str(file))
+    assert plan.buffer_kind == "hbm"
+    uninstall(engine, plan.queues)
+    plan = configure_sfr_intercube_multisip(engine, engine.spec, {"buffer_kind": "sram", "n_slots": 2})
+    assert (plan.buffer_kind, plan.queues.settings.n_slots) == ("sram", 2)
+    with pytest.raises(ConfigError, match="unknown key 'slots'"):
+        configure_sfr_intercube_multisip(engine, engine.spec, {"slots": 2})
 
 
 def test_a_world_size_that_is_given_means_pes(engine: GraphEngine, tmp_path: Path) -> None:
@@ -272,7 +278,7 @@ def test_arguments_follow_what_ranks_are(name: str) -> None:
     cfg = ccl_config_of(parse_document(text, "ccl.yaml"))
     spec = machine("system.sips.count=4", "system.sips.topology=torus_2d", "system.sips.w=4", "system.sips.h=1").spec
     of_sips, of_pes = (configured(None, n, cfg).args_for(spec, n_elem=9) for n in (None, 4))
-    differ = {"tree_allreduce": (2, 1, 8), "hierarchical_allreduce": (1, 8, 4), "mesh_allreduce": (1, 4, 2)}
+    differ = {"tree_allreduce": (2, 1, 8), "hierarchical_allreduce": (2, 8, 4), "mesh_allreduce": (1, 4, 2)}
     if name in differ:
         at, sip, pe = differ[name]
         assert (of_sips[at], of_pes[at]) == (sip, pe)

@@ -252,9 +252,9 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
         module, topology = section.get("module"), section.get("topology", defaults.get("topology"))
         if isinstance(module, str) and isinstance(topology, str) and module in module_names():
             known = known_keys(module_called(module, path[1]), current_topology_name(topology))
-            reaching = [path] if path[1] != default else [path, ("defaults",)]
-            for at in reaching:
-                foreign = (key for key in document.get(at) or () if passes(key) and key not in known)
+            reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
+            for at, keys in reaching.items():
+                foreign = (key for key in keys if passes(key) and key not in known)
                 yield from (Complaint((*at, key), foreign_key(path[1], key, known), at_key=True) for key in foreign)
 
 

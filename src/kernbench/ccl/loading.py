@@ -103,9 +103,9 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
     if problems:
         where = f"{owner}: module {config.module!r} ({module.__file__})"
         raise InputError(f"{where}: {'; '.join(problems)}; {_CONTRACT}")
-    _check_keys(config, module)
     functions = vars(module)
     topology = config.topology if config.topology != "none" else functions.get("own_topology", "none")
+    _check_keys(config, module, topology)
     return Algorithm(
         config=config,
         kernel=functions["kernel"],
@@ -131,16 +131,21 @@ def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _check_keys(config: AlgorithmConfig, module: ModuleType) -> None:
+def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> None:
     """ConfigError for keys that would have no effect."""
-    known = known_keys(module, config.topology)
+    known = known_keys(module, topology)
     foreign = [key for key, _ in config.passthrough if key not in known]
+    if not foreign:
+        return
+    hint = "an algorithm names its keys: as parameters of kernel_args, or in config_keys of its module"
     nowhere = Problem(source=config.module, line=0, column=0, path="", message="")
     places = dict(config.passed_at)
-    if foreign:
-        hint = "an algorithm names its keys: as parameters of kernel_args, or in config_keys of its module"
-        told = ((places.get(key, nowhere), foreign_key(config.name, key, known)) for key in foreign)
-        raise ConfigError(tuple(replace(place, message=f"{message}; {hint}") for place, message in told))
+    raise ConfigError(
+        tuple(
+            replace(places.get(key, nowhere), message=f"{foreign_key(config.name, key, known)}; {hint}")
+            for key in foreign
+        )
+    )
 
 
 def _problems(module: ModuleType) -> Iterator[str]:

@@ -6,16 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.config import AlgorithmConfig, CclConfig, ccl_config_of, load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.install import IpcqPlan, plan_of
 from kernbench.ccl.plan import RankLayout
 from kernbench.ccl.queues import install_edges, settings_of
 from kernbench.ccl.topologies import intercube_edges
+from kernbench.common.config import Document
 from kernbench.common.errors import InputError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec, current_topology_name
 
+ALGORITHM = "intercube_allreduce"
 # What of a machine the edges follow from.
 _DECISIVE = {("system", "sips"): ("count", "topology", "w", "h"), ("sip", "cube_mesh"): ("w", "h")}
 
@@ -23,15 +25,15 @@ _DECISIVE = {("system", "sips"): ("count", "topology", "w", "h"), ("sip", "cube_
 def configure_sfr_intercube_multisip(
     engine: GraphEngine,
     spec: TopologySpec | Topology | Mapping[str, Any] | None = None,
-    cfg: AlgorithmConfig | CclConfig | str | os.PathLike[str] | None = None,
+    cfg: AlgorithmConfig | CclConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
 ) -> IpcqPlan:
     """Install on PE 0 of every cube E, W, N, S to the neighbouring cubes and ``global_X`` to the same cube of the next
     SIPs, and wait until that is done.
 
     ``spec``: that of the engine's machine, typed or as nested mappings; it is checked, and may be left out. ``cfg``: an
-    algorithm's configuration, of which the queue settings count, or a file or what was loaded from one, of which the
-    default algorithm's do. The ranks of the plan are PE 0 of all cubes, by SIP, then cube. IpcqError and
-    AllocationError as ``prepare_queues``; InputError for the spec of another machine.
+    algorithm's configuration, of which the queue settings count, typed or as the mapping that ``ccl.yaml`` has; or a
+    file or what was loaded from one, of which the default algorithm's do. The ranks of the plan are PE 0 of all cubes,
+    by SIP, then cube. IpcqError and AllocationError as ``prepare_queues``; InputError for the spec of another machine.
     """
     machine = engine.spec
     if spec is not None and not _is_of(spec, machine):
@@ -42,8 +44,13 @@ def configure_sfr_intercube_multisip(
     return plan_of(config, RankLayout(ranks, ranks_are_sips=False), queues)
 
 
-def _loaded(cfg: CclConfig | str | os.PathLike[str] | None) -> CclConfig:
-    return cfg if isinstance(cfg, CclConfig) else load_ccl_config(cfg)
+def _loaded(cfg: CclConfig | Mapping[str, Any] | str | os.PathLike[str] | None) -> CclConfig:
+    if isinstance(cfg, CclConfig):
+        return cfg
+    if isinstance(cfg, Mapping):
+        section = {"module": ALGORITHM, "topology": "intercube", **cfg}
+        return ccl_config_of(Document("cfg", {"algorithms": {ALGORITHM: section}}, {}))
+    return load_ccl_config(cfg)
 
 
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:

@@ -99,6 +99,10 @@ def run_kernel_in_mock(
 
 
 @cache
+def _default_spec() -> TopologySpec:
+    return resolve_topology("default").spec
+
+
 def mock_spec(world_size: int, pes_per_cube: int = 0, *, ranks_are_sips: bool = False) -> TopologySpec:
     """The machine of ``run_kernel_in_mock``: one SIP of cubes of so many PEs, or a SIP of one PE for each rank.
 
@@ -106,7 +110,7 @@ def mock_spec(world_size: int, pes_per_cube: int = 0, *, ranks_are_sips: bool = 
     """
     in_cube = 1 if ranks_are_sips else pes_per_cube or world_size
     sips = world_size if ranks_are_sips else 1
-    base = resolve_topology("default").spec
+    base = _default_spec()
     joined = base.system.model_copy(update={"sips": SipsSpec(count=sips, topology="ring_1d")})
     mesh = CubeMeshSpec(w=-(-world_size // (sips * in_cube)), h=1)
     layout = PeLayoutSpec(pe_per_corner=in_cube, corners=("NW",))
