@@ -17,12 +17,12 @@ from kernbench.ccl.mock_queues import MockQueues
 from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
 from kernbench.ccl.topologies import Edge
 from kernbench.common.dtypes import dtype
-from kernbench.common.errors import InputError, IpcqDeadlock, SimulationDeadlock
+from kernbench.common.errors import InputError, SimulationDeadlock
 from kernbench.common.ids import pe_name
 from kernbench.messages.queues import QueuePeer
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.sim_engine.deadlock import queue_lines
+from kernbench.sim_engine.deadlock import Standstill
 from kernbench.sim_engine.queue_state import QueuePair
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_run import KernelRun
@@ -147,13 +147,14 @@ class MockMachine:
 
     def _deadlock(self, stuck: Sequence[MockPe]) -> SimulationDeadlock:
         waits = {pe.pe: pe.waiting for pe in stuck}
-        queue_waits = {pe: wait for pe, wait in waits.items() if wait is not None}
-        lines = ["nothing can happen any more in the mock, and these kernels have not ended:"]
-        lines += [f"  {pe_name(pe.pe)} waits for {pe.waits_for()}" for pe in stuck]
-        if queue_waits:
-            lines += queue_lines(queue_waits, {pe: queues.pairs for pe, queues in self._queues.items()})
-        text = _NAMES.sub(lambda found: self._named(found[0]), "\n".join(lines))
-        return IpcqDeadlock(text) if queue_waits else SimulationDeadlock(text)
+        found = Standstill(
+            at="in the mock",
+            awaited=["the kernels that have not ended"],
+            kernels={pe.pe: f"waits for {pe.waits_for()}" for pe in stuck},
+            waits={pe: wait for pe, wait in waits.items() if wait is not None},
+            queues={pe: queues.pairs for pe, queues in self._queues.items()},
+        ).error()
+        return found.reworded(lambda text: _NAMES.sub(lambda name: self._named(name[0]), text))
 
 
 def kernel_name(kernel: Callable[..., object]) -> str:

@@ -1,36 +1,62 @@
-"""Where output goes and what it looks like: tables to stdout, progress to stderr, JSON as one document."""
+"""Where output goes and what it looks like: tables to stdout, progress to stderr, JSON as one document.
+
+Names come from users: control characters in them are shown, and never reach a terminal.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import rich_click as click
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+from rich.text import Text
 
+from kernbench.cli.session import current_session
 from kernbench.common.json_text import json_text
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 # Wide enough for every table, where no terminal says how wide it is.
 PAGE_WIDTH = 120
+# Control characters but line ends and tabs, those that turn the direction of writing, and halves of characters.
+_ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that a terminal would act on written out: ``\\x1b``. Lines and tabs stay."""
+    return _ACTED_ON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def say(text: str, *, newline: bool = True) -> None:
+    """Tell the user something on stderr."""
+    click.echo(printable(text), err=True, nl=newline)
+
+
+class SafeConsole(Console):
+    """A console that shows every text as ``printable``."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What rich makes of a text."""
+        return super().render_str(printable(text), **options)
 
 
 def stdout() -> Console:
     """The console of results. Rich leaves colours out when it is no terminal and when NO_COLOR is set."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PAGE_WIDTH
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+    return SafeConsole(width=width, markup=False, highlight=False, emoji=False)
 
 
 def stderr() -> Console:
     """The console of progress."""
-    return Console(stderr=True, markup=False, highlight=False, emoji=False)
+    return SafeConsole(stderr=True, markup=False, highlight=False, emoji=False)
 
 
 def text(header: str) -> Column:
@@ -91,7 +117,21 @@ def bar(share: float, width: int = 24) -> str:
 
 def print_json(document: Json) -> None:
     """Print a document; numbers that JSON does not have become texts."""
-    click.echo(json_text(finite(document), indent=2))
+    print_document(_ACTED_ON.sub(_in_json, json_text(finite(document), indent=2)))
+
+
+def print_document(text: str) -> None:
+    """Print the one document that a command was asked for."""
+    session = current_session()
+    if session is None:
+        click.echo(text)
+    else:
+        session.output.print_document(text)
+
+
+def _in_json(found: re.Match[str]) -> str:
+    """A character as JSON writes it; the lines of the document stay."""
+    return found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}"
 
 
 def finite(value: Json) -> Json:
@@ -115,10 +155,10 @@ class Steps:
     def begin(self, name: str) -> None:
         """The next step is under way."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=name, completed=self._n_begun)
+            self._bar.update(self._task, description=printable(name), completed=self._n_begun)
         else:
             which = f"[{self._n_begun + 1}/{self._total}] " if self._total > 1 else ""
-            click.echo(f"{which}{name}", err=True)
+            say(f"{which}{name}")
         self._n_begun += 1
 
 
@@ -130,6 +170,6 @@ def steps(total: int) -> Iterator[Steps]:
         yield Steps(total, None)
         return
     count = (BarColumn(), MofNCompleteColumn()) if total > 1 else ()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), *count, TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *count, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         yield Steps(total, bar)

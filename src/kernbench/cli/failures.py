@@ -1,68 +1,62 @@
-"""What a user reads when something goes wrong: a line or a few, no traceback unless asked for."""
+"""What a user reads when something goes wrong: a few lines, no traceback unless asked for; with --json a document."""
 
 from __future__ import annotations
 
-import sys
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 import rich_click as click
 
-from kernbench.common.errors import ConfigError, KernbenchError
+from kernbench.cli.console import Json, print_json, say
+from kernbench.cli.session import Session
+from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock
+from kernbench.common.notes import notes_of
+from kernbench.runtime_api.error_place import ErrorPlace, place_of
 from kernbench.runtime_api.program_line import is_program, program_line
 
 INTERRUPTED = 130
+UNREAD = 141
 INVALID = 2
 FAILED = 1
 
 
-@dataclass(slots=True)
-class Session:
-    """What one call of the command line knows: whether a traceback is wanted."""
-
-    debug: bool = False
-
-
 def report_usage(error: click.ClickException) -> int:
     """A command line that does not parse."""
-    _say(f"error: {error.format_message()}")
+    say(f"error: {error.format_message()}")
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        _say(f"help: {error.ctx.command_path} --help")
+        say(f"help: {error.ctx.command_path} --help")
     return INVALID if isinstance(error, click.UsageError) else error.exit_code
 
 
 def report_error(error: KernbenchError, session: Session) -> int:
     """An error that kernbench raised on purpose; a configuration shows every problem on its line."""
-    lines = error.problems if isinstance(error, ConfigError) else (error,)
+    lines = error.problems if isinstance(error, ConfigError) else (told(error, session),)
     for line in lines:
-        _say(f"error: {line}")
+        say(f"error: {line}")
     _say_more(error, session)
     return error.exit_code
 
 
 def report_program_error(error: Exception, session: Session) -> int:
     """An error of a bench or a kernel: what it is, and the line of the user's file that it came from."""
+    where = str(program_line(error) or "")
     if isinstance(error, KernbenchError):
-        where = program_line(error)
-        if where and where not in str(error):
+        if where not in str(error):
             error.add_note(f"at {where}")
         return report_error(error, session)
-    _say(f"error: {type(error).__name__}: {error}" if str(error) else f"error: {type(error).__name__}")
-    where = program_line(error)
+    say(f"error: {type(error).__name__}: {error}" if str(error) else f"error: {type(error).__name__}")
     if where:
-        _say(f"  at {where}")
+        say(f"  at {where}")
     _say_more(error, session)
     return FAILED
 
 
 def explain_unexpected(error: Exception, session: Session) -> int:
     """An error that nobody foresaw: a fault of kernbench or of its installation."""
-    _say(f"error: {type(error).__name__}: {error}")
+    say(f"error: {type(error).__name__}: {error}")
     if not session.debug:
-        _say("this is not meant to happen; --debug shows where it comes from")
+        say("this is not meant to happen; --debug shows where it comes from")
     _say_more(error, session)
     return FAILED
 
@@ -76,22 +70,46 @@ def report_warning(
     line: str | None = None,  # noqa: ARG001
 ) -> None:
     """Something that a user has to know and that stops nothing, and the line of the user's file that it is about."""
-    _say(f"warning: {message}")
+    say(f"warning: {message}")
     if is_program(Path(filename)):
-        _say(f"  at {filename}:{lineno}")
+        say(f"  at {filename}:{lineno}")
+
+
+def told(error: BaseException, session: Session | None = None) -> str:
+    """The text of an error; of a deadlock all of it when that was asked for."""
+    if isinstance(error, SimulationDeadlock) and session is not None and session.verbose:
+        return error.full
+    return str(error)
+
+
+def error_document(error: BaseException | None) -> Json:
+    """An error as an entry of a document."""
+    return None if error is None else f"{type(error).__name__}: {told(error)}"
+
+
+def place_document(place: ErrorPlace | None) -> Json:
+    """Where an error comes from, as an entry of a document."""
+    if place is None:
+        return None
+    line = place.line
+    return {
+        "file": None if line is None else line.file,
+        "line": None if line is None else line.line,
+        "function": None if line is None else line.function,
+        "pe": None if place.pe is None else list(place.pe),
+        "kernel": place.kernel,
+        "rank": place.rank,
+    }
+
+
+def print_failure(error: Exception, session: Session) -> None:
+    """The document of a command that failed before it could print its own."""
+    if session.as_json and not session.output.printed:
+        print_json({"status": "FAILED", "error": error_document(error), "place": place_document(place_of(error))})
 
 
 def _say_more(error: BaseException, session: Session) -> None:
-    for note in _notes(error):
-        _say(f"  {note}")
+    for note in notes_of(error):
+        say(f"  {note}")
     if session.debug:
-        traceback.print_exception(error, file=sys.stderr)
-
-
-def _notes(error: BaseException) -> Iterator[str]:
-    """The notes that were added to an error on its way up."""
-    yield from vars(error).get("__notes__", ())
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+        say("".join(traceback.format_exception(error)), newline=False)

@@ -10,22 +10,31 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import rich_click as click
 
 from kernbench import __version__
+from kernbench.cli.console import printable, say
 from kernbench.cli.failures import (
+    FAILED,
     INTERRUPTED,
     INVALID,
-    Session,
+    UNREAD,
     explain_unexpected,
-    report_error,
+    print_failure,
+    report_program_error,
     report_usage,
     report_warning,
 )
 from kernbench.cli.lazy import LazyGroup
+from kernbench.cli.session import Session
+from kernbench.cli.streams import end_streams
 from kernbench.common.errors import KernbenchError
+from kernbench.common.exits import exit_error
+from kernbench.runtime_api.program_line import program_line
 
 
 @click.group(
@@ -50,29 +59,57 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: that of the process) and return its exit code.
 
-    0 ok, 1 the run failed, 2 bad input, 130 interrupted. Never raises SystemExit.
+    0 ok, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output. Never raises SystemExit.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     with warnings.catch_warnings():
         warnings.showwarning = report_warning
-        return _exit_code(arguments, Session())
+        return run_command_line(arguments, Session())
 
 
-def _exit_code(arguments: list[str], session: Session) -> int:
-    """What a command line ends with, once every error has been told."""
+def run_command_line(arguments: list[str], session: Session) -> int:
+    """``main`` with what the call is to know."""
+    with session.output as output:
+        try:
+            code = _run(arguments, session)
+            output.flush()
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        if output.lost is None:
+            return code
+        if output.broken:
+            return UNREAD
+        say(f"error: stdout: {output.lost.strerror}; not everything was printed")
+        return FAILED
+
+
+def _run(arguments: list[str], session: Session) -> int:
     try:
         code = cli.main(arguments, prog_name="kernbench", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         return report_usage(error)
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:
         return INTERRUPTED
-    except KernbenchError as error:
-        return report_error(error, session)
-    except SystemExit as stop:  # click's own way out when nobody reads its output, or when it shows help for nothing
-        return stop.code if isinstance(stop.code, int) else INVALID
+    except SystemExit as stop:
+        return _left(stop, session)
     except Exception as error:
-        return explain_unexpected(error, session)
+        return _report(error, session)
+
+
+def _left(stop: SystemExit, session: Session) -> int:
+    """Click leaves when it shows help for nothing; a user's part of the machine may leave at any time."""
+    if program_line(stop) is None:
+        return stop.code if isinstance(stop.code, int) else INVALID
+    return _report(exit_error(stop), session)
+
+
+def _report(error: Exception, session: Session) -> int:
+    tell = report_program_error if isinstance(error, KernbenchError) else explain_unexpected
+    code = tell(error, session)
+    if code == FAILED:
+        print_failure(error, session)
+    return code
 
 
 def entry() -> None:
@@ -83,7 +120,14 @@ def entry() -> None:
         # A terminal without the letters of a table shows others in their place.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    code = main()
+    warnings.formatwarning = partial(_shown, warnings.formatwarning)
+    session = Session()
+    code = run_command_line(sys.argv[1:], session)
+    end_streams(reserved=session.as_json)
     # The process ends: its memory goes as a whole, without a search for what could go.
     gc.freeze()
     sys.exit(code)
+
+
+def _shown(form: Callable[..., str], *what: Any, **more: Any) -> str:
+    return printable(form(*what, **more))

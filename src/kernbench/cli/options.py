@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import rich_click as click
 
-from kernbench.cli.failures import Session
+from kernbench.cli.session import Session
 
 
 def _note_debug(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     session = ctx.find_object(Session)
     if session is not None and wanted:
         session.debug = True
+
+
+def _note_verbose(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    session = ctx.find_object(Session)
+    if session is not None and wanted:
+        session.verbose = True
+
+
+def _note_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:
+    session = ctx.find_object(Session)
+    if session is not None and wanted:
+        session.as_json = True
+        session.output.reserve()
+    return wanted
 
 
 topology_option = click.option(
@@ -28,7 +42,17 @@ set_option = click.option(
 ccl_option = click.option(
     "--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]"
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document instead of tables."
+)
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_note_verbose,
+    help="Show a report of a deadlock in full.",
+)
 debug_option = click.option(
     "--debug",
     is_flag=True,

@@ -8,12 +8,13 @@ import rich_click as click
 
 import kernbench.benches
 from kernbench.ccl.loading import check_ccl
-from kernbench.cli.failures import Session, report_program_error
-from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option
+from kernbench.cli.failures import report_program_error
+from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option, verbose_option
 from kernbench.cli.run_engine import Limits
 from kernbench.cli.run_evaluation import EvaluationRun, refuse_options
 from kernbench.cli.run_outputs import wanted_outputs
 from kernbench.cli.run_watch import Watch
+from kernbench.cli.session import Session
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import resolve_topology
@@ -52,6 +53,7 @@ BENCH_PREFIX = "bench."
 @click.option("--render-only", is_flag=True, help="Draw the figures of an evaluation again, from what it wrote.")
 @topology_option
 @json_option
+@verbose_option
 @debug_option
 @click.pass_obj
 def command(

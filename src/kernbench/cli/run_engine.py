@@ -50,9 +50,16 @@ class RunEngine(GraphEngine):
         until = NEVER if self._limits.sim_ns is None else self._last_ps
         self.machine.clock.advance(until, None if self._deadline is None else EVENTS_PER_LOOK)
 
+    def out_of_time(self) -> LimitReached:
+        """The error of a run that has taken as long as it may."""
+        return LimitReached(f"stopped by --max-wall-s {self._limits.wall_s:g}, {self._reached}")
+
+    @property
+    def _reached(self) -> str:
+        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+
     def _check_limits(self) -> None:
-        at = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
         if self.machine.clock.next_time() > self._last_ps:
-            raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {at}")
+            raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._reached}")
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise LimitReached(f"stopped by --max-wall-s {self._limits.wall_s:g}, {at}")
+            raise self.out_of_time()

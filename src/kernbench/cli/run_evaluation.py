@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from kernbench.cli.console import Json, number, print_json, show, stdout, steps, table, text
-from kernbench.cli.failures import Session, report_program_error
+from kernbench.cli.failures import error_document, place_document, report_program_error
+from kernbench.cli.session import Session
 from kernbench.common.errors import InputError
 from kernbench.evaluation.summary import Summary
 from kernbench.runtime_api.bench_registry import Bench
@@ -53,7 +54,8 @@ class EvaluationRun:
             "topology": self.machine.source,
             "digest": self.machine.digest,
             "status": result.status.value,
-            "error": None if result.error is None else f"{type(result.error).__name__}: {result.error}",
+            "error": error_document(result.completion.error),
+            "place": place_document(result.place),
             "folder": None if summary is None else str(summary.folder),
             "files": [] if summary is None else list(summary.files),
             "results": None if summary is None else dict(summary.results),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from kernbench.cli.console import Json
+from kernbench.cli.failures import error_document, place_document
 from kernbench.cli.run_extras import Extras, extras_document
 from kernbench.cli.run_tables import RunHead
 from kernbench.runtime_api.bench_result import BenchSummary
@@ -23,7 +24,8 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
         "configuration": machine.spec.model_dump(mode="json"),
         "device": head.device,
         "status": head.status,
-        "error": None if head.error is None else f"{type(head.error).__name__}: {head.error}",
+        "error": error_document(head.failure),
+        "place": place_document(head.place),
         "sim_ns": head.summary.sim_ns,
         "phases": _phases(head.summary),
         "kernels": _kernels(head.summary),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import rich_click as click
-
 from kernbench import __version__
 from kernbench.ccl.diagnostics import trace_ccl
+from kernbench.cli.console import say
 from kernbench.cli.run_engine import RunEngine
 from kernbench.cli.run_extras import Extras
 from kernbench.common.errors import InputError
@@ -88,4 +87,4 @@ def _wrote(path: Path, machine: Topology, what: str) -> None:
     config = path.with_name(f"{path.name}.config.yaml")
     with replacing(config) as temporary:
         temporary.write_text(f"# kernbench {__version__}: {what}\n{machine.resolved_yaml()}", encoding="utf-8")
-    click.echo(f"wrote {path}, and {config.name} with the machine it was made on", err=True)
+    say(f"wrote {path}, and {config.name} with the machine it was made on")

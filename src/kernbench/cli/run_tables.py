@@ -15,6 +15,7 @@ from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.comparison import Comparison
+from kernbench.runtime_api.error_place import ErrorPlace
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.memory import CleanupReport, LeakedMemory
 from kernbench.sim_engine.statistics import Share
@@ -35,7 +36,10 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHead:
-    """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED, ``said`` its own line."""
+    """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED, ``said`` its own line.
+
+    ``error``: what the program raised; ``failure``, which happened at ``place``: why the run did not go well.
+    """
 
     bench: str
     device: str
@@ -47,6 +51,8 @@ class RunHead:
     skipped: int
     cleanup: CleanupReport = field(default_factory=CleanupReport)
     error: Exception | None = None
+    failure: Exception | None = None
+    place: ErrorPlace | None = None
     said: str = ""
 
     @property

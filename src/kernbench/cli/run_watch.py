@@ -8,16 +8,18 @@ from typing import Any
 
 from kernbench.cli.console import print_json, stdout, steps
 from kernbench.cli.failures import FAILED, INTERRUPTED
-from kernbench.cli.run_engine import Limits, RunEngine
-from kernbench.cli.run_extras import Extras, is_wrong
+from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
+from kernbench.cli.run_extras import WRONG, Extras, is_wrong
 from kernbench.cli.run_json import run_document
 from kernbench.cli.run_outputs import Outputs
 from kernbench.cli.run_tables import RunHead, print_run
-from kernbench.common.errors import InputError
+from kernbench.cli.wall_limit import wall_limit
+from kernbench.common.errors import InputError, RunError
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_result import BenchStatus, summarise
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.error_place import ErrorPlace
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.trace_log import TraceLog
@@ -45,7 +47,7 @@ class Watch:
         """Run to the end, or until the user interrupts."""
         chosen = self.bench.make_params(params)
         try:
-            with steps(1) as progress:
+            with steps(1) as progress, wall_limit(self.limits.wall_s, self._out_of_time):
                 progress.begin(f"simulating {self.bench.name}")
                 self.result = run_bench(
                     topology=self.machine,
@@ -63,6 +65,9 @@ class Watch:
     def _program(self, torch: RuntimeContext[Any]) -> object:
         self.context = torch
         return self.bench(torch)
+
+    def _out_of_time(self) -> LimitReached:
+        return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()
 
     def _make_engine(self, machine: Topology, _: DeviceSelector) -> RunEngine:
         # The sanitizer looks at bytes, so it needs a run with data.
@@ -108,6 +113,8 @@ class Watch:
                 skipped=result.skipped_comparisons,
                 cleanup=result.cleanup,
                 error=result.error,
+                failure=result.completion.error or self._found_wrong(),
+                place=result.place or (ErrorPlace(line=result.program) if is_wrong(self.extras) else None),
                 said=result.value if isinstance(result.value, str) else "",
             )
         context = self.context
@@ -122,6 +129,10 @@ class Watch:
             comparisons=testing.comparisons if testing is not None else (),
             skipped=testing.skipped if testing is not None else 0,
         )
+
+    def _found_wrong(self) -> RunError | None:
+        wrong = [finding for finding in self.extras.findings or () if finding.kind in WRONG]
+        return RunError(f"the sanitizer has found: {wrong[0]}") if wrong else None
 
 
 def _status(result: BenchResult, extras: Extras) -> str:

@@ -6,10 +6,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-import rich_click as click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from kernbench.cli.console import stderr
+from kernbench.cli.console import say, stderr
 from kernbench.evaluation.sweep_driver import Progress as SweepState
 
 LINE_EVERY_S = 5.0
@@ -53,7 +52,7 @@ class SweepProgress:
         elapsed = time.monotonic() - self._began
         if elapsed - self._said >= LINE_EVERY_S or state.finished == state.points:
             self._said = elapsed
-            click.echo(progress_line(state, elapsed), err=True)
+            say(progress_line(state, elapsed))
 
 
 def progress_line(state: SweepState, elapsed_s: float) -> str:

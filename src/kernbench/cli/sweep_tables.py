@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from kernbench.cli.console import Json, facts, number, show, stderr, table, text
+from kernbench.cli.console import Json, facts, number, say, show, table, text
 from kernbench.evaluation.sweep_failures import FailureGroup, failure_groups
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import OK, Row
@@ -28,7 +28,7 @@ def print_sweep(console: Console, plan: SweepPlan, found: SweepTable, files: Seq
     n_bad = len(found.rows) - len(good)
     show(console, facts("Sweep", _about(plan)), _rows(plan, good), _failures(plan, failure_groups(found.rows)))
     for path in files:
-        stderr().print(f"wrote {path}", soft_wrap=True)
+        say(f"wrote {path}")
     failed = f", {n_bad} failed" if n_bad else ""
     style = "bold yellow" if n_bad else "bold green"
     console.print(f"{plan.name}: {len(good)} of {len(found.rows)} points ok{failed}", style=style, soft_wrap=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import rich_click as click
 from rich.console import Console
 
-from kernbench.cli.console import facts, number, show, stdout, table, text
+from kernbench.cli.console import facts, number, print_document, say, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
@@ -39,12 +39,14 @@ def command(form: str, out: str | None, topology: str | None, overrides: tuple[s
         print_tables(stdout(), machine)
         return 0
     content = RENDERERS[form](machine)
-    if out is None:
+    if out is None and form == "json":
+        print_document(content.decode().rstrip("\n"))
+    elif out is None:
         shown = content if form == "png" else content.decode()  # text also for a stdout that takes text only
         click.echo(shown, nl=not content.endswith(b"\n") and form != "png")
     else:
         write_file(Path(out), content)
-        click.echo(f"wrote {out} ({format_size(len(content))})", err=True)
+        say(f"wrote {out} ({format_size(len(content))})")
     return 0
 
 

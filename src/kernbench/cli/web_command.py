@@ -7,9 +7,10 @@ from pathlib import Path
 import rich_click as click
 
 import kernbench.benches
-from kernbench.cli.console import Json, facts, print_json, show, stdout, steps
-from kernbench.cli.failures import Session, report_program_error
-from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option
+from kernbench.cli.console import Json, facts, print_json, say, show, stdout, steps
+from kernbench.cli.failures import error_document, place_document, report_program_error
+from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option, verbose_option
+from kernbench.cli.session import Session
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
@@ -39,6 +40,7 @@ DEFAULT_OUT = "report.html"
 @ccl_option
 @topology_option
 @json_option
+@verbose_option
 @debug_option
 @click.pass_obj
 def command(
@@ -70,7 +72,7 @@ def command(
     made = _make(source)
     if place is not None:
         made.page.write(place)
-        click.echo(f"wrote {place}, and {place.name}.config.yaml with the machine it was made on", err=True)
+        say(f"wrote {place}, and {place.name}.config.yaml with the machine it was made on")
     _tell(made, place, None if server is None else server.url, as_json=as_json)
     if made.result is not None and made.result.error is not None:
         report_program_error(made.result.error, session)
@@ -105,6 +107,8 @@ def _tell(made: Made, place: Path | None, url: str | None, *, as_json: bool) -> 
             "nbytes": made.page.nbytes,
             "bench": None if result is None else result.bench,
             "status": None if result is None else result.status.value,
+            "error": None if result is None else error_document(result.completion.error),
+            "place": None if result is None else place_document(result.place),
             "sim_ns": None if result is None else result.sim_ns,
         }
         print_json(document)
@@ -130,5 +134,5 @@ def _serve_file(path: Path, port: int | None) -> int:
 
 
 def _serve(watcher: Watcher) -> None:
-    click.echo(f"serving {watcher.server.url} until Ctrl-C", err=True)
-    serve(watcher, lambda news: click.echo(news, err=True))
+    say(f"serving {watcher.server.url} until Ctrl-C")
+    serve(watcher, say)

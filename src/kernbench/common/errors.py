@@ -17,14 +17,20 @@ KernbenchError
     ├── AbandonedError         a request that was given up, since something else has failed
     ├── TransportError         a route, link or injection the network cannot carry
     ├── UnsupportedError       a well-formed request that the machine cannot do
+    ├── ProgramExitError       a bench, a rank or a kernel left by sys.exit
     └── VerificationError      numbers that are not what was expected
+
+RunStopped is a KeyboardInterrupt: it ends a run from outside, wherever that is.
 
 SimPy rebuilds exceptions as ``type(e)(*e.args)``: every constructor argument goes to ``super().__init__``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from kernbench.common.notes import notes_of
 
 
 class KernbenchError(Exception):
@@ -114,7 +120,34 @@ class IpcqError(RunError):
 
 
 class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
-    """Nothing can happen any more and somebody still waits."""
+    """Nothing can happen any more and somebody still waits.
+
+    ``verdict``: what a reader needs first; ``groups``: who waits, a heading and a line for each, of which ``str`` shows
+    the first 20; ``details``: what only ``full`` shows.
+    """
+
+    def __init__(self, verdict: str, groups: tuple[tuple[str, ...], ...] = (), details: tuple[str, ...] = ()) -> None:
+        super().__init__(verdict, groups, details)
+        self.verdict, self.groups, self.details = verdict, groups, details
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *(line for group in self.groups for line in _first_of(group))])
+
+    def reworded(self, reword: Callable[[str], str]) -> SimulationDeadlock:
+        """The same, with every line as ``reword`` writes it."""
+        groups = tuple(tuple(map(reword, group)) for group in self.groups)
+        return type(self)(reword(self.verdict), groups, tuple(map(reword, self.details)))
+
+    @property
+    def full(self) -> str:
+        """All there is to say."""
+        return "\n".join([self.verdict, *(line for group in self.groups for line in group), *self.details])
+
+
+def _first_of(group: tuple[str, ...], most: int = 20) -> tuple[str, ...]:
+    """The heading of a group and its first lines."""
+    more = len(group) - 1 - most
+    return (*group[: most + 1], f"  … and {more} more (-v shows all)") if more > 0 else group
 
 
 class IpcqDeadlock(SimulationDeadlock):
@@ -133,5 +166,33 @@ class UnsupportedError(RunError):
     """A well-formed request that this machine cannot do."""
 
 
+class ProgramExitError(RunError):
+    """A bench, a rank or a kernel left by ``sys.exit(code)``: it has not come to its end, whatever the code."""
+
+    def __init__(self, code: object) -> None:
+        super().__init__(code)
+        self.code = code
+
+    def __str__(self) -> str:
+        if isinstance(self.code, str):
+            return f"left by sys.exit: {self.code}"
+        return f"left by sys.exit({'' if self.code is None else repr(self.code)})"
+
+
 class VerificationError(RunError, AssertionError):
     """Numbers that are not what was expected."""
+
+
+class RunStopped(KeyboardInterrupt):
+    """The run has to end where it is, as by Ctrl-C, which no program catches by accident. ``why``: its failure."""
+
+    def __init__(self, why: RunError) -> None:
+        super().__init__(why)
+        self.why = why
+
+    @property
+    def failure(self) -> RunError:
+        """``why``, with the place where the run was: traceback and notes."""
+        for note in notes_of(self):
+            self.why.add_note(note)
+        return self.why.with_traceback(self.__traceback__)

@@ -50,7 +50,4 @@ class Gatherer(SerialCpu):
 
     def blocked(self) -> tuple[str, ...]:
         """Orders whose answers are missing."""
-        return tuple(
-            f"{self.node.id} waits for {g.left} answers to request {request_id}"
-            for request_id, g in self.gatherings.items()
-        )
+        return tuple(f"waits for {g.left} answers to request {request_id}" for request_id, g in self.gatherings.items())

@@ -143,7 +143,7 @@ class MCpu(Gatherer):
     def blocked(self) -> tuple[str, ...]:
         """Reports that are missing, and PEs that others wait for at a barrier."""
         waits = [
-            f"{self.node.id}: barrier of request {request_id} waits for PEs {sorted(m.mates - set(m.here))}"
+            f"barrier of request {request_id} waits for PEs {sorted(m.mates - set(m.here))}"
             for request_id, m in self._meetings.items()
             if m.here
         ]

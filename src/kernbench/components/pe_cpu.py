@@ -92,7 +92,7 @@ class PeCpu(SerialCpu):
 
     def blocked(self) -> tuple[str, ...]:
         """What the running kernel waits for."""
-        return () if self._program is None else (f"{self.node.id}: {self._program.waits_for()}",)
+        return () if self._program is None else (self._program.waits_for(),)
 
     def _report(self, request_id: int, report: PeReport) -> None:
         self.machine.send_header(self.node.id, self._m_cpu, Report(request_id=request_id, pes=(report,)), "control")

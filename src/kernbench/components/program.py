@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from kernbench.common.errors import AbandonedError, KernelError
-from kernbench.common.ids import pe_name
+from kernbench.common.errors import AbandonedError, KernelError, RunStopped
+from kernbench.common.notes import KernelNote
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Awaited, Lane
@@ -86,9 +86,12 @@ class KernelProgram:
             resume = run.resume
             request = resume(answer) if run.failure is None else run.throw()
         except Exception as failure:
-            failure.add_note(f"on {pe_name(run.coord)}, kernel {run.launch.kernel.name!r}")
+            failure.add_note(KernelNote(run.coord, run.launch.kernel.name))
             self._return(failure)
             return
+        except RunStopped as stopped:
+            stopped.add_note(KernelNote(run.coord, run.launch.kernel.name))
+            raise
         if request is None:
             self._return(None)
             return

@@ -19,6 +19,7 @@ from kernbench import __version__
 from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document, apply_overrides
 from kernbench.common.errors import InputError, RunError
+from kernbench.common.exits import exit_is_failure
 from kernbench.evaluation.sweep_measure import (
     FAILED,
     INVALID,
@@ -102,7 +103,8 @@ def _run_on(job: Job, changes: tuple[str, ...], bench: Bench, points: Iterable[P
     """Run ``points`` on the base with ``changes``."""
     cpu = time.thread_time()
     try:
-        machine = compile_topology(apply_overrides(job.base, changes))
+        with exit_is_failure():
+            machine = compile_topology(apply_overrides(job.base, changes))
     except Exception as error:
         yield from (Outcome(point.index, _row_without_figures(error), 0.0) for point in points)
         return
@@ -116,14 +118,13 @@ def _run_on(job: Job, changes: tuple[str, ...], bench: Bench, points: Iterable[P
 
 def _row(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
     try:
-        return _run(job, machine, bench, point) | _machine(job, machine)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit() of a program ends its point, not the worker
+        with exit_is_failure():  # sys.exit() of a program ends its point, not the worker
+            return _run(job, machine, bench, point) | _machine(job, machine)
+    except Exception as error:
         return _row_without_figures(error)
 
 
-def _row_without_figures(error: BaseException) -> Row:
+def _row_without_figures(error: Exception) -> Row:
     """The row of a point that could not be made, or whose run left nothing to measure."""
     if isinstance(error, InputError):
         return {"status": INVALID, "error": str(error)}

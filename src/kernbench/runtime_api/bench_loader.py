@@ -15,6 +15,7 @@ from types import ModuleType
 
 from kernbench.common.complaints import close_to
 from kernbench.common.errors import BenchError, KernbenchError
+from kernbench.common.exits import exit_is_failure
 from kernbench.runtime_api.bench_registry import REGISTRY, Bench, BenchRegistry
 
 DEFAULT_FUNCTION = "run"
@@ -25,7 +26,8 @@ def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
     """The bench that ``text`` means: a registered name, or ``path/to/file.py[:function]`` (``run`` without).
 
     The function may be decorated with ``@bench`` or plain; a plain one has no parameters. UnknownNameError for a name
-    nobody registered; BenchError for a file that is missing, does not import (with the line) or lacks the function.
+    nobody registered; BenchError for a file that is missing, does not import (with the line) or lacks the function;
+    ProgramExitError for one that is left by ``sys.exit`` while it is imported.
     """
     match = _FILE.fullmatch(text)
     if match is None:
@@ -75,7 +77,7 @@ def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
     registry.forget_file(str(resolved))
     sys.modules[name] = module
     try:
-        with _importable(resolved.parent):
+        with _importable(resolved.parent), exit_is_failure():
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from kernbench.common.complaints import close_to
 from kernbench.common.config import ConfigModel, Document, apply_overrides, check, report
 from kernbench.common.errors import BenchError, UnknownNameError
+from kernbench.common.exits import exit_is_failure
 from kernbench.runtime_api.context import NoParams
 
 __all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_benches", "lookup_bench"]
@@ -128,7 +129,8 @@ def file_of(function: Run) -> str:
 
 def _load_point(point: importlib.metadata.EntryPoint) -> None:
     try:
-        point.load()
+        with exit_is_failure():
+            point.load()
     except BenchError:
         raise
     except Exception as error:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import KernbenchError
 from kernbench.runtime_api.comparison import Comparison
-from kernbench.runtime_api.engine_api import Completion, Engine
+from kernbench.runtime_api.engine_api import Engine
+from kernbench.runtime_api.error_place import ErrorPlace, place_of
 from kernbench.runtime_api.memory import CleanupReport
+from kernbench.runtime_api.program_line import ProgramLine
 from kernbench.runtime_api.requests import RequestRecord
 from kernbench.sim_engine.statistics import LinkTraffic
 
@@ -59,13 +61,31 @@ class BenchSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompletion:
+    """How a whole run ended; times in ns, of the program.
+
+    ``request_id``: of the request that failed, else of the last that was seen; None when there was none.
+    """
+
+    request_id: int | None
+    t_start: float
+    t_end: float
+    error: Exception | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program returned, all that it submitted has ended, and all that was compared was close."""
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
     """A run of a bench.
 
-    ``completion``: that of a failed request if there is one, else of the last; ``traces``: every request; ``sim_ns``:
+    ``completion``: how it ended, with the error that says why not well; ``traces``: every request; ``sim_ns``:
     simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
     ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
-    carried when the program was over, empty for an engine that is no GraphEngine.
+    carried when the program was over, empty for an engine that is no GraphEngine; ``program``: where the bench begins.
     """
 
     bench: str
@@ -73,13 +93,14 @@ class BenchResult:
     device: str
     params: ConfigModel
     engine: Engine
-    completion: Completion | None
+    completion: RunCompletion
     traces: tuple[RequestRecord, ...]
     comparisons: tuple[Comparison, ...]
     skipped_comparisons: int
     sim_ns: float
     summary: BenchSummary
     cleanup: CleanupReport
+    program: ProgramLine
     links: tuple[LinkTraffic, ...] = ()
     value: object = None
     error: Exception | None = None
@@ -87,7 +108,22 @@ class BenchResult:
     @property
     def ok(self) -> bool:
         """Whether the run went well."""
-        return self.status is BenchStatus.OK
+        return self.completion.ok
+
+    def raise_for_status(self) -> None:
+        """Raise what went wrong, the cause itself; nothing after a run that went well."""
+        if self.completion.error is not None:
+            raise self.completion.error
+
+    @property
+    def place(self) -> ErrorPlace | None:
+        """Where the run failed, at least which bench it was; None after a run that went well."""
+        failure = self.completion.error
+        if failure is None:
+            return None
+        asked = next((each.line for each in self.comparisons if not each.passed), None) if self.error is None else None
+        found = place_of(failure)
+        return replace(found, line=found.line or asked or self.program)
 
     @property
     def verified(self) -> bool:

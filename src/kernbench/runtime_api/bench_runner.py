@@ -9,15 +9,18 @@ from typing import TypeAlias
 from kernbench.ccl.config import CclConfig
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
-from kernbench.common.errors import BenchError
+from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
+from kernbench.common.exits import exit_is_failure
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
-from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, summarise
+from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engine_api import Engine
+from kernbench.runtime_api.program_line import ProgramLine
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.statistics import LinkTraffic, link_traffic
 from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.triton_emu.source import kernel_source
 
 __all__ = ["BenchResult", "BenchStatus", "EngineFactory", "run_bench"]
 
@@ -26,26 +29,28 @@ EngineFactory: TypeAlias = Callable[[Topology, DeviceSelector], Engine]
 
 def run_bench(
     *,
-    topology: Topology | str | os.PathLike[str] | None,
+    topology: Topology | str | os.PathLike[str] | None = None,
     bench_fn: Bench | Run,
     device: DeviceSelector | str = "all",
-    engine_factory: EngineFactory,
+    engine_factory: EngineFactory | None = None,
     params: ConfigModel | Iterable[str] | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
     correlation_id: str = "",
     ccl: str | os.PathLike[str] | CclConfig | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` makes of ``topology``.
 
     ``params``: the bench's parameters, or texts like ``bench.m=512`` that change them. ``verify``: evaluate its
-    comparisons; the engine then has to compute data. ``ccl``: what configures collectives, or its file. Errors of the
-    program are in the result; InputError comes out for a topology, a device or parameters that cannot be used.
+    comparisons; by default when the engine computes data, as the one that is made here does unless this is False.
+    ``ccl``: what configures collectives, or its file. Errors of the program are in the result, whose
+    ``raise_for_status()`` raises them; InputError comes out for a topology, a device or parameters that cannot be used.
     """
     bench = _as_bench(bench_fn)
     chosen = _params(bench, params)
     machine = topology if isinstance(topology, Topology) else resolve_topology(topology)
     selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
-    engine = engine_factory(machine, selector)
+    make: EngineFactory = engine_factory or (lambda machine, _: GraphEngine(machine, enable_data=verify is not False))
+    engine = make(machine, selector)
     context = RuntimeContext(
         engine=engine, target_device=selector, correlation_id=correlation_id, params=chosen, verify=verify, ccl=ccl
     )
@@ -55,7 +60,7 @@ def run_bench(
 class _Run:
     """One run of a bench under way."""
 
-    __slots__ = ("_bench", "_context", "_error", "_links", "_params", "_selector", "_sim_ns", "_value")
+    __slots__ = ("_begin_ns", "_bench", "_context", "_error", "_links", "_params", "_selector", "_sim_ns", "_value")
 
     def __init__(
         self, bench: Bench, context: RuntimeContext[ConfigModel], selector: DeviceSelector, params: ConfigModel
@@ -64,7 +69,7 @@ class _Run:
         self._selector, self._params = selector, params
         self._value: object = None
         self._error: Exception | None = None
-        self._sim_ns = 0.0
+        self._begin_ns, self._sim_ns = context.engine.now, 0.0
         self._links: tuple[LinkTraffic, ...] = ()
 
     def result(self) -> BenchResult:
@@ -74,14 +79,17 @@ class _Run:
                 self._run()
         except Exception as error:
             self._error = error
+        except RunStopped as stopped:
+            self._error = stopped.failure
         context = self._context
+        status = self._status()
         return BenchResult(
             bench=self._bench.name,
-            status=self._status(),
+            status=status,
             device=str(self._selector),
             params=self._params,
             engine=context.engine,
-            completion=context.requests.last_completion,
+            completion=self._completion(status),
             traces=context.traces,
             comparisons=context.testing.comparisons,
             skipped_comparisons=context.testing.skipped,
@@ -89,18 +97,19 @@ class _Run:
             summary=summarise(context.traces, self._sim_ns),
             cleanup=context.cleanup_report,
             links=self._links,
+            program=_beginning(self._bench),
             value=self._value,
             error=self._error,
         )
 
     def _run(self) -> None:
         engine = self._context.engine
-        begin = engine.now
         try:
-            self._value = self._bench(self._context)
-            self._context.drain()
+            with exit_is_failure():
+                self._value = self._bench(self._context)
+                self._context.drain()
         finally:
-            self._sim_ns = engine.now - begin
+            self._sim_ns = engine.now - self._begin_ns
             # Now, since cleaning up sends messages too, which are no part of what the program did.
             self._links = link_traffic(engine.machine) if isinstance(engine, GraphEngine) else ()
 
@@ -112,6 +121,25 @@ class _Run:
             return BenchStatus.NO_REQUESTS
         return BenchStatus.OK
 
+    def _completion(self, status: BenchStatus) -> RunCompletion:
+        last = self._context.requests.last_completion
+        return RunCompletion(
+            request_id=None if last is None else last.request_id,
+            t_start=self._begin_ns,
+            t_end=self._begin_ns + self._sim_ns,
+            error=self._failure(status),
+        )
+
+    def _failure(self, status: BenchStatus) -> Exception | None:
+        """Why the run did not go well."""
+        if status is BenchStatus.NO_REQUESTS:
+            return RunError(f"bench {self._bench.name!r} submitted no request, so nothing was simulated")
+        wrong = [each for each in self._context.testing.comparisons if not each.passed]
+        if self._error is None and wrong:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            return VerificationError(f"{wrong[0]}{more}")
+        return self._error
+
 
 def _as_bench(bench_fn: Bench | Run) -> Bench:
     if isinstance(bench_fn, Bench):
@@ -119,6 +147,11 @@ def _as_bench(bench_fn: Bench | Run) -> Bench:
     if not callable(bench_fn):
         raise BenchError(f"bench_fn is a {type(bench_fn).__name__}, not a bench or a function")
     return Bench(name="bench", description="a function", function=bench_fn, file=file_of(bench_fn))
+
+
+def _beginning(bench: Bench) -> ProgramLine:
+    source = kernel_source(bench.function)
+    return ProgramLine(source.file, source.line, bench.name)
 
 
 def _params(bench: Bench, params: ConfigModel | Iterable[str] | None) -> ConfigModel:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.runtime_api.arrays import Array, holds_floats, host_dtype
+from kernbench.runtime_api.program_line import ProgramLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Mismatch:
 class Comparison:
     """What a comparison found. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
 
-    ``reason`` is why nothing was compared (shapes, types), empty when it was.
+    ``reason`` is why nothing was compared (shapes, types), empty when it was; ``line`` asked for one that failed.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Comparison:
     max_rel_error: float = 0.0
     first_wrong: Mismatch | None = None
     reason: str = ""
+    line: ProgramLine | None = None
 
     @property
     def passed(self) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from kernbench.common.errors import InputError, RunError, SimulationDeadlock, UnsupportedError
+from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
 from kernbench.runtime_api.numbers import whole_number
-from kernbench.runtime_api.program_line import program_line
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
 from kernbench.runtime_api.rank_task import RankTask
 from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.spawn_exception import SpawnException, tell_all
 from kernbench.runtime_api.workers import Worker, Workers
+
+__all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
 
 START_METHODS = ("spawn", "fork", "forkserver")
 
@@ -35,37 +37,6 @@ class Groups(Protocol):
         """These are about to run."""
 
 
-class SpawnException(RunError):  # noqa: N818 - the name users know
-    """Ranks that raised. ``errors``: by rank, what each raised by itself; ranks that were stopped are not in it."""
-
-    def __init__(self, errors: dict[int, BaseException]) -> None:
-        super().__init__(errors)
-        self.errors = errors
-        if all(isinstance(error, InputError) for error in errors.values()):
-            self.exit_code = InputError.exit_code  # what ranks were given was wrong, not what they did
-
-    def __str__(self) -> str:
-        return _told_of_all(self.errors)
-
-
-def _told_of_all(errors: dict[int, BaseException]) -> str:
-    return "\n".join(f"rank {rank} failed: {_told(error)}" for rank, error in sorted(errors.items()))
-
-
-def _told(error: BaseException) -> str:
-    """What an error is, and the line of the rank's program that it comes from."""
-    line, text = program_line(error), _text(error)
-    what = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and line not in text else "")
-    return "\n  ".join([what, *vars(error).get("__notes__", ())])
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:
-        return f"(its text cannot be had: {type(broken).__name__})"
-
-
 class ProcessContext:
     """Ranks that were spawned and not joined."""
 
@@ -83,7 +54,7 @@ class ProcessContext:
     @property
     def told(self) -> str:
         """What ranks have raised up to now; empty when none has."""
-        return _told_of_all(self._spawned.errors)
+        return tell_all(self._spawned.errors)
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait until all have ended, then True. SpawnException when one raised; SimulationDeadlock when none can go on.
@@ -215,7 +186,7 @@ class Multiprocessing:
             self.left += tuple(left)
             return
         self._groups.spoil()
-        failed = self._requests.abandon(workers, _told_of_all(spawned.errors))
+        failed = self._requests.abandon(workers, tell_all(spawned.errors))
         if not spawned.errors:
             # Nobody could go on since a kernel of theirs had failed.
             _blame(spawned, failed)

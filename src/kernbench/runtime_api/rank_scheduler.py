@@ -227,7 +227,7 @@ class RankScheduler:
             ended: Sequence[RequestHandle] = self._engine.next_ended()
         except SimulationDeadlock:
             raise
-        except Exception:
+        except (Exception, SystemExit):
             self.machine_answers = False
             raise
         self._vain_turns, self._dead_end = 0, frozenset()
@@ -237,9 +237,10 @@ class RankScheduler:
         """The error with what every rank waits for; the ranks end with it. ``own``: what the program waits for."""
         if self._spawned is None or not self.busy:
             return deadlock
-        lines = ["no rank can go on:", *(f"  {task.standing}" for task in self._spawned.tasks)]
-        lines += [f"  the program waits for {own.what()}", str(deadlock)]
-        failure = self._spawned.failure = type(deadlock)("\n".join(lines))
+        ranks = [f"  {task.standing}" for task in self._spawned.tasks]
+        stuck = ("no rank can go on:", f"  the program waits for {own.what()}", *ranks)
+        failure = type(deadlock)(deadlock.verdict, (stuck, *deadlock.groups), deadlock.details)
+        self._spawned.failure = failure
         self.stop()
         self._finish(self._spawned)
         return failure

@@ -76,19 +76,12 @@ class RankTask:
         try:
             self.sleep = self._runner.resume()
             self.ended = self.sleep is None
-        except SystemExit as leaving:
-            # As for a process: no code, or 0, is success.
-            self._end(leaving if leaving.code else None)
         except KeyboardInterrupt:
             self.ended, self.stopped, self.sleep = True, True, None
             raise
-        except BaseException as error:  # such as a test framework's own way to fail
-            self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
-        self.ended, self.sleep, self.error = True, None, error
-        if error is not None:
+        except BaseException as error:  # SystemExit too, and a test framework's own way to fail
             error.__traceback__ = _of_program(error.__traceback__)
+            self.ended, self.sleep, self.error = True, None, error
 
     def stop(self) -> None:
         """End it where it waits."""

@@ -11,6 +11,7 @@ import numpy as np
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import Array, numeric
 from kernbench.runtime_api.comparison import Comparison, compare
+from kernbench.runtime_api.program_line import calling_line
 from kernbench.runtime_api.tensor import Tensor
 
 Expected: TypeAlias = object | Callable[[], object]
@@ -67,8 +68,10 @@ class Verifier:
             return None
         wanted = _seen(expected() if callable(expected) else expected)
         found = compare(self._name(actual, name), _seen(actual), wanted, rtol=rtol, atol=atol, equal_nan=equal_nan)
-        self._comparisons.append(_placed(found, actual, self._fmt))
-        return self._comparisons[-1]
+        if not found.passed:
+            found = replace(_placed(found, actual, self._fmt), line=calling_line())
+        self._comparisons.append(found)
+        return found
 
     def _name(self, actual: object, name: str | None) -> str:
         if name is not None:

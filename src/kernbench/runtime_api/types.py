@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import overload
 
 from kernbench.common.errors import InputError
+from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec
 
 ALL = "all"
@@ -33,9 +35,22 @@ class DeviceSelector:
         return self.text
 
 
-def resolve_device(selector: DeviceSelector | str, spec: TopologySpec) -> tuple[int, ...]:
-    """The SIP ids that ``selector`` means on a machine; InputError when the machine does not have them."""
-    sip = (DeviceSelector(selector) if isinstance(selector, str) else selector).sip
+@overload
+def resolve_device(selector: DeviceSelector | str) -> DeviceSelector: ...
+@overload
+def resolve_device(selector: DeviceSelector | str, machine: Topology | TopologySpec) -> tuple[int, ...]: ...
+def resolve_device(
+    selector: DeviceSelector | str, machine: Topology | TopologySpec | None = None
+) -> DeviceSelector | tuple[int, ...]:
+    """What ``selector`` means: on a machine the ids of its SIPs, without one a DeviceSelector.
+
+    InputError for a text that is no device, and for a SIP that the machine does not have.
+    """
+    selected = DeviceSelector(selector) if isinstance(selector, str) else selector
+    if machine is None:
+        return selected
+    spec = machine.spec if isinstance(machine, Topology) else machine
+    sip = selected.sip
     if sip is None:
         return tuple(range(spec.num_sips))
     if sip >= spec.num_sips:

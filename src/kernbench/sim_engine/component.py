@@ -70,7 +70,7 @@ class Component(Part):
         raise UnsupportedError(f"{self.node.id} ({self.node.kind}) does not serve {type(msg).__name__}")
 
     def blocked(self) -> tuple[str, ...]:
-        """What is stuck here, a line each, for a deadlock report."""
+        """What is stuck here, a line each, for a deadlock report that names this part."""
         return ()
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:

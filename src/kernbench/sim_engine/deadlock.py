@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock
@@ -16,24 +18,112 @@ from kernbench.sim_engine.queue_state import QueuePair, QueuePart, QueueWait
 
 Waits: TypeAlias = Mapping[PeCoord, QueueWait]
 Queues: TypeAlias = Mapping[PeCoord, Mapping[str, QueuePair]]
+# Of a longer one only both ends are shown.
+MOST_OF_A_CYCLE = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """What is known when nothing can happen any more ``at`` some time.
+
+    ``awaited``: what cannot complete; ``kernels``: by PE what its kernel waits for; ``waits``: of those that wait for
+    queues; ``failed``: PEs whose kernel has failed, with the error; ``others``: other parts that wait, a line each;
+    ``pointers``: lines for the queues that have to do with it.
+    """
+
+    at: str
+    awaited: Sequence[str]
+    kernels: Mapping[PeCoord, str]
+    waits: Waits
+    queues: Queues
+    failed: Sequence[tuple[PeCoord, str]] = ()
+    others: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
+
+    def error(self) -> SimulationDeadlock:
+        """A verdict of three lines, the cycle, and who waits: an IpcqDeadlock when some PE waits for a queue."""
+        cycle = find_cycle({pe: awaited(wait, self.queues) for pe, wait in self.waits.items()})
+        verdict = [
+            f"deadlock {self.at}: nothing can happen any more, and {_some(self.awaited)} cannot complete",
+            self._summary(),
+            self._cause(cycle),
+        ]
+        verdict += [f"who waits for whom: {_walk(cycle)}"] if cycle else []
+        pes = tuple(f"  {pe_name(pe)}: {self._wait(pe)}" for pe in sorted({*self.kernels, *self.waits}))
+        others = ("other parts that wait:", *self.others) if self.others else ()
+        groups = (("PEs that wait:", *pes),) if pes else ()
+        if not self.waits:
+            return SimulationDeadlock("\n".join(verdict), (*groups, *((others,) if others else ())))
+        whole = (f"the whole cycle: {_walk(cycle, most=len(cycle))}",) if len(cycle) > MOST_OF_A_CYCLE else ()
+        return IpcqDeadlock("\n".join(verdict), groups, (*whole, *others, *self.pointers))
+
+    def _summary(self) -> str:
+        """How many wait, and for what."""
+        kinds = Counter(text.partition("; ")[0] for text in self.kernels.values())
+        said = _some([f"{n} × {text}" if n > 1 else text for text, n in kinds.most_common()])
+        n = len(self.kernels)
+        return f"{n} PE{' waits' if n == 1 else 's wait'}: {said}" if n else "no kernel waits"
+
+    def _cause(self, cycle: Sequence[PeCoord]) -> str:
+        """Why it cannot end, and what to do."""
+        if self.failed:
+            (pe, error), more = self.failed[0], len(self.failed) - 1
+            first = " ".join(error.splitlines())
+            return f"the kernel on {pe_name(pe)} has failed: {first}{f' (and {more} more)' if more else ''}"
+        if cycle:
+            return _advice([self.waits[pe] for pe in cycle], self.queues)
+        if self.waits:
+            ends = {pe for wait in self.waits.values() for pe in awaited(wait, self.queues)} - self.waits.keys()
+            names = _some([pe_name(pe) for pe in sorted(ends)])
+            return f"no cycle: the waits end at PEs that wait for no queue: {names}"
+        return (
+            f"no queue is waited for: {_some([line.strip() for line in self.others] or ['see what each PE waits for'])}"
+        )
+
+    def _wait(self, pe: PeCoord) -> str:
+        wait = self.waits.get(pe)
+        causes = [] if wait is None else [_cause(wait, self.waits, self.queues)]
+        return "; ".join([*filter(None, [self.kernels.get(pe)]), *causes])
 
 
 def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
-    """The error for requests that can never complete: an IpcqDeadlock when some PE waits for a queue."""
-    stuck = [line for part in machine.components for line in part.blocked()]
-    now = ps_to_ns(machine.clock.time)
-    lines = [
-        f"nothing can happen any more at {now:g} ns, and this has not completed: {', '.join(awaited)}:",
-        *(f"  {line}" for line in stuck or ["no part says what it waits for"]),
-    ]
-    failed = sorted((report.pe, str(report.error)) for part in machine.components for _, report in part.failures())
-    lines += [f"  the kernel on {pe_name(pe)} has failed: {error}" for pe, error in failed]
+    """The error for requests that can never complete."""
+    kernels: dict[PeCoord, str] = {}
+    others: list[str] = []
+    for part in machine.components:
+        node, lines = part.node, part.blocked()
+        if node.sip is not None and node.cube is not None and node.pe is not None and lines:
+            kernels[node.sip, node.cube, node.pe] = "; ".join(lines)
+        else:
+            others += [f"  {node.id}: {line}" for line in lines]
     parts = sorted((part for part in machine.components if isinstance(part, QueuePart)), key=_place)
     waits = {_place(part): part.waiting for part in parts if part.waiting is not None}
-    if not waits:
-        return SimulationDeadlock("\n".join(lines))
-    queues = {_place(part): part.queue_pairs for part in parts}
-    return IpcqDeadlock("\n".join([*lines, *queue_lines(waits, queues), *_dump(waits, queues, machine.addresses)]))
+    queues = {_place(part): part.queue_pairs for part in parts} if waits else {}
+    return Standstill(
+        at=f"at {ps_to_ns(machine.clock.time):g} ns",
+        awaited=awaited,
+        kernels=kernels,
+        waits=waits,
+        queues=queues,
+        failed=sorted((report.pe, str(report.error)) for part in machine.components for _, report in part.failures()),
+        others=tuple(others),
+        pointers=tuple(_dump(waits, queues, machine.addresses)) if waits else (),
+    ).error()
+
+
+def _some(texts: Sequence[str], most: int = 3) -> str:
+    """The first of some texts, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def _walk(cycle: Sequence[PeCoord], most: int = MOST_OF_A_CYCLE) -> str:
+    """``a -> b -> a``; the middle of a long one is left out."""
+    names = [pe_name(pe) for pe in (*cycle, cycle[0])]
+    left_out = len(cycle) - most
+    if left_out > 0:
+        names[most // 2 : most // 2 + left_out] = [f"… {left_out} more …"]
+    return " -> ".join(names)
 
 
 def _dump(waits: Waits, queues: Queues, addresses: AddressMap) -> list[str]:
@@ -53,19 +143,6 @@ def _place(part: QueuePart) -> PeCoord:
     assert node.cube is not None
     assert node.pe is not None
     return node.sip, node.cube, node.pe
-
-
-def queue_lines(waits: Waits, queues: Queues) -> list[str]:
-    """Each wait with its cause, and the cycle that they form, if they do."""
-    lines = ["queues that are waited for:"]
-    lines += [f"  {pe_name(pe)} {_cause(wait, waits, queues)}" for pe, wait in waits.items()]
-    cycle = find_cycle({pe: awaited(wait, queues) for pe, wait in waits.items()})
-    if cycle:
-        lines.append("who waits for whom: " + " -> ".join(pe_name(pe) for pe in (*cycle, cycle[0])))
-        lines += _advice([waits[pe] for pe in cycle], queues)
-    else:
-        lines.append("no cycle: the waits end at PEs that wait for no queue")
-    return lines
 
 
 def awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:
@@ -97,11 +174,11 @@ def find_cycle(edges: Mapping[PeCoord, tuple[PeCoord, ...]]) -> tuple[PeCoord, .
 
 
 def _cause(wait: QueueWait, waits: Waits, queues: Queues) -> str:
-    where = f"line {wait.line}"
+    """Why a wait for a queue does not end."""
     if wait.direction is None:
         held = [pair.direction for pair in queues[wait.pe].values() if pair.held >= pair.n_slots]
         full = f"; its kernel holds all slots of {', '.join(held)}: drop handles (del)" if held else ""
-        return f"receives from any queue ({where}): no message has come{full}"
+        return f"no message has come{full}"
     pair = queues[wait.pe][wait.direction]
     peer, there = pe_name(pair.peer.pe), queues.get(pair.peer.pe, {}).get(pair.peer.direction)
     other = f"queue {pair.peer.direction} of {peer}"
@@ -112,8 +189,8 @@ def _cause(wait: QueueWait, waits: Waits, queues: Queues) -> str:
             if pair.peer.pe in waits
             else f"; {peer} waits for no queue: it has sent all it will, has failed, or never ran"
         )
-        return f"receives from queue {pair.direction} ({where}): {_no_message(pair, other)}{idle} [{pointers}]"
-    return f"sends by queue {pair.direction} ({where}): {_no_slot(pair, other, there)} [{pointers}]"
+        return f"{_no_message(pair, other)}{idle} [{pointers}]"
+    return f"{_no_slot(pair, other, there)} [{pointers}]"
 
 
 def _no_message(pair: QueuePair, other: str) -> str:
@@ -137,26 +214,29 @@ def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
     return f"{text}: its kernel holds {there.held} of them and has yet to receive {unread}"
 
 
-def _advice(cycle: Sequence[QueueWait], queues: Queues) -> list[str]:
-    """What a cycle of senders means, if every slot in it is held by a handle."""
-    if any(wait.kind != "send" for wait in cycle):
-        return []
+def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
+    """Why the waits of a cycle do not end, and what to do."""
+    kinds = {wait.kind for wait in cycle}
+    if kinds == {"recv"}:
+        return "every PE of the cycle receives before it sends what the next one waits for: let one of them send first"
+    if kinds != {"send"}:
+        return "the PEs of the cycle wait for each other, some to send and some to receive: see why each of them waits"
     pairs = [queues[wait.pe][wait.direction] for wait in cycle if wait.direction is not None]
     ends = [queues[pair.peer.pe][pair.peer.direction] for pair in pairs]
     taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
     if any(end.held < slots for end, slots in zip(ends, taken, strict=True)):
-        return ["every PE of the cycle sends while its own messages wait to be received: receive in between"]
+        return "every PE of the cycle sends while its own messages wait to be received: receive in between"
     if any(slots < pair.n_slots for pair, slots in zip(pairs, taken, strict=True)):
-        return [
+        return (
             "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
             "Send with a larger window, or receive copies (dst_space='tcm')"
-        ]
+        )
     n_slots = max(pair.n_slots for pair in pairs)
     slots = "the only slot" if n_slots == 1 else f"all {n_slots} slots"
-    return [
+    return (
         f"every PE of the cycle holds {slots} it receives in while it waits to send on: with n_slots={n_slots}, "
         f"slots that are forwarded without a copy cannot move. Install more slots, or receive copies (dst_space='tcm')"
-    ]
+    )
 
 
 def dump_lines(queues: Queues, addresses: AddressMap) -> list[str]:

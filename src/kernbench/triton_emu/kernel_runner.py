@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from kernbench.common.errors import KernelError
+from kernbench.common.errors import KernelError, ProgramExitError
+from kernbench.common.exits import exit_error
 from kernbench.messages.commands import KernelRequest
 from kernbench.triton_emu.source import kernel_error, kernel_source, traceback_of_kernel
 
@@ -38,7 +39,8 @@ class KernelRunner:
     def resume(self, answer: object = None) -> KernelRequest | None:
         """Run the kernel until its next request; None: it has returned. ``answer`` is that to its last request.
 
-        What the kernel raises comes out of here, with a traceback that ends in the kernel.
+        What the kernel raises comes out of here, with a traceback that ends in the kernel; ``sys.exit`` as
+        ProgramExitError.
         """
         if self._resumer is not getcurrent():
             self._come_back_here()
@@ -51,6 +53,8 @@ class KernelRunner:
             if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
                 raise KernelError(f"{kernel_source(self._function)}: {error}") from None
             raise
+        except SystemExit as leaving:
+            raise _left(leaving) from None
         finally:
             self.inside = False
         # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
@@ -81,6 +85,8 @@ class KernelRunner:
         except Exception as failure:
             failure.__traceback__ = traceback_of_kernel(failure.__traceback__)
             raise
+        except SystemExit as leaving:
+            raise _left(leaving) from None
         finally:
             self.inside = False
         # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
@@ -93,7 +99,7 @@ class KernelRunner:
         self._closing = self.inside = True
         self._come_back_here()
         self.hand_over = _leave
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             self._greenlet.throw(GreenletExit)
         self.inside = False
 
@@ -119,6 +125,11 @@ class KernelRunner:
         if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
+
+
+def _left(leaving: SystemExit) -> ProgramExitError:
+    """The kernel was left by ``sys.exit``."""
+    return exit_error(leaving).with_traceback(traceback_of_kernel(leaving.__traceback__))
 
 
 def _leave(_: KernelRequest) -> NoReturn:
