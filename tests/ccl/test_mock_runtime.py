@@ -206,7 +206,8 @@ def test_a_deadlock_of_receivers_names_the_cycle() -> None:
         run(both_receive)
     text = str(caught.value)
     a, b = "rank 0 (sip0.cube0.pe0)", "rank 1 (sip1.cube0.pe0)"
-    assert f"{a} waits for a message of queue W, at line {both_receive.__code__.co_firstlineno + 1}" in text
+    line = both_receive.__code__.co_firstlineno + 1
+    assert f"{a}: its kernel waits for a message of queue W, at line {line}" in text
     assert f"no message from queue E of {b}" in text
     assert f"who waits for whom: {a} -> {b} -> {a}" in text
 

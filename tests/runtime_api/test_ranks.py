@@ -256,8 +256,10 @@ def test_an_error_in_a_kernel_is_its_ranks(machine):
         assert names[-1] == "broken"
 
 
-@pytest.mark.parametrize(("code", "fails"), [(None, False), (0, False), (3, True), ("out", True)])
-def test_leaving_a_rank_is_as_leaving_a_process(torch, spawn, code, fails):
+@pytest.mark.parametrize(
+    ("code", "said"), [(None, r"sys.exit\(\)"), (0, r"sys.exit\(0\)"), (3, r"sys.exit\(3\)"), ("out", "sys.exit: out")]
+)
+def test_a_rank_that_leaves_has_failed_whatever_the_code(torch, spawn, code, said):
     ended = []
 
     def program(rank):
@@ -266,12 +268,12 @@ def test_leaving_a_rank_is_as_leaving_a_process(torch, spawn, code, fails):
         torch.zeros(1)
         ended.append(rank)
 
-    if fails:
-        with pytest.raises(SpawnException, match="rank 0 failed: SystemExit"):
-            spawn(program, nprocs=2)
-    else:
+    with pytest.raises(
+        SpawnException, match=f"rank 0 failed: SystemExit: left by {said} .at .*test_ranks.py"
+    ) as caught:
         spawn(program, nprocs=2)
-    assert ended == ([] if fails else [1])
+    assert [type(error) for error in caught.value.errors.values()] == [SystemExit]
+    assert not ended
 
 
 def test_an_interruption_is_the_programs(torch, engine, spawn):

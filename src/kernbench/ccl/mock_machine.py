@@ -150,7 +150,7 @@ class MockMachine:
         found = Standstill(
             at="in the mock",
             awaited=["the kernels that have not ended"],
-            kernels={pe.pe: f"waits for {pe.waits_for()}" for pe in stuck},
+            kernels={pe.pe: f"its kernel waits for {pe.waits_for()}" for pe in stuck},
             waits={pe: wait for pe, wait in waits.items() if wait is not None},
             queues={pe: queues.pairs for pe, queues in self._queues.items()},
         ).error()

@@ -117,7 +117,12 @@ def bar(share: float, width: int = 24) -> str:
 
 def print_json(document: Json) -> None:
     """Print a document; numbers that JSON does not have become texts."""
-    print_document(_ACTED_ON.sub(_in_json, json_text(finite(document), indent=2)))
+    print_document(document_text(document))
+
+
+def document_text(document: Json) -> str:
+    """A document as text, without characters that a terminal would act on."""
+    return _ACTED_ON.sub(_in_json, json_text(finite(document), indent=2))
 
 
 def print_document(text: str) -> None:

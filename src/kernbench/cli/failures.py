@@ -8,7 +8,7 @@ from typing import TextIO
 
 import rich_click as click
 
-from kernbench.cli.console import Json, print_json, say
+from kernbench.cli.console import Json, json_text, say
 from kernbench.cli.session import Session
 from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock
 from kernbench.common.notes import notes_of
@@ -105,7 +105,8 @@ def place_document(place: ErrorPlace | None) -> Json:
 def print_failure(error: Exception, session: Session) -> None:
     """The document of a command that failed before it could print its own."""
     if session.as_json and not session.output.printed:
-        print_json({"status": "FAILED", "error": error_document(error), "place": place_document(place_of(error))})
+        found = {"status": "FAILED", "error": error_document(error), "place": place_document(place_of(error))}
+        session.output.print_document(json_text(found))
 
 
 def _say_more(error: BaseException, session: Session) -> None:

@@ -142,10 +142,10 @@ def _usable(stream: TextIO | None) -> TextIO:
     return _NoStream() if stream is None or stream.closed else stream
 
 
-def _descriptor(stream: TextIO) -> int | None:
+def _descriptor(stream: TextIO | None) -> int | None:
     """The number of the file behind a stream; None when there is none."""
     try:
-        return stream.fileno()
+        return None if stream is None else stream.fileno()
     except (OSError, ValueError):
         return None
 
@@ -160,7 +160,8 @@ def _moved_away(stdout: TextIO) -> Iterator[TextIO]:
         try:
             yield results
         finally:
-            stdout.flush()
+            with suppress(OutputLost):  # these were a program's prints
+                stdout.flush()
             os.dup2(results.fileno(), STDOUT)
 
 

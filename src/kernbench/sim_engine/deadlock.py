@@ -76,9 +76,8 @@ class Standstill:
             ends = {pe for wait in self.waits.values() for pe in awaited(wait, self.queues)} - self.waits.keys()
             names = _some([pe_name(pe) for pe in sorted(ends)])
             return f"no cycle: the waits end at PEs that wait for no queue: {names}"
-        return (
-            f"no queue is waited for: {_some([line.strip() for line in self.others] or ['see what each PE waits for'])}"
-        )
+        # What is nearest to the PEs is the last.
+        return f"no queue is waited for: {self.others[-1].strip() if self.others else 'see what each PE waits for'}"
 
     def _wait(self, pe: PeCoord) -> str:
         wait = self.waits.get(pe)
