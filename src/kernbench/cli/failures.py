@@ -9,7 +9,7 @@ from typing import TextIO
 import rich_click as click
 
 from kernbench.cli.console import Json, json_text, say
-from kernbench.cli.session import Session
+from kernbench.cli.session import Session, current_session
 from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock
 from kernbench.common.notes import notes_of
 from kernbench.runtime_api.error_place import ErrorPlace, place_of
@@ -77,9 +77,9 @@ def report_warning(
 
 def told(error: BaseException, session: Session | None = None) -> str:
     """The text of an error; of a deadlock all of it when that was asked for."""
-    if isinstance(error, SimulationDeadlock) and session is not None and session.verbose:
-        return error.full
-    return str(error)
+    session = session or current_session()
+    in_full = session is not None and session.verbose
+    return error.full if in_full and isinstance(error, SimulationDeadlock) else str(error)
 
 
 def error_document(error: BaseException | None) -> Json:

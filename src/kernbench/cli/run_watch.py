@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 from kernbench.cli.console import print_json, stdout, steps
@@ -15,7 +16,7 @@ from kernbench.cli.run_outputs import Outputs
 from kernbench.cli.run_tables import RunHead, print_run
 from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.errors import InputError, RunError
-from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_registry import Bench, Run
 from kernbench.runtime_api.bench_result import BenchStatus, summarise
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
@@ -51,7 +52,7 @@ class Watch:
                 progress.begin(f"simulating {self.bench.name}")
                 self.result = run_bench(
                     topology=self.machine,
-                    bench_fn=replace(self.bench, function=self._program),
+                    bench_fn=replace(self.bench, function=self._noting_context()),
                     device=self.device,
                     engine_factory=self._make_engine,
                     params=chosen,
@@ -62,9 +63,15 @@ class Watch:
             if self.engine is None:
                 raise
 
-    def _program(self, torch: RuntimeContext[Any]) -> object:
-        self.context = torch
-        return self.bench(torch)
+    def _noting_context(self) -> Run:
+        """The bench's function, which also tells this the context that it runs in."""
+
+        @wraps(self.bench.function)
+        def run(torch: RuntimeContext[Any]) -> object:
+            self.context = torch
+            return self.bench(torch)
+
+        return run
 
     def _out_of_time(self) -> LimitReached:
         return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()

@@ -21,6 +21,10 @@ class KernelNote(str):
     pe: tuple[int, int, int]
     kernel: str
 
+    def __getnewargs__(self) -> tuple[tuple[int, int, int], str]:  # type: ignore[override]
+        """For pickle: errors of worker processes have notes."""
+        return self.pe, self.kernel
+
 
 def notes_of(error: BaseException) -> Iterator[str]:
     """The notes that were added to an error on its way up."""

@@ -1,0 +1,141 @@
+"""Stdout that is full, closed, or read by nobody, and what programs do to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kernbench.cli.main import main
+
+ENTRY = f"{sys.executable} -c 'from kernbench.cli.main import entry; entry()'"
+TINY = "--set sip.cube_mesh.w=1 --set sip.cube_mesh.h=1 --set system.sips.count=1"
+PRINTS = """\
+import atexit, os, subprocess, sys
+print("at the top")
+atexit.register(print, "at the end")
+
+def kernel(x, *, tl):
+    os.write(1, b"by number\\n")
+
+def run(torch):
+    torch.launch("k", kernel, torch.zeros(4))
+    subprocess.run(["echo", "by a child"])
+    sys.__stdout__.write("by the process\\n")
+    sys.stdout.close()
+
+def much(torch):
+    def program(rank):
+        torch.zeros(4)
+        for _ in range(100_000):
+            print("much")
+    torch.multiprocessing.spawn(program, nprocs=1)
+"""
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash."""
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def prints(tmp_path: Path) -> Path:
+    path = tmp_path / "prints.py"
+    path.write_text(PRINTS)
+    return path
+
+
+def test_nobody_reads_what_a_rank_of_a_process_prints(prints: Path) -> None:
+    done = shell(f"{ENTRY} run --bench {prints}:much {TINY} | true; exit ${{PIPESTATUS[0]}}")
+    assert done.returncode == 141
+    assert done.stderr in ("", "simulating prints\n")
+
+
+def test_a_document_is_all_there_is_on_stdout_of_a_process(prints: Path) -> None:
+    done = shell(f"{ENTRY} run --bench {prints} --json {TINY}")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["status"] == "OK"
+    assert sorted(done.stderr.splitlines()) == sorted(
+        ["at the top", "simulating prints", "by number", "by a child", "by the process", "at the end"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("--help >/dev/full", "No space left on device"),
+        ("list --json >&-", "it is closed"),
+    ],
+)
+def test_stdout_of_a_process_that_cannot_be_written(command: str, why: str) -> None:
+    done = shell(f"{ENTRY} {command}")
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"error: stdout: {why}; not everything was printed"
+
+
+COMMANDS = (
+    "--help",
+    "list",
+    "list --json",
+    "topology",
+    "topology --format dot",
+    "topology --json",
+    "probe --case pe-sram",
+    "probe --case pe-sram --json",
+    "run --bench gemm-single-pe --set bench.m=8",
+    "run --bench gemm-single-pe --set bench.m=8 --json",
+    "run --bench gemm-single-pe --set bench.m=8 --max-sim-ns 1 --json",
+    "run --bench {prints}:much",
+    "web --out {prints}.html",
+)
+
+
+@pytest.fixture
+def run_into(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prints: Path, request: pytest.FixtureRequest
+) -> Callable[[int], tuple[int, str]]:
+    """Run a command with a descriptor as its stdout: exit code and stderr."""
+
+    def run(descriptor: int) -> tuple[int, str]:
+        stream = os.fdopen(descriptor, "w", encoding="utf-8")
+        monkeypatch.setattr(sys, "stdout", stream)
+        code = main(request.param.format(prints=prints).split())
+        assert sys.stdout is stream
+        with suppress(OSError):
+            stream.close()
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("run_into", COMMANDS, indirect=True)
+def test_a_full_disk_is_told_by_every_command(run_into: Callable[[int], tuple[int, str]]) -> None:
+    code, err = run_into(os.open("/dev/full", os.O_WRONLY))
+    assert code == 1
+    assert "error: stdout: No space left on device; not everything was printed" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("run_into", COMMANDS, indirect=True)
+def test_a_reader_that_has_gone_is_not_worth_a_word(run_into: Callable[[int], tuple[int, str]]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code, err = run_into(writer)
+    assert code == 141
+    assert "error" not in err
+
+
+def test_no_stdout_and_no_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["list"]) == 1
+    assert "error: stdout: it is closed" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["list"]) == 0
+    assert main(["run", "--bench", "nope"]) == 2
