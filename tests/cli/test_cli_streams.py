@@ -19,12 +19,12 @@ TINY = "--set sip.cube_mesh.w=1 --set sip.cube_mesh.h=1 --set system.sips.count=
 PRINTS = """\
 import atexit, os, subprocess, sys
 print("at the top")
-atexit.register(print, "at the end")
 
 def kernel(x, *, tl):
     os.write(1, b"by number\\n")
 
 def run(torch):
+    atexit.register(print, "at the end")
     torch.launch("k", kernel, torch.zeros(4))
     subprocess.run(["echo", "by a child"])
     sys.__stdout__.write("by the process\\n")

@@ -135,8 +135,8 @@ def print_document(text: str) -> None:
 
 
 def _in_json(found: re.Match[str]) -> str:
-    """A character as JSON writes it; the lines of the document stay."""
-    return found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}"
+    """A character as JSON writes it."""
+    return f"\\u{ord(found[0]):04x}"
 
 
 def finite(value: Json) -> Json:

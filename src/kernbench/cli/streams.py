@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TextIO, cast
@@ -89,7 +89,7 @@ class GuardedStream:
     A program cannot close it. What it does not do itself is done by the stream.
     """
 
-    def __init__(self, inner: Any, failed: Any) -> None:
+    def __init__(self, inner: Any, failed: Callable[[OSError], None]) -> None:
         self._inner, self._failed, self._dead = inner, failed, False
 
     def write(self, data: Any) -> int:
@@ -122,7 +122,7 @@ class GuardedStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def _try(self, act: Any, *data: Any) -> None:
+    def _try(self, act: Callable[..., object], *data: Any) -> None:
         if not self._dead:
             try:
                 act(*data)
