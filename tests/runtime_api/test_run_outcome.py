@@ -218,6 +218,18 @@ def test_a_device_needs_no_machine(small: Topology) -> None:
     assert run(small, ordinary, device=resolve_device("sip:1")).device == "sip:1"
 
 
+def test_ranks_that_wait_for_each_other_get_a_verdict_too(small: Topology) -> None:
+    def never_calls_init(torch: Any) -> None:
+        torch.multiprocessing.spawn(lambda rank: rank and torch.distributed.init_process_group("ahbm"), nprocs=2)
+
+    what, who, why, heading, _, *ranks = str(run(small, never_calls_init).error).splitlines()
+    assert what == "deadlock at 0 ns: nothing can happen any more, and the machine has nothing to do"
+    assert who == "1 of 2 ranks wait, and the program does"
+    assert "for other ranks to do" in why
+    assert heading == "no rank can go on:"
+    assert ranks == ["  rank 0 has ended", "  rank 1 waits for init_process_group, which rank 0 never called"]
+
+
 def test_a_kernel_that_leaves_on_one_pe_does_not_leave_the_others(small: Topology) -> None:
     ended: list[int] = []
 

@@ -222,7 +222,7 @@ class RankScheduler:
 
     def _next_completion(self) -> list[Sleeper]:
         if not self._sleepers.requests:
-            raise SimulationDeadlock(f"nothing can happen any more at {self._engine.now:g} ns")
+            raise self._idle()
         try:
             ended: Sequence[RequestHandle] = self._engine.next_ended()
         except SimulationDeadlock:
@@ -232,6 +232,16 @@ class RankScheduler:
             raise
         self._vain_turns, self._dead_end = 0, frozenset()
         return self._sleepers.waiting_for(ended)
+
+    def _idle(self) -> SimulationDeadlock:
+        """Ranks wait for each other, and the machine has nothing to do."""
+        tasks = () if self._spawned is None else self._spawned.tasks
+        waiting = sum(not task.ended for task in tasks)
+        return SimulationDeadlock(
+            f"deadlock at {self._engine.now:g} ns: nothing can happen any more, and the machine has nothing to do\n"
+            f"{waiting} of {len(tasks)} ranks wait, and the program does\n"
+            f"what they wait for is for other ranks to do, and those wait too or have ended"
+        )
 
     def _explained(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
         """The error with what every rank waits for; the ranks end with it. ``own``: what the program waits for."""
