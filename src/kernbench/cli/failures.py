@@ -8,7 +8,7 @@ from typing import TextIO
 
 import rich_click as click
 
-from kernbench.cli.console import Json, json_text, say
+from kernbench.cli.console import Json, document_text, say
 from kernbench.cli.session import Session, current_session
 from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock
 from kernbench.common.notes import notes_of
@@ -106,7 +106,7 @@ def print_failure(error: Exception, session: Session) -> None:
     """The document of a command that failed before it could print its own."""
     if session.as_json and not session.output.printed:
         found = {"status": "FAILED", "error": error_document(error), "place": place_document(place_of(error))}
-        session.output.print_document(json_text(found))
+        session.output.print_document(document_text(found))
 
 
 def _say_more(error: BaseException, session: Session) -> None:
