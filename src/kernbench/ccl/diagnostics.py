@@ -9,10 +9,8 @@ from kernbench.common.errors import IpcqDeadlock
 from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.deadlock import dump_lines
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.hooks import QueueEvent
-from kernbench.sim_engine.queue_state import QueuePart, queue_pairs_of
 
 __all__ = ["TRACE_VARIABLE", "CclTrace", "IpcqDeadlock", "pointer_dump", "trace_ccl", "trace_if_asked"]
 
@@ -22,12 +20,10 @@ TRACE_VARIABLE = "KERNBENCH_CCL_TRACE"
 def pointer_dump(engine: GraphEngine) -> str:
     """A line for every queue pair of the machine, by PE and in the order of installation.
 
-    Its peer, my_head, my_tail, peer_head_cache, peer_tail_cache, and where it receives.
+    Its peer, my_head, my_tail, peer_head_cache, peer_tail_cache, and where it receives. After a program was given up
+    whose kernels waited for queues, as they were then, until queues are installed or carry messages again.
     """
-    nodes = (part.node for part in engine.machine.components if isinstance(part, QueuePart))
-    pes = sorted((n.sip, n.cube, n.pe) for n in nodes if n.sip is not None and n.cube is not None and n.pe is not None)
-    queues = {pe: queue_pairs_of(engine, pe) for pe in pes}
-    return "\n".join(dump_lines(queues, engine.machine.addresses))
+    return "\n".join(engine.pointers.lines)
 
 
 class CclTrace:

@@ -18,6 +18,7 @@ from kernbench.ccl.queues import (
     release,
     settings_of,
     uninstall,
+    warn_of_lost,
 )
 from kernbench.messages.queues import BufferKind
 from kernbench.sim_engine.engine import GraphEngine
@@ -37,6 +38,7 @@ __all__ = [
     "resolve_algorithm_config",
     "settings_of",
     "uninstall",
+    "warn_of_lost",
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,9 +20,10 @@ from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.queue_state import queue_pairs_of
+from kernbench.sim_engine.queue_state import LostMessage, queue_pairs_of, queue_part
 
 _GLOBAL = "global_"
+_MOST_TOLD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +130,30 @@ def install_edges(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSet
 
 
 def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
-    """Take queues off their PEs, wait until all are off and give their memory back.
+    """Take queues off their PEs, behind their kernels, wait until all are off and give their memory back.
 
-    IpcqError while messages are under way; the memory of all rings then stays reserved.
+    Warns of messages that are lost. IpcqError when they have been removed already.
     """
+    if not any(queue_part(engine, message.pe).installation == message.installation for message in queues.messages):
+        raise IpcqError("the queues of this installation have been removed already")
     _carry_out(engine, queues.removals())
     release(engine, queues)
+    warn_of_lost(engine, queues)
+
+
+def warn_of_lost(engine: GraphEngine, queues: InstalledQueues) -> tuple[str, ...]:
+    """Warn of what nobody had received of these queues, which have just been removed; a text for each way and line."""
+    lost = Counter(message for pe in queues.pes for message in queue_part(engine, pe).lost)
+    texts = tuple(_told(message, n) for message, n in lost.items())
+    if texts:
+        more = [f"and {len(texts) - _MOST_TOLD} more"] if len(texts) > _MOST_TOLD else []
+        lines = ["messages that no kernel has received are lost with their queues:", *texts[:_MOST_TOLD], *more]
+        warnings.warn("\n  ".join(lines), RuntimeWarning, stacklevel=3)
+    return texts
+
+
+def _told(message: LostMessage, n: int) -> str:
+    return f"{message}" if n == 1 else f"{message}, {n} times"
 
 
 def release(engine: GraphEngine, queues: InstalledQueues) -> None:

@@ -43,6 +43,7 @@ class Watch:
     context: RuntimeContext[Any] | None = None
     result: BenchResult | None = None
     extras: Extras = field(default_factory=Extras)
+    program_end_ns: float = 0.0
 
     def run(self, params: Iterable[str]) -> None:
         """Run to the end, or until the user interrupts."""
@@ -69,7 +70,10 @@ class Watch:
         @wraps(self.bench.function)
         def run(torch: RuntimeContext[Any]) -> object:
             self.context = torch
-            return self.bench(torch)
+            try:
+                return self.bench(torch)
+            finally:
+                self.program_end_ns = torch.engine.now
 
         return run
 
@@ -94,7 +98,7 @@ class Watch:
         """Print what is known of the run."""
         if self.engine is None:
             raise InputError(f"bench {self.bench.name!r} made no engine")
-        end_ns = self.result.sim_ns if self.result is not None else self.engine.now
+        end_ns = self.result.sim_ns if self.result is not None else self.program_end_ns
         self.extras = self.outputs.extras(self.engine, self.log, end_ns)
         head = self._head(self.engine)
         links = None if self.result is None else self.result.links
@@ -130,7 +134,7 @@ class Watch:
             bench=self.bench.name,
             device=str(self.device),
             status="INTERRUPTED",
-            summary=summarise(context.traces if context is not None else (), engine.now),
+            summary=summarise(context.traces if context is not None else (), self.program_end_ns),
             params=context.params if context is not None else self.bench.params(),
             verify=self.verify,
             comparisons=testing.comparisons if testing is not None else (),

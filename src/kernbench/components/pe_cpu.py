@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from kernbench.common.errors import AbandonedError, IpcqError, UnsupportedError
+from kernbench.common.errors import AbandonedError, KernbenchError, UnsupportedError
 from kernbench.common.ids import cube_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.execution import KernelExecution
@@ -31,7 +31,10 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_cpu", kind="pe_cpu")
 class PeCpu(SerialCpu):
-    """Starts kernels at their common start, in arrival order; answers when all commands of one are done."""
+    """Starts kernels at their common start, in arrival order; answers when all commands of one are done.
+
+    Its queues are removed behind the kernels that were ordered before.
+    """
 
     Attrs = PeCpuAttrs
 
@@ -53,37 +56,39 @@ class PeCpu(SerialCpu):
     def handle(self, message: object) -> None:
         """An order of the M_CPU, or the end of a barrier."""
         match message:
-            case PeOrder(order=MapOrder(mapping)):
-                self._parts.mmu.table.map(mapping)
-                self._report(message.request_id, PeReport(pe=self.coord))
-            case PeOrder(order=UnmapOrder(va_base)):
-                self._parts.mmu.table.unmap(va_base)
-                self._report(message.request_id, PeReport(pe=self.coord))
-            case PeOrder(order=QueueOrder() | QueueRemoval()):
-                self._set_up_queues(message)
-            case PeOrder(order=LaunchOrder()):
+            case PeOrder(order=LaunchOrder() | QueueRemoval()):
                 self._orders.append(message)
-                if self._program is None:
-                    self._start_next()
+                self._go_on()
+            case PeOrder():
+                self._set_up(message)
             case BarrierRelease():
                 self._released(message)
             case _:
                 raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
 
-    def _set_up_queues(self, message: PeOrder) -> None:
+    def _set_up(self, message: PeOrder) -> None:
+        """An order about the PE itself; what is wrong with it is the answer."""
         error: Exception | None = None
         try:
-            if isinstance(message.order, QueueOrder):
-                self._parts.ipcq.install(message.order.setup)
-            elif isinstance(message.order, QueueRemoval):
-                self._parts.ipcq.remove(message.order.installation)
-        except IpcqError as failure:
+            match message.order:
+                case MapOrder(mapping):
+                    self._parts.mmu.table.map(mapping)
+                case UnmapOrder(va_base):
+                    self._parts.mmu.table.unmap(va_base)
+                case QueueOrder(setup):
+                    self._parts.ipcq.install(setup)
+                case QueueRemoval(installation):
+                    self._parts.ipcq.remove(installation)
+                case _:
+                    raise UnsupportedError(f"{self.node.id} cannot take a {type(message.order).__name__}")
+        except KernbenchError as failure:
             error = failure
         self._report(message.request_id, PeReport(pe=self.coord, error=error))
 
     def abandon(self, request_ids: frozenset[int]) -> None:
         """End the kernels of these requests, running or in line: their launches fail."""
-        for order in [order for order in self._orders if order.request_id in request_ids]:
+        given_up = [order for order in self._orders if order.request_id in request_ids]
+        for order in [order for order in given_up if isinstance(order.order, LaunchOrder)]:
             self._orders.remove(order)
             self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
         if self._program is not None and self._program.order.request_id in request_ids:
@@ -97,10 +102,17 @@ class PeCpu(SerialCpu):
     def _report(self, request_id: int, report: PeReport) -> None:
         self.machine.send_header(self.node.id, self._m_cpu, Report(request_id=request_id, pes=(report,)), "control")
 
-    def _start_next(self) -> None:
-        order = self._orders.popleft()
-        assert isinstance(order.order, LaunchOrder)
-        run = KernelExecution(self.machine, self._parts, self.coord, order.order)
+    def _go_on(self) -> None:
+        """Carry out what is in line, as long as no kernel runs."""
+        while self._orders and self._program is None:
+            message = self._orders.popleft()
+            if isinstance(message.order, LaunchOrder):
+                self._start(message, message.order)
+            else:
+                self._set_up(message)
+
+    def _start(self, order: PeOrder, launch: LaunchOrder) -> None:
+        run = KernelExecution(self.machine, self._parts, self.coord, launch)
         self._program = KernelProgram(run, order, self._issue_ps, self._meet, self._over)
         self._program.begin(self._launch_ps)
 
@@ -125,5 +137,4 @@ class PeCpu(SerialCpu):
         program, self._program = self._program, None
         assert program is not None
         self._report(program.order.request_id, report)
-        if self._orders:
-            self._start_next()
+        self._go_on()

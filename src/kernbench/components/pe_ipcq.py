@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 
 from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirection, KernelError
@@ -17,7 +17,7 @@ from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.queue_state import Carried, QueuePair, QueuePart, QueueWait
+from kernbench.sim_engine.queue_state import Carried, LostMessage, QueuePair, QueuePart, QueueWait
 from kernbench.topology.graph import Node
 from kernbench.triton_emu.places import Slot
 
@@ -35,6 +35,7 @@ class PeIpcq(QueuePart):
         self.poll_ps = 0
         self.credit_bytes = 0
         self._lanes: dict[str, Lane] = {}
+        self._removed: tuple[Lane, ...] = ()  # last; what was under way to them may still come
         self._by_ring: list[tuple[int, Lane]] = []  # those that receive, by where their rings begin
         self._starts: list[int] = []
         self._lane_of_slot: dict[int, Lane] = {}  # as far as messages have come
@@ -63,6 +64,16 @@ class PeIpcq(QueuePart):
     def queue_pairs(self) -> Mapping[str, QueuePair]:
         """The pairs by direction, in the order of installation."""
         return {direction: lane.pair for direction, lane in self._lanes.items()}
+
+    @property
+    def installation(self) -> int | None:
+        """Which installation its queues are of; None when it has none."""
+        return self._installation if self._lanes else None
+
+    @property
+    def lost(self) -> tuple[LostMessage, ...]:
+        """What has come and no kernel has received; of queues that were removed, until there are new ones."""
+        return tuple(message for lane in self._lanes.values() or self._removed for message in lane.lost)
 
     @property
     def carried(self) -> Mapping[str, Carried]:
@@ -107,6 +118,7 @@ class PeIpcq(QueuePart):
             names = [setup.direction for setup in msg.queues]
             raise IpcqError(f"{self.node.id}: a direction is installed twice: {', '.join(names)}")
         self._check_disjoint(pairs)
+        self._removed = ()
         lanes = self._lanes = {direction: Lane(self, pair) for direction, pair in pairs.items()}
         self._index(list(lanes.values()))
         self.buffer_kind = msg.buffer_kind
@@ -130,27 +142,34 @@ class PeIpcq(QueuePart):
                 raise IpcqError(f"{self.node.id}: the receive ranges of {one} and {other} overlap at {start:#x}")
 
     def remove(self, installation: int | None = None) -> None:
-        """Take all queues off. IpcqError while a message is under way, and when another ``installation`` made them."""
-        if installation is not None and (installation != self._installation or not self._lanes):
-            there = f"those that are there ({', '.join(self._lanes)}) are of another" if self._lanes else "it has none"
-            raise IpcqError(f"{self.node.id}: the queues of this installation have been removed already; {there}")
-        pairs = self.queue_pairs.values()
-        busy = [f"{p.direction} ({p.counters})" for p in pairs if not p.settled]
-        if busy:
-            raise IpcqError(f"{self.node.id}: messages are under way or were never received: {', '.join(busy)}")
+        """Take all queues off, if those of ``installation`` (None: any) are there. No kernel may run here.
+
+        What lies in them is ``lost``. What is on its way to them is lost when it comes, as long as there are no others.
+        """
+        if not self._lanes or installation not in (None, self._installation):
+            return
         self._carried = dict(self.carried)
         for lane in self._lanes.values():
             lane.installed = False
-        self._lanes = {}
-        self._index([])
+        self._removed, self._lanes = tuple(self._lanes.values()), {}
 
-    def reset(self) -> None:
-        """Empty all queues; nothing may be under way."""
-        self._carried = dict(self.carried)
-        for lane in self._lanes.values():
+    def is_sending(self, busy: Collection[PeCoord]) -> bool:
+        """Whether a message is on its way in a queue neither of whose ends is ``busy``."""
+        return any(lane.is_sending for lane in self._unused(busy).values())
+
+    def empty(self, busy: Collection[PeCoord]) -> None:
+        """Begin all queues anew neither of whose ends is ``busy``: what lies in them is lost."""
+        for direction, lane in self._unused(busy).items():
+            before = self._carried.get(direction)
+            if before is not None:
+                self._carried[direction] = self._with_now(direction, before)
             lane.pair.reset()
-            lane.posted.clear()
-        self.cancel()
+
+    def _unused(self, busy: Collection[PeCoord]) -> Mapping[str, Lane]:
+        """The queues neither of whose ends is ``busy``."""
+        if self.coord in busy:
+            return {}
+        return {direction: lane for direction, lane in self._lanes.items() if lane.peer_pe not in busy}
 
     def cancel(self) -> None:
         """Whoever waits for a message gets none, and nobody waits for a slot."""
@@ -217,10 +236,11 @@ class PeIpcq(QueuePart):
         """A message is decoded: it may be received."""
         access, sequence, clock = message.access, message.sequence, self.clock
         now = clock.time
-        lane = self._lane_of_slot.get(access.pa) or self._lane_at(message)
+        lane = self._lane_of_slot.get(access.pa) or self._lane_of(message)
         pair = lane.pair
         pair.arrive(sequence, access.pa, access.row_bytes)
-        message.record.t_end_ps = now
+        record = lane.records[sequence % pair.n_slots] = message.record
+        record.t_end_ps = now
         hooks = self.machine.hooks
         if hooks.op_ended.listeners:
             hooks.op_ended.emit(OpEnded(message.op, now))
@@ -240,18 +260,25 @@ class PeIpcq(QueuePart):
             self._turn = [each for each in self._lanes.values() if each.pair.my_rx_base_pa is not None].index(lane) + 1
             take(self._slot(lane, pair.take(), nbytes))
 
-    def _lane_at(self, message: QueueData) -> Lane:
+    def _lane_of(self, message: QueueData) -> Lane:
+        """Where a message belongs that is the first in its slot. IpcqError when it belongs nowhere."""
         pa = message.access.pa
+        lane = self.lane_at(pa)
+        if lane is None:
+            raise IpcqError(
+                f"{self.node.id}: a message of {pe_part(*message.sender, 'pe_ipcq')} arrived at {pa:#x}, "
+                f"which no queue receives at"
+            )
+        self._lane_of_slot[pa] = lane
+        return lane
+
+    def lane_at(self, pa: int) -> Lane | None:
+        """The queue that receives at an address."""
         found = bisect_right(self._starts, pa) - 1
-        if found >= 0:
-            base, lane = self._by_ring[found]
-            if pa < base + lane.pair.nbytes:
-                self._lane_of_slot[pa] = lane
-                return lane
-        raise IpcqError(
-            f"{self.node.id}: a message of {pe_part(*message.sender, 'pe_ipcq')} arrived at {pa:#x}, "
-            f"which no queue receives at"
-        )
+        if found < 0:
+            return None
+        base, lane = self._by_ring[found]
+        return lane if pa < base + lane.pair.nbytes else None
 
     def lane_into(self, rx_base_pa: int) -> Lane:
         """The queue that sends into the ring at ``rx_base_pa`` of a peer. IpcqError when there is none."""

@@ -89,8 +89,10 @@ class KernelProgram:
             failure.add_note(KernelNote(run.coord, run.launch.kernel.name))
             self._return(failure)
             return
-        except RunStopped as stopped:
-            stopped.add_note(KernelNote(run.coord, run.launch.kernel.name))
+        except BaseException as interrupt:
+            # The host's, such as Ctrl-C or the end of its time: this kernel ends, and the machine can go on.
+            interrupt.add_note(KernelNote(run.coord, run.launch.kernel.name))
+            self._return(AbandonedError(f"the kernel was ended by a {type(interrupt).__name__}"))
             raise
         if request is None:
             self._return(None)

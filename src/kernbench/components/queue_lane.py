@@ -17,7 +17,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.hooks import Sent, SlotReleased
 from kernbench.sim_engine.op_log import OpRecord
-from kernbench.sim_engine.queue_state import QueuePair
+from kernbench.sim_engine.queue_state import LostMessage, QueuePair
 from kernbench.sim_engine.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import Slot
 
@@ -109,6 +109,7 @@ class Lane:
         "peer_pe",
         "posted",
         "record_name",
+        "records",
         "requester",
         "sender",
     )
@@ -116,6 +117,7 @@ class Lane:
     def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
         self.pair = pair
         self.posted: list[Awaited] = []  # in order; mostly one
+        self.records: list[OpRecord | None] = [None] * pair.n_slots  # of what has come last to each of its own slots
         self.installed = True
         self._put = self.put
         self.coord = ipcq.coord
@@ -253,6 +255,32 @@ class Lane:
         assert self.pair.my_rx_base_pa is not None
         mate = self._mate = peer.lane_into(self.pair.my_rx_base_pa)
         return mate
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a message is on its way to the peer."""
+        peer, base = self.peer, self.pair.peer.rx_base_pa
+        there = None if peer is None or base is None else peer.lane_at(base)
+        return there is not None and there.pair.arrived < self.pair.my_head
+
+    @property
+    def lost(self) -> list[LostMessage]:
+        """What has come and no kernel has received, in order."""
+        pair, found = self.pair, []
+        for sequence in sorted(sequence for sequence in pair.sizes if sequence >= pair.taken):
+            record, peer = self.records[sequence % pair.n_slots], pair.peer
+            assert record is not None
+            message = LostMessage(
+                pe=peer.pe,
+                direction=peer.direction,
+                peer=self.coord,
+                there=pair.direction,
+                nbytes=pair.sizes[sequence],
+                kernel=record.kernel,
+                line=record.line,
+            )
+            found.append(message)
+        return found
 
     @property
     def credits_back_ps(self) -> int:

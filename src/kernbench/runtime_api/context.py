@@ -144,7 +144,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """
         launches = prepare_launches(name, kernel, args, kwargs)
         self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
-        handles = [self._requests.submit(launch.message) for launch in launches]
+        handles = self._requests.submit_together(launch.message for launch in launches)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
         work = Work(handles, self._requests)
@@ -196,24 +196,27 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         if error is not None:
             if self.multiprocessing.untold:
                 error.add_note(f"ranks that nobody joined:\n{self.multiprocessing.untold}")
-            self._give_up(error)
+            self._give_up()
             return
         try:
             self.cleanup_report = self.cleanup()
-        except BaseException as unclean:
-            self._give_up(unclean)
+        except BaseException:
+            self._give_up()
             raise
 
-    def _give_up(self, error: BaseException) -> None:
-        self.multiprocessing.stop()
-        if isinstance(error, Exception) and self._scheduler.machine_answers and self._left_in_order():
-            return
-        self._requests.forget()
-        self._installer.forget()
-        self.cleanup_report = self._memory.release_all(unmap=False)
+    def _give_up(self) -> None:
+        """Leave the machine without anything of this context; if it does not answer any more, give memory back only."""
+        in_order = False
+        try:
+            self.multiprocessing.stop()
+            in_order = self._scheduler.machine_answers and self._left_in_order()
+        finally:  # also when the user interrupts again
+            if not in_order:
+                self._requests.forget()
+                self._installer.forget()
+                self.cleanup_report = self._memory.release_all(unmap=False)
 
     def _left_in_order(self) -> bool:
-        """Whether the machine could be left without anything of this context."""
         try:
             self._requests.abandon()
             self._groups.finish()

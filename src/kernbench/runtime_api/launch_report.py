@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.di.kinds import PE_KINDS
@@ -56,7 +57,7 @@ class RunReport:
     """Everything that is measured on the engine of a run.
 
     ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that
-    had not ended when the run did.
+    had not ended when the run did, or had failed and were given up.
     """
 
     launches: tuple[LaunchSplit, ...]
@@ -84,7 +85,7 @@ def report_run(
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
         records=len(engine.op_log),
-        under_way=tuple(_name(handle.msg) for handle in handles if not handle.done),
+        under_way=tuple(_name(handle.msg) for handle in handles if not _has_ended(handle)),
         queues=queue_traffic(engine.machine, engine.op_log),
     )
 
@@ -106,9 +107,14 @@ def _name(msg: HostMsg) -> str:
     return f"{what} {msg.title!r}" if msg.title else what
 
 
+def _has_ended(handle: RequestHandle) -> bool:
+    """Whether it has come to an end of its own."""
+    return handle.outcome is not None and not isinstance(handle.outcome.error, AbandonedError)
+
+
 def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
     """What the PEs of a finished launch reported; empty for other requests."""
-    if handle.outcome is None or not isinstance(handle.msg, KernelLaunchMsg):
+    if handle.outcome is None or not _has_ended(handle) or not isinstance(handle.msg, KernelLaunchMsg):
         return ()
     return handle.outcome.reports
 

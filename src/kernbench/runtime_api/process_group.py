@@ -17,13 +17,14 @@ from kernbench.ccl.install import (
     prepare_queues,
     release,
     settings_of,
+    warn_of_lost,
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.pairing import unite
 from kernbench.ccl.plan import edges_of, layout_of
 from kernbench.ccl.steps.sip_rings import ring_values
 from kernbench.ccl.topologies import world_size_of
-from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
+from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock, UnsupportedError
 from kernbench.runtime_api.collective_calls import CallBook
 from kernbench.runtime_api.devices import Devices
 from kernbench.runtime_api.engine_api import Engine, RequestHandle
@@ -36,14 +37,15 @@ from kernbench.topology.spec import TopologySpec
 
 
 class QueueInstaller:
-    """Puts queues on the machine for one context, and takes them off."""
+    """Puts queues on the machine for one context, and takes them off. ``lost``: messages that went with them."""
 
-    __slots__ = ("_engine", "_removals", "_requests", "_there")
+    __slots__ = ("_engine", "_removals", "_requests", "_there", "lost")
 
     def __init__(self, engine: Engine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
         self._there: list[InstalledQueues] = []
         self._removals: dict[int, list[RequestHandle]] = {}
+        self.lost: tuple[str, ...] = ()
 
     @property
     def engine(self) -> GraphEngine:
@@ -62,16 +64,19 @@ class QueueInstaller:
         return queues
 
     def remove(self, queues: InstalledQueues) -> None:
-        """Take queues off their PEs and give the memory back.
+        """Take queues off their PEs, behind their kernels, and give the memory back; warns of messages that are lost.
 
-        A rank that is stopped meanwhile leaves the rest to the next who asks; nothing is taken off twice.
+        A rank that is stopped meanwhile leaves the rest to the next who asks. IpcqError when they are gone.
         """
+        if queues not in self._there:
+            raise IpcqError("the queues of this installation have been removed already")
         if id(queues) not in self._removals:
             self._removals[id(queues)] = [self._requests.submit(message) for message in queues.removals()]
         self._requests.wait(self._removals[id(queues)])
         del self._removals[id(queues)]
         self._there.remove(queues)
         release(self.engine, queues)
+        self.lost += warn_of_lost(self.engine, queues)
 
     def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
         """Take off all of these that are still there; without any, everything."""
@@ -305,11 +310,11 @@ class ProcessGroups:
             self.spoil()
 
     def finish(self) -> tuple[str, ...]:
-        """The program is over: take every queue off; groups that are still there are told."""
+        """The program is over: take every queue off; groups that are still there, and lost messages, are told."""
         left = self.ended(tuple(self._groups))
         self._of_program = None
         self._installer.remove_all()
-        return left
+        return (*left, *(f"not received: {message}" for message in self._installer.lost))
 
     def configured(self) -> Algorithm:
         """What ccl.yaml says all-reduce is to be done by."""

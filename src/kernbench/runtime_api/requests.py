@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -45,6 +46,7 @@ class _Submitted:
     purpose: Purpose
     worker: Worker
     about: About | None
+    together: Sequence[RequestHandle] = ()
 
     def __str__(self) -> str:
         return f"{self.purpose.phase} {self.name!r}" if self.about is None else self.about()
@@ -90,17 +92,25 @@ class Requests:
         """Whether the program has asked anything of the machine."""
         return bool(self._unseen or self._records)
 
-    def submit(self, msg: HostMsg, about: About | None = None) -> RequestHandle:
+    def submit_together(self, messages: Iterable[HostMsg]) -> list[RequestHandle]:
+        """Start requests that are one piece of work: when one fails, the others are of no use."""
+        handles: list[RequestHandle] = []
+        handles += [self.submit(msg, together=handles) for msg in messages]
+        return handles
+
+    def submit(self, msg: HostMsg, about: About | None = None, together: Sequence[RequestHandle] = ()) -> RequestHandle:
         """Start a request now; it gets the context's correlation id unless it has its own.
 
-        ``about`` says what it is for, to whoever reads that somebody waits for it.
+        ``about`` says what it is for, to whoever reads that somebody waits for it. ``together``: the requests of one
+        piece of work, in time.
         """
         self._scheduler.check()
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)
         handle: RequestHandle = self._engine.submit(msg)
         purpose = purpose_of(msg, self._fmt)
-        self._unseen[handle.request_id] = _Submitted(handle, msg.name, purpose, self._workers.current, about)
+        worker = self._workers.current
+        self._unseen[handle.request_id] = _Submitted(handle, msg.name, purpose, worker, about, together)
         return handle
 
     def unseen(self, handle: RequestHandle) -> bool:
@@ -116,17 +126,15 @@ class Requests:
 
         After a SimulationDeadlock nothing that is under way is waited for unasked: it would be the same again. Where a
         kernel failed on some PEs and left others waiting, its error comes instead. AbandonedError says whose failure
-        ended it.
+        ended it. After a launch of the program has failed, nothing of its piece of work goes on, and queues begin anew.
         """
         try:
             self._scheduler.wait(handles, self._described)
         except AbandonedError as abandoned:
             raise AbandonedError(": ".join(filter(None, [str(abandoned), self._why_dropped]))) from abandoned
-        except SimulationDeadlock as deadlock:
-            worker = self._workers.current
-            failed = {} if worker.spawned else self.abandon([worker])
-            if worker in failed:
-                raise failed[worker] from deadlock
+        except BaseException as failure:
+            if not self._workers.current.spawned:
+                self._recover_from(failure, handles)
             raise
         finally:
             self._see(handle for handle in handles if handle.done)
@@ -164,10 +172,39 @@ class Requests:
         self._drop(handles)
         return self._failed(dropped)
 
+    def _recover_from(self, failure: BaseException, handles: Sequence[RequestHandle]) -> None:
+        """The program has waited for ``handles`` in vain: give up what is of no use any more.
+
+        Raises what a kernel had failed with, if that led to a deadlock.
+        """
+        if isinstance(failure, SimulationDeadlock):
+            program = self._workers.current
+            failed = self.abandon([program])
+            if program in failed:
+                raise failed[program] from failure
+        elif isinstance(failure, Exception):
+            self._end_failed_launches(handles)
+        else:
+            with suppress(Exception):  # the machine may have been interrupted in the middle of something
+                self._engine.abandon([handle for handle in handles if not handle.done])
+                self._drop(handles)
+
+    def _end_failed_launches(self, handles: Sequence[RequestHandle]) -> None:
+        """End what was submitted together with those of these launches that have failed."""
+        found = [self._unseen[handle.request_id] for handle in handles if self.unseen(handle)]
+        failed = [each for each in found if each.purpose.phase == "launch" and self._error_of(each) is not None]
+        if failed and self._scheduler.machine_answers:
+            others = [handle for each in failed for handle in each.together]
+            self._engine.abandon([handle for handle in others if not handle.done])
+            self._drop(others)
+
+    def _error_of(self, submitted: _Submitted) -> Exception | None:
+        return self._engine.get_completion(submitted.handle)[0].error if submitted.handle.done else None
+
     def _failed(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}
         for each in submitted:
-            error = self._engine.get_completion(each.handle)[0].error if each.handle.done else None
+            error = self._error_of(each)
             if error is not None and not isinstance(error, AbandonedError):
                 failed.setdefault(each.worker, error)
         return failed

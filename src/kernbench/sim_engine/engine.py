@@ -15,6 +15,7 @@ from kernbench.common.errors import InputError, KernbenchError, SimulationDeadlo
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.messages.control import PeReport
+from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.layout import Component as Space
@@ -26,7 +27,9 @@ from kernbench.sim_engine.deadlock import deadlock
 from kernbench.sim_engine.hooks import Sent
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.memory_store import MemoryStore
+from kernbench.sim_engine.pointers import Pointers
 from kernbench.sim_engine.printing import PrintedLine, Printer
+from kernbench.sim_engine.queue_state import QueuePart
 from kernbench.sim_engine.sanitizer import Finding, Sanitizer
 from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.builder import Topology
@@ -103,6 +106,7 @@ class GraphEngine:
         self.enable_data = enable_data
         self.machine = Machine(topology.topology_obj, keep_data=enable_data)
         self.op_log = self.machine.recorder.log
+        self.pointers = Pointers(self.machine)
         self._sanitizer = Sanitizer(self.machine, self._pe_of) if sanitize else None
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(None if self._sanitizer is None else self._unwritten)
@@ -167,6 +171,8 @@ class GraphEngine:
         self._handles[numbered.request_id] = handle
         if self._sanitizer is not None:
             self._sanitizer.submitted(numbered, handle.submitted_ps)
+        if isinstance(msg, IpcqInitMsg):
+            self.pointers.forget()
 
         def done(outcome: Outcome) -> None:
             handle.ended_ps = self.machine.clock.time
@@ -284,21 +290,42 @@ class GraphEngine:
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
-        """Give up requests: their kernels are stopped, what is under way ends, and all queues are empty afterwards.
+        """Give up requests: their kernels are stopped, and what is under way ends.
 
-        So the machine can be used again after one of several programs has failed.
+        All queues that no kernel uses are empty afterwards, also when the requests are over: what has failed may have
+        left messages there. So the machine can be used again after one of several programs has failed.
         """
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
-        if not ids:
-            return
-        # Orders that are on their way when the PEs are told the first time have come by the second.
         with self._watching_only():
+            if ids:
+                self._stop(ids)
+            self._empty_queues()
+
+    def _stop(self, ids: frozenset[int]) -> None:
+        with self.pointers.kept():
+            # Orders that are on their way when the PEs are told the first time have come by the second.
             for _ in range(2):
                 for part in self.machine.components:
                     part.abandon(ids)
                 self.machine.clock.advance()
         for part in self.machine.components:
             part.reset()
+
+    def _empty_queues(self) -> None:
+        """Begin all queues anew that no kernel uses, once the last message is there."""
+        clock = self.machine.clock
+        busy = {pe for launch in self.launches_under_way for pe in launch.targets}
+        queues = [part for part in self.machine.components if isinstance(part, QueuePart)]
+        while any(part.is_sending(busy) for part in queues) and clock.next_time() < NEVER:
+            clock.advance(clock.next_time())
+        for part in queues:
+            part.empty(busy)
+
+    @property
+    def launches_under_way(self) -> tuple[KernelLaunchMsg, ...]:
+        """The launches that have not completed."""
+        under_way = (handle.msg for handle in self._handles.values() if not handle.done)
+        return tuple(msg for msg in under_way if isinstance(msg, KernelLaunchMsg))
 
     def replay(self) -> None:
         """Phase 2 up to now; what has been replayed is not replayed again."""
@@ -310,8 +337,7 @@ class GraphEngine:
         if self._sanitizer is None:
             raise KernbenchError("this run is not watched; make the engine with sanitize=True")
         self.replay()
-        launches = [h.msg for h in self._handles.values() if not h.done and isinstance(h.msg, KernelLaunchMsg)]
-        return self._sanitizer.findings({pe for msg in launches for pe in msg.targets})
+        return self._sanitizer.findings({pe for launch in self.launches_under_way for pe in launch.targets})
 
     def _unwritten(self, space: str, address: int, nbytes: int) -> None:
         if self._sanitizer is not None:

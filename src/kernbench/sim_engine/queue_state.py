@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from kernbench.common.errors import IpcqError
-from kernbench.common.ids import pe_part
+from kernbench.common.ids import pe_name, pe_part
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import BufferKind, QueuePeer, QueueSetup
 from kernbench.messages.requests import PeCoord
@@ -96,6 +96,11 @@ class QueuePair:
     def held(self) -> int:
         """Messages that the kernel has got and not released."""
         return min(self.taken, self.peer_head_cache) - self.my_tail - len(self.released)
+
+    @property
+    def arrived(self) -> int:
+        """Messages that have come, also those before which one is missing."""
+        return self.peer_head_cache + sum(1 for sequence in self.sizes if sequence >= self.peer_head_cache)
 
     @property
     def settled(self) -> bool:
@@ -191,6 +196,26 @@ class QueueWait:
     line: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostMessage:
+    """A message from queue ``direction`` of ``pe`` in queue ``there`` of ``peer``, which no kernel has received.
+
+    ``line``: of ``kernel``, where it was sent.
+    """
+
+    pe: PeCoord
+    direction: str
+    peer: PeCoord
+    there: str
+    nbytes: int
+    kernel: str
+    line: int
+
+    def __str__(self) -> str:
+        way = f"{pe_name(self.pe)} {self.direction} -> {pe_name(self.peer)} {self.there}"
+        return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, line {self.line}"
+
+
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What a queue of a PE has sent since the machine was made."""
@@ -224,8 +249,22 @@ class QueuePart(Component):
         """A message for this PE is in its slot."""
         raise NotImplementedError
 
-    def reset(self) -> None:
-        """Empty all queues; nothing may be under way."""
+    @property
+    def installation(self) -> int | None:
+        """Which installation its queues are of; None when it has none."""
+        raise NotImplementedError
+
+    @property
+    def lost(self) -> tuple[LostMessage, ...]:
+        """What has come and no kernel has received; of queues that were removed, until there are new ones."""
+        raise NotImplementedError
+
+    def is_sending(self, busy: Collection[PeCoord]) -> bool:
+        """Whether a message is on its way in a queue neither of whose ends is ``busy``."""
+        raise NotImplementedError
+
+    def empty(self, busy: Collection[PeCoord]) -> None:
+        """Begin all queues anew neither of whose ends is ``busy``: what lies in them is lost."""
         raise NotImplementedError
 
 
