@@ -61,6 +61,15 @@ def reads_nothing(torch):
 def interrupted(torch):
     torch.zeros(64, dtype="f16", name="x")
     raise KeyboardInterrupt
+
+
+def interrupts_itself(x_ptr, *, tl):
+    tl.wait(tl.load(x_ptr, (64,), "f16"))
+    raise KeyboardInterrupt
+
+
+def kernel_interrupted(torch):
+    torch.launch("stopped", interrupts_itself, torch.zeros(64, dtype="f16", name="x"))
 '''
 
 
@@ -170,6 +179,13 @@ def test_interrupted_with_what_is_finished(kernbench: Run, user_bench: str) -> N
     assert ran.code == 130
     assert "INTERRUPTED" in ran.out
     assert "init: filled by the device" in ran.out
+
+
+def test_an_interrupted_kernel_is_told_as_under_way(kernbench: Run, user_bench: str) -> None:
+    ran = kernbench("run", "--bench", f"{user_bench}:kernel_interrupted", *SMALL)
+    assert ran.code == 130
+    assert "under way when it ended: KernelLaunch 'stopped'" in ran.out
+    assert "Launch 'stopped' on 1 PE" not in ran.out
 
 
 def test_a_missing_function_lists_what_there_is(kernbench: Run, user_bench: str) -> None:

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from queue_support import assert_settled, held, install, launch, ring_of, share
 
-from kernbench.common.errors import AllocationError, IpcqDeadlock, KernelError
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+from kernbench.common.errors import AllocationError, InputError, IpcqDeadlock, KernelError
+from kernbench.messages.mapping import TensorMapping
+from kernbench.messages.queues import IpcqRemoveMsg
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MmuMapMsg
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.topology.builder import Topology
+from kernbench.sim_engine.queue_state import queue_part
+from kernbench.topology.builder import Topology, resolve_topology
 
-A, B = (0, 0, 0), (0, 0, 1)
+A, B, C, D = (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3)
 
 
 @pytest.fixture
@@ -207,3 +210,83 @@ def test_full_scratch_waits_for_what_is_about_to_go_back(engine: GraphEngine) ->
     launch(engine, stream, data, pes=(A,))
     assert held(engine, data, A)[0] == 80
     assert waited
+
+
+def send_east(ptr: int, tl: Any) -> None:
+    tl.send("E", tl.load(ptr, (16,), "f32"))
+
+
+def fails_beside_a_sender(ptr: int, tl: Any) -> None:
+    if tl.program_id(0) == 1:
+        raise ZeroDivisionError
+    send_east(ptr, tl)
+
+
+@pytest.mark.parametrize("overhead_ns", [2, 5000])
+def test_what_a_failed_launch_has_sent_is_gone_when_it_is_given_up(overhead_ns: int) -> None:
+    """Also what nobody has taken note of yet when the host is told."""
+    few = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", f"pe.components.pe_ipcq.attrs.overhead_ns={overhead_ns}")
+    engine = ringed(resolve_topology("default", few))
+    data = numbers(engine)
+    failing = start(engine, fails_beside_a_sender, data)
+    with pytest.raises(ZeroDivisionError):
+        engine.wait(failing)
+    engine.abandon([failing])
+    assert_settled(engine, (A, B))
+    assert_goes_on(engine, data)
+
+
+def test_queues_that_others_use_are_left_alone(topology: Topology) -> None:
+    """D has one of the two messages that it receives, and waits for the other when A and B fail."""
+
+    def receive_both(ptr: int, tl: Any) -> None:
+        first = tl.recv("W", (16,), "f32")
+        tl.store(ptr, first + tl.recv("W", (16,), "f32"))
+
+    engine = GraphEngine(topology)
+    install(engine, [*ring_of(A, B), *ring_of(C, D)])
+    data = share(engine, {pe: np.full(16, at + 1, np.float32) for at, pe in enumerate((A, B, C, D))})
+    launch(engine, send_east, data, pes=(C,))
+    waiting = start(engine, receive_both, data, D)
+    failing = start(engine, fails_beside_a_sender, data)
+    with pytest.raises(ZeroDivisionError):
+        engine.wait(failing)
+    engine.abandon([failing])
+    assert not waiting.done
+    launch(engine, send_east, data, pes=(C,))
+    engine.wait(waiting)
+    assert held(engine, data, D)[0] == 2 * 3
+    assert_goes_on(engine, data)
+
+
+def test_queues_are_removed_behind_the_kernels_that_use_them(engine: GraphEngine) -> None:
+    data = numbers(engine)
+    swapping = start(engine, swap, data)
+    for handle in [engine.submit(IpcqRemoveMsg(pe=pe)) for pe in (A, B)]:
+        engine.wait(handle)
+    assert swapping.done
+    assert held(engine, data, A)[0] == 2
+    assert not queue_part(engine, A).queue_pairs
+
+
+def test_what_comes_to_a_queue_that_is_gone_is_lost(engine: GraphEngine) -> None:
+    data = numbers(engine)
+    sending = start(engine, send_east, data, A)
+    engine.wait(engine.submit(IpcqRemoveMsg(pe=B)))
+    assert not sending.done
+    engine.wait(sending)
+    engine.drain()
+    [lost] = queue_part(engine, B).lost
+    assert (lost.pe, lost.direction, lost.peer, lost.there, lost.nbytes, lost.kernel) == (A, "E", B, "W", 64, "k")
+    engine.wait(engine.submit(IpcqRemoveMsg(pe=A)))
+    install(engine, ring_of(A, B))
+    assert not queue_part(engine, B).lost
+    assert_goes_on(engine, data)
+
+
+def test_a_mapping_that_overlaps_another_is_the_failure_of_its_request(engine: GraphEngine) -> None:
+    data = numbers(engine)
+    mapping = TensorMapping(name="twice", va_base=data.args[0].va, nbytes=64, shards=())
+    with pytest.raises(InputError, match="overlaps"):
+        engine.wait(engine.submit(MmuMapMsg(sip=0, mapping=mapping)))
+    assert_goes_on(engine, data)

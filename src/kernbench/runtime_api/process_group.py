@@ -72,11 +72,15 @@ class QueueInstaller:
             raise IpcqError("the queues of this installation have been removed already")
         if id(queues) not in self._removals:
             self._removals[id(queues)] = [self._requests.submit(message) for message in queues.removals()]
-        self._requests.wait(self._removals[id(queues)])
-        del self._removals[id(queues)]
-        self._there.remove(queues)
-        release(self.engine, queues)
-        self.lost += warn_of_lost(self.engine, queues)
+        under_way = self._removals[id(queues)]
+        try:
+            self._requests.wait(under_way)
+        finally:
+            if all(handle.done for handle in under_way):  # also when kernels had to be stopped first
+                del self._removals[id(queues)]
+                self._there.remove(queues)
+                release(self.engine, queues)
+                self.lost += warn_of_lost(self.engine, queues)
 
     def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
         """Take off all of these that are still there; without any, everything."""

@@ -1,0 +1,272 @@
+"""Whatever fails, whatever comes after it works: the same numbers, the same times, nothing left behind."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from failure_scenes import (
+    AFTERMATHS,
+    FAILURES,
+    MACHINE,
+    N,
+    Scene,
+    another_launch,
+    collectives,
+    everything,
+    fills_a_queue,
+    leaves_a_message,
+    mine,
+    remains,
+    rotate,
+)
+from machines import RING
+
+from kernbench.ccl.config import load_ccl_config
+from kernbench.ccl.diagnostics import pointer_dump
+from kernbench.ccl.install import install_ipcq, uninstall
+from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
+from kernbench.common.errors import IpcqDeadlock, IpcqError
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.engine import GraphEngine
+
+pytestmark = pytest.mark.filterwarnings("ignore:messages that no kernel:RuntimeWarning")
+
+
+@pytest.fixture(scope="module")
+def ccl(tmp_path_factory):
+    file = tmp_path_factory.mktemp("ccl") / "ccl.yaml"
+    file.write_text(f"algorithms:\n  chosen: {RING}\n")
+    return load_ccl_config(file)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ccl):
+    """What ``everything`` takes on a machine where nothing was before."""
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        return everything(torch)
+
+
+def fails(scene, failure, program=None):
+    """Run a program that goes wrong, in the way that is expected of it."""
+    error, usual = FAILURES[failure]
+    program = program or usual
+    if error is None:
+        program(scene)
+        return
+    with pytest.raises(BaseException) as caught:
+        program(scene)
+    assert error in (type(caught.value), type(caught.value).__name__), repr(caught.value)
+
+
+@pytest.mark.parametrize("aftermath", AFTERMATHS)
+@pytest.mark.parametrize("failure", FAILURES)
+def test_the_context_can_be_used(ccl, failure, aftermath):
+    engine = GraphEngine(MACHINE)
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        scene = Scene(torch)
+        fails(scene, failure)
+        AFTERMATHS[aftermath](scene)
+    assert remains(engine) == []
+    assert torch.cleanup_report.leaked == ()
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_the_next_context_finds_the_machine_as_it_was(ccl, undisturbed, failure):
+    engine = GraphEngine(MACHINE)
+
+    def in_a_context_of_its_own(_):
+        with RuntimeContext(engine, ccl=ccl) as torch:
+            FAILURES[failure][1](Scene(torch))
+
+    fails(None, failure, in_a_context_of_its_own)
+    assert remains(engine) == []
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        assert everything(torch) == undisturbed
+
+
+LEFT = r"sip0\.cube0\.pe0 E -> sip0\.cube0\.pe1 W: 16 bytes of kernel 'leaves_a_message', line \d+"
+
+
+def test_a_message_that_nobody_received_is_told_when_its_queue_goes(ccl):
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        scene = Scene(torch)
+        scene.launch(leaves_a_message)
+        with pytest.warns(RuntimeWarning, match=LEFT) as told:
+            scene.uninstall()
+        assert len(told) == 1
+        scene.install()
+        rotate(scene, 0)
+    [left] = torch.cleanup_report.left
+    assert left.startswith("not received: sip0.cube0.pe0 E")
+
+
+def test_a_message_that_nobody_received_is_told_at_the_end_of_the_context(ccl):
+    with pytest.warns(RuntimeWarning, match=LEFT) as told, RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        Scene(torch).launch(leaves_a_message)
+    assert len(told) == 1
+    assert len(torch.cleanup_report.left) == 1
+
+
+@pytest.mark.parametrize("failure", ["nobody_receives", "never_destroys"])
+def test_a_send_of_a_rank_that_no_rank_received_is_told(ccl, failure):
+    def run():
+        with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+            FAILURES[failure][1](Scene(torch))
+            collectives(Scene(torch))
+        return torch
+
+    way = r"sip0\.cube0\.pe0 .* -> sip1\.cube0\.pe0 .*: 16 bytes of kernel 'send_recv'"
+    with pytest.warns(RuntimeWarning, match=way):
+        torch = run()
+    assert sum("not received" in each for each in torch.cleanup_report.left) == 1
+
+
+@pytest.mark.parametrize("failure", ["raises_at_once", "peer_raises", "fills_a_queue"])
+def test_what_a_failure_left_is_not_told_once_more(ccl, failure):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+            fails(Scene(torch), failure)
+    assert torch.cleanup_report.left == ()
+
+
+def test_many_messages_are_told_in_a_few_lines(ccl):
+    def leaves_many(x, n, *, tl):
+        loaded = tl.load(mine(x, tl), n, "f32")
+        for direction in ("E", "W"):
+            tl.send(direction, loaded)
+            tl.send(direction, loaded)
+            for _ in range(2):
+                tl.send(direction, loaded)
+
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        scene = Scene(torch)
+        scene.launch(leaves_many)
+        with pytest.warns(RuntimeWarning) as told:
+            scene.uninstall()
+    [warning] = told
+    text = str(warning.message)
+    assert text.count("\n") == 9
+    assert ", 2 times" in text
+    assert text.endswith("and 16 more")
+
+
+def test_a_message_may_be_received_by_a_later_launch(ccl):
+    """Nothing has failed: it is not lost."""
+
+    def receives(x, n, *, tl):
+        if tl.program_id(0) == 1:
+            tl.store(mine(x, tl), tl.recv("W", n, "f32"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+            scene = Scene(torch)
+            scene.launch(leaves_a_message)
+            x = scene.values(100)
+            torch.launch("receives", receives, x, N)
+            assert x.tolist() == [*range(100, 104), *range(4), *range(108, 116)]
+    assert torch.cleanup_report.left == ()
+
+
+def test_removing_queues_without_a_context_tells_what_is_lost_too(ccl):
+    engine = GraphEngine(MACHINE)
+    plan = install_ipcq(engine, world_size=4, ccl=ccl)
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        torch.launch("k", leaves_a_message, Scene(torch).values(), N)
+    with pytest.warns(RuntimeWarning, match=LEFT):
+        uninstall(engine, plan.queues)
+    assert remains(engine) == []
+    with pytest.raises(IpcqError, match="removed already"):
+        uninstall(engine, plan.queues)
+
+
+def test_queues_are_removed_once(ccl):
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        plan = torch.install_ipcq()
+        torch.uninstall_ipcq(plan)
+        with pytest.raises(IpcqError, match="removed already"):
+            torch.uninstall_ipcq(plan)
+        collectives(Scene(torch))
+
+
+def pointers(engine, queue="sip0.cube0.pe0 E"):
+    [line] = [line for line in pointer_dump(engine).splitlines() if line.strip().startswith(f"{queue} ")]
+    return line.partition(": ")[2].partition(";")[0]
+
+
+def test_pointers_are_shown_as_they_were_at_a_deadlock(ccl):
+    engine = GraphEngine(MACHINE)
+    full = "my_head=4 my_tail=0 peer_head_cache=0 peer_tail_cache=0"
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        with pytest.raises(IpcqDeadlock):
+            Scene(torch).launch(fills_a_queue)
+        assert pointers(engine) == full
+        another_launch(Scene(torch))
+        assert pointers(engine) == full
+    assert pointers(engine) == full
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        Scene(torch).install()
+        assert pointers(engine) == "my_head=0 my_tail=0 peer_head_cache=0 peer_tail_cache=0"
+
+
+def test_pointers_are_those_of_now_once_the_queues_are_used_again(ccl):
+    engine = GraphEngine(MACHINE)
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        scene = Scene(torch)
+        with pytest.raises(IpcqDeadlock):
+            scene.launch(fills_a_queue)
+        rotate(scene, 0)
+        assert pointers(engine) == "my_head=1 my_tail=0 peer_head_cache=0 peer_tail_cache=1"
+
+
+def test_pointers_of_ranks_that_could_not_go_on(ccl):
+    engine = GraphEngine(MACHINE)
+
+    def program(rank):
+        def kernel(x, *, tl):
+            loaded = tl.load(x, N, "f32")
+            for _ in range(3 + rank):
+                tl.send("global_E", loaded)
+            for _ in range(5):
+                tl.recv("global_W", N, "f32")
+
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group("ahbm")
+        torch.launch("k", kernel, torch.ones(N))
+
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        with pytest.raises(IpcqDeadlock):
+            torch.multiprocessing.spawn(program, nprocs=2)
+        received = pointers(engine, "sip0.cube0.pe0 global_W")
+    assert "peer_head_cache=4" in received
+    assert pointers(engine, "sip0.cube0.pe0 global_W") == received
+    assert pointers(engine, "sip0.cube0.pe0 global_E").startswith("my_head=3 ")
+    assert pointers(engine, "sip1.cube0.pe0 global_E").startswith("my_head=4 ")
+
+
+def test_an_interrupt_of_the_leaving_itself_gives_the_memory_back(ccl, monkeypatch):
+    engine = GraphEngine(MACHINE)
+
+    def impatient(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "abandon", impatient)
+
+    def run():
+        with RuntimeContext(engine, ccl=ccl) as torch:
+            Scene(torch).launch(leaves_a_message)
+            raise ValueError
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert not any(memory.hbm.live or memory.tcm.live for memory in engine.used_allocators.values())
+
+
+@pytest.mark.parametrize("limit_ns", [100, 400, 520])
+def test_a_limit_gives_the_memory_back(ccl, limit_ns):
+    engine = RunEngine(MACHINE, True, Limits(sim_ns=limit_ns))
+    with pytest.raises(LimitReached), RuntimeContext(engine, ccl=ccl) as torch:
+        Scene(torch).launch(fills_a_queue)
+    assert not any(memory.hbm.live for memory in engine.used_allocators.values())
