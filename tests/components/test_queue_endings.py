@@ -276,11 +276,11 @@ def test_what_comes_to_a_queue_that_is_gone_is_lost(engine: GraphEngine) -> None
     assert not sending.done
     engine.wait(sending)
     engine.drain()
-    [lost] = queue_part(engine, B).lost
+    [lost] = queue_part(engine, B).unreceived
     assert (lost.pe, lost.direction, lost.peer, lost.there, lost.nbytes, lost.kernel) == (A, "E", B, "W", 64, "k")
     engine.wait(engine.submit(IpcqRemoveMsg(pe=A)))
     install(engine, ring_of(A, B))
-    assert not queue_part(engine, B).lost
+    assert not queue_part(engine, B).unreceived
     assert_goes_on(engine, data)
 
 

@@ -20,7 +20,7 @@ from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.queue_state import LostMessage, queue_pairs_of, queue_part
+from kernbench.sim_engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
 
 _GLOBAL = "global_"
 _MOST_TOLD = 8
@@ -143,7 +143,7 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
 
 def warn_of_lost(engine: GraphEngine, queues: InstalledQueues) -> tuple[str, ...]:
     """Warn of what nobody had received of these queues, which have just been removed; a text for each way and line."""
-    lost = Counter(message for pe in queues.pes for message in queue_part(engine, pe).lost)
+    lost = Counter(message for pe in queues.pes for message in queue_part(engine, pe).unreceived)
     texts = tuple(_told(message, n) for message, n in lost.items())
     if texts:
         more = [f"and {len(texts) - _MOST_TOLD} more"] if len(texts) > _MOST_TOLD else []
@@ -152,7 +152,7 @@ def warn_of_lost(engine: GraphEngine, queues: InstalledQueues) -> tuple[str, ...
     return texts
 
 
-def _told(message: LostMessage, n: int) -> str:
+def _told(message: UnreceivedMessage, n: int) -> str:
     return f"{message}" if n == 1 else f"{message}, {n} times"
 
 

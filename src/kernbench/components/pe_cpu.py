@@ -87,8 +87,8 @@ class PeCpu(SerialCpu):
 
     def abandon(self, request_ids: frozenset[int]) -> None:
         """End the kernels of these requests, running or in line: their launches fail."""
-        given_up = [order for order in self._orders if order.request_id in request_ids]
-        for order in [order for order in given_up if isinstance(order.order, LaunchOrder)]:
+        launches = [order for order in self._orders if isinstance(order.order, LaunchOrder)]
+        for order in [order for order in launches if order.request_id in request_ids]:
             self._orders.remove(order)
             self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
         if self._program is not None and self._program.order.request_id in request_ids:

@@ -17,7 +17,7 @@ from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.queue_state import Carried, LostMessage, QueuePair, QueuePart, QueueWait
+from kernbench.sim_engine.queue_state import Carried, QueuePair, QueuePart, QueueWait, UnreceivedMessage
 from kernbench.topology.graph import Node
 from kernbench.triton_emu.places import Slot
 
@@ -71,9 +71,9 @@ class PeIpcq(QueuePart):
         return self._installation if self._lanes else None
 
     @property
-    def lost(self) -> tuple[LostMessage, ...]:
+    def unreceived(self) -> tuple[UnreceivedMessage, ...]:
         """What has come and no kernel has received; of queues that were removed, until there are new ones."""
-        return tuple(message for lane in self._lanes.values() or self._removed for message in lane.lost)
+        return tuple(message for lane in self._lanes.values() or self._removed for message in lane.unreceived)
 
     @property
     def carried(self) -> Mapping[str, Carried]:
@@ -144,7 +144,7 @@ class PeIpcq(QueuePart):
     def remove(self, installation: int | None = None) -> None:
         """Take all queues off, if those of ``installation`` (None: any) are there. No kernel may run here.
 
-        What lies in them is ``lost``. What is on its way to them is lost when it comes, as long as there are no others.
+        What is on its way to them still comes there, as long as there are no others.
         """
         if not self._lanes or installation not in (None, self._installation):
             return

@@ -17,7 +17,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.sim_engine.clock import Clock
 from kernbench.sim_engine.hooks import Sent, SlotReleased
 from kernbench.sim_engine.op_log import OpRecord
-from kernbench.sim_engine.queue_state import LostMessage, QueuePair
+from kernbench.sim_engine.queue_state import QueuePair, UnreceivedMessage
 from kernbench.sim_engine.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import Slot
 
@@ -264,13 +264,13 @@ class Lane:
         return there is not None and there.pair.arrived < self.pair.my_head
 
     @property
-    def lost(self) -> list[LostMessage]:
+    def unreceived(self) -> list[UnreceivedMessage]:
         """What has come and no kernel has received, in order."""
         pair, found = self.pair, []
         for sequence in sorted(sequence for sequence in pair.sizes if sequence >= pair.taken):
             record, peer = self.records[sequence % pair.n_slots], pair.peer
             assert record is not None
-            message = LostMessage(
+            message = UnreceivedMessage(
                 pe=peer.pe,
                 direction=peer.direction,
                 peer=self.coord,

@@ -173,10 +173,12 @@ class Requests:
         return self._failed(dropped)
 
     def _recover_from(self, failure: BaseException, handles: Sequence[RequestHandle]) -> None:
-        """The program has waited for ``handles`` in vain: give up what is of no use any more.
+        """The program has waited for ``handles`` in vain: give up what is of no use any more, unless ranks go on.
 
         Raises what a kernel had failed with, if that led to a deadlock.
         """
+        if self._scheduler.busy:
+            return
         if isinstance(failure, SimulationDeadlock):
             program = self._workers.current
             failed = self.abandon([program])

@@ -197,7 +197,7 @@ class QueueWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostMessage:
+class UnreceivedMessage:
     """A message from queue ``direction`` of ``pe`` in queue ``there`` of ``peer``, which no kernel has received.
 
     ``line``: of ``kernel``, where it was sent.
@@ -255,7 +255,7 @@ class QueuePart(Component):
         raise NotImplementedError
 
     @property
-    def lost(self) -> tuple[LostMessage, ...]:
+    def unreceived(self) -> tuple[UnreceivedMessage, ...]:
         """What has come and no kernel has received; of queues that were removed, until there are new ones."""
         raise NotImplementedError
 
