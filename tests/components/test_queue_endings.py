@@ -290,3 +290,22 @@ def test_a_mapping_that_overlaps_another_is_the_failure_of_its_request(engine: G
     with pytest.raises(InputError, match="overlaps"):
         engine.wait(engine.submit(MmuMapMsg(sip=0, mapping=mapping)))
     assert_goes_on(engine, data)
+
+
+@pytest.mark.parametrize("after_ns", [0, 30, 60, 75, 90])
+def test_a_launch_that_is_given_up_on_its_way_runs_no_more_of_its_kernel(engine: GraphEngine, after_ns: float) -> None:
+    ran: list[float] = []
+
+    def kernel(ptr: int, tl: Any) -> None:
+        for _ in range(100):
+            ran.append(engine.now)
+            tl.wait(tl.load(ptr, (16,), "f32"))
+
+    data = numbers(engine)
+    handle = start(engine, kernel, data)
+    engine.run_until(engine.now + after_ns)
+    given_up = engine.now
+    engine.abandon([handle])
+    assert handle.done
+    assert not [time for time in ran if time > given_up]
+    assert_goes_on(engine, data)

@@ -56,6 +56,8 @@ class PeCpu(SerialCpu):
     def handle(self, message: object) -> None:
         """An order of the M_CPU, or the end of a barrier."""
         match message:
+            case PeOrder(request_id=launch, order=LaunchOrder()) if launch in self.machine.given_up:
+                self._refuse(message)
             case PeOrder(order=LaunchOrder() | QueueRemoval()):
                 self._orders.append(message)
                 self._go_on()
@@ -90,10 +92,13 @@ class PeCpu(SerialCpu):
         launches = [order for order in self._orders if isinstance(order.order, LaunchOrder)]
         for order in [order for order in launches if order.request_id in request_ids]:
             self._orders.remove(order)
-            self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
+            self._refuse(order)
         if self._program is not None and self._program.order.request_id in request_ids:
             self._at_barrier = False
             self._program.stop()
+
+    def _refuse(self, order: PeOrder) -> None:
+        self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
 
     def blocked(self) -> tuple[str, ...]:
         """What the running kernel waits for."""

@@ -302,12 +302,12 @@ class GraphEngine:
             self._empty_queues()
 
     def _stop(self, ids: frozenset[int]) -> None:
+        self.machine.given_up = ids  # of what is still on its way to the PEs
         with self.pointers.kept():
-            # Orders that are on their way when the PEs are told the first time have come by the second.
-            for _ in range(2):
-                for part in self.machine.components:
-                    part.abandon(ids)
-                self.machine.clock.advance()
+            for part in self.machine.components:
+                part.abandon(ids)
+            self.machine.clock.advance()
+        self.machine.given_up = frozenset()
         for part in self.machine.components:
             part.reset()
 

@@ -50,6 +50,7 @@ class Machine:
         self._routes: dict[tuple[str, str, str | None], Route] = {}
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
+        self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
         self._delivered = self._deliver  # bound once
 
     def component(self, node_id: str) -> Component:
