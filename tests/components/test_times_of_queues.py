@@ -167,3 +167,23 @@ def test_a_kernel_goes_on_with_the_message_that_it_waited_for() -> None:
     assert trace.pe_exec_ns[B] == pytest.approx(before + ran.came[0] - ran.sent[0], abs=0.002)
     left_to_write = 64 / TCM_WRITE_GBS - 64 / way(skewed(), dma_of(A), dma_of(B)).narrowest_gbs
     assert trace.pe_exec_ns[A] == pytest.approx(trace.pe_exec_ns[B] - DECODE_NS - left_to_write, abs=0.002)
+
+
+def test_a_receive_is_issued_whether_its_message_is_there_or_comes_meanwhile() -> None:
+    """The kernel has the message when it has come and the receive is issued, whichever is later."""
+
+    def ends(commands: int) -> float:
+        def kernel(*, tl: Any) -> None:
+            if tl.program_id(0) == 0:
+                tl.send("E", tl.zeros((64,), "i8"))
+                return
+            for i in range(commands):
+                tl.device_print(i)
+            tl.recv("W", (64,), "i8")
+
+        return Ran([((A, "E"), (B, "W"))], kernel, pes=(A, B)).traces[0].pe_exec_ns[B]
+
+    came = ends(0)
+    most = int((came - 6.7) / ISSUE_NS)
+    for commands in range(most - 2, most + 3):
+        assert ends(commands) == pytest.approx(max(came, 6.7 + (commands + 1) * ISSUE_NS), abs=0.001)

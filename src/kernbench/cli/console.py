@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from kernbench.cli.session import current_session
-from kernbench.common.json_text import json_text
+from kernbench.common.json_text import FIGURES, json_text
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 # Wide enough for every table, where no terminal says how wide it is.
@@ -122,7 +122,7 @@ def print_json(document: Json) -> None:
 
 def document_text(document: Json) -> str:
     """A document as text, without characters that a terminal would act on."""
-    return _ACTED_ON.sub(_in_json, json_text(finite(document), indent=2))
+    return _ACTED_ON.sub(_in_json, json_text(finite(document), indent=2, decimals=FIGURES))
 
 
 def print_document(text: str) -> None:

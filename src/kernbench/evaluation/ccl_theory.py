@@ -18,7 +18,7 @@ With k = 1 that is 2(N-1) (L + m/B) and what the ends add: the textbook's reduce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -38,7 +38,7 @@ from kernbench.topology.sides import Side
 
 # What passes a PE's link in the last column of cubes: a row's sum, a column's sum, and the PE's own data.
 STREAMS_OF_A_CORNER = 3
-DIGITS = 6  # of a time in ns; the clock counts in thousandths
+DECIMALS = 3  # of a time in ns: whole ps, as the clock counts
 _GLOBAL = "global_"
 
 
@@ -108,10 +108,12 @@ class ClosedForms:
     def closed_ns(self, algorithm: AlgorithmName, nbytes: int, root: int) -> float:
         """A collective of contributions of ``nbytes``; ``root``: the cube where SIPs meet."""
         if algorithm == INTERCUBE:
-            return sum(self._intercube(part, root) for part in _segments(nbytes)) + self.start_ns
-        if self._grid.is_grid:
-            return sum(self._over_grid(part) for part in _segments(nbytes)) + self.start_ns
-        return self.ring(self._spec.num_sips, nbytes, self.sip_hop()).ns
+            found = sum(self._intercube(part, root) for part in _segments(nbytes)) + self.start_ns
+        elif self._grid.is_grid:
+            found = sum(self._over_grid(part) for part in _segments(nbytes)) + self.start_ns
+        else:
+            found = self.ring(self._spec.num_sips, nbytes, self.sip_hop()).ns
+        return round(found, DECIMALS)
 
     @property
     def _grid(self) -> SipGrid:
@@ -160,13 +162,13 @@ class ClosedForms:
         """Reduce-scatter and all-gather round a ring of ``n`` with these hops, a segment after the other."""
         found = [self._ring(n, part, hop) for part in _segments(nbytes)]
         return RingTime(
-            oracle_ns=sum(each.oracle_ns for each in found),
-            ends_ns=sum(each.ends_ns for each in found),
-            overlap_ns=sum(each.overlap_ns for each in found),
-            stalls_ns=sum(each.stalls_ns for each in found),
-            start_ns=self.start_ns,
-            load_ns=sum(each.load_ns for each in found),
-            store_ns=sum(each.store_ns for each in found),
+            oracle_ns=_sum(each.oracle_ns for each in found),
+            ends_ns=_sum(each.ends_ns for each in found),
+            overlap_ns=_sum(each.overlap_ns for each in found),
+            stalls_ns=_sum(each.stalls_ns for each in found),
+            start_ns=_sum((self.start_ns,)),
+            load_ns=_sum(each.load_ns for each in found),
+            store_ns=_sum(each.store_ns for each in found),
         )
 
     def _ring(self, n: int, nbytes: int, hop: Hop) -> RingTime:
@@ -184,9 +186,8 @@ class ClosedForms:
         return RingTime(
             oracle_ns=oracle,
             ends_ns=ends,
-            # What is left of a difference of equal sums would read like a time.
-            overlap_ns=round(free - oracle - ends, DIGITS),
-            stalls_ns=round(taken - free, DIGITS),
+            overlap_ns=free - oracle - ends,
+            stalls_ns=taken - free,
             start_ns=0.0,
             load_ns=self.load_ns(chunk, pieces),
             store_ns=self.store_ns(chunk, pieces),
@@ -297,6 +298,11 @@ def _side_of(direction: str) -> Side | None:
     """The side that ``global_E`` leaves by; none for a direct queue."""
     sides: dict[str, Side] = {f"{_GLOBAL}{side}": side for side in ("E", "W", "N", "S")}
     return sides.get(direction)
+
+
+def _sum(times_ns: Iterable[float]) -> float:
+    """In whole ps: what is left of a difference of equal sums would read like a time."""
+    return round(sum(times_ns), DECIMALS)
 
 
 def _mean(hops: Sequence[Hop]) -> Hop:
