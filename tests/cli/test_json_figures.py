@@ -104,6 +104,11 @@ def test_a_sweep_and_the_comparison_of_its_points(kernbench: Run, tmp_path: Path
     assert_clean(kernbench("compare", "out/sweep.parquet", "out/sweep.parquet", "--json").out)
     for file in (tmp_path / "out").glob("*.json"):
         assert_clean(file.read_text())
+    _, *rows = (tmp_path / "out" / "journal.jsonl").read_text().splitlines()
+    assert len(rows) == 4
+    for row in rows:
+        times = {name: value for name, value in numbers(json.loads(row)["row"]) if name.endswith("ns")}
+        assert times == {name: round(value, 3) for name, value in times.items()}
 
 
 def test_a_page(kernbench: Run) -> None:

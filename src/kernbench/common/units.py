@@ -23,6 +23,11 @@ def ps_to_ns(ps: int) -> float:
     return ps / PS_PER_NS
 
 
+def whole_ps(ns: float) -> float:
+    """Nanoseconds without what sums of floats leave below the picosecond."""
+    return ps_to_ns(ns_to_ps(ns))
+
+
 def transfer_ps(nbytes: int, bw_gbs: float) -> int:
     """Picoseconds that ``nbytes`` take at ``bw_gbs``: S / bw, rounded; at least 1 ps for any byte."""
     return max(1, round(nbytes * PS_PER_NS / bw_gbs)) if nbytes else 0

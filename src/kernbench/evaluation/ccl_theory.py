@@ -29,7 +29,7 @@ from kernbench.ccl.sip_ring import sip_ring
 from kernbench.ccl.steps.grids import MANY_MESSAGES
 from kernbench.ccl.steps.messages import SEGMENT_BYTES
 from kernbench.ccl.steps.sip_grids import SipGrid
-from kernbench.common.units import ps_to_ns
+from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
 from kernbench.messages.requests import PeCoord
 from kernbench.sim_engine.machine import Machine
@@ -38,7 +38,6 @@ from kernbench.topology.sides import Side
 
 # What passes a PE's link in the last column of cubes: a row's sum, a column's sum, and the PE's own data.
 STREAMS_OF_A_CORNER = 3
-DECIMALS = 3  # of a time in ns: whole ps, as the clock counts
 _GLOBAL = "global_"
 
 
@@ -113,7 +112,7 @@ class ClosedForms:
             found = sum(self._over_grid(part) for part in _segments(nbytes)) + self.start_ns
         else:
             found = self.ring(self._spec.num_sips, nbytes, self.sip_hop()).ns
-        return round(found, DECIMALS)
+        return whole_ps(found)
 
     @property
     def _grid(self) -> SipGrid:
@@ -166,7 +165,7 @@ class ClosedForms:
             ends_ns=_sum(each.ends_ns for each in found),
             overlap_ns=_sum(each.overlap_ns for each in found),
             stalls_ns=_sum(each.stalls_ns for each in found),
-            start_ns=_sum((self.start_ns,)),
+            start_ns=whole_ps(self.start_ns),
             load_ns=_sum(each.load_ns for each in found),
             store_ns=_sum(each.store_ns for each in found),
         )
@@ -301,8 +300,8 @@ def _side_of(direction: str) -> Side | None:
 
 
 def _sum(times_ns: Iterable[float]) -> float:
-    """In whole ps: what is left of a difference of equal sums would read like a time."""
-    return round(sum(times_ns), DECIMALS)
+    """What is left of a difference of equal sums would read like a time."""
+    return whole_ps(sum(times_ns))
 
 
 def _mean(hops: Sequence[Hop]) -> Hop:

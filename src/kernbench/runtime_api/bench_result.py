@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import KernbenchError
+from kernbench.common.units import whole_ps
 from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.error_place import ErrorPlace, place_of
@@ -165,7 +166,7 @@ def _kernel(records: list[RequestRecord]) -> KernelSummary:
         name=records[0].name,
         algorithm=records[0].algorithm,
         launches=len(records),
-        total_ns=sum(record.total_ns for record in records),
+        total_ns=whole_ps(sum(record.total_ns for record in records)),
         pe_count=len({pe for record in records for pe in record.pe_exec_ns}),
         pe_exec_ns=max((ns for record in records for ns in record.pe_exec_ns.values()), default=0.0),
     )
@@ -177,4 +178,4 @@ def _covered(spans: Iterable[tuple[float, float]]) -> float:
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    return total
+    return whole_ps(total)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ps_to_ns
+from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.di.kinds import PE_KINDS
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
@@ -49,7 +49,7 @@ class LaunchSplit:
     @property
     def total_ns(self) -> float:
         """From submission to completion."""
-        return self.before_ns + self.kernel_ns + self.after_ns
+        return whole_ps(self.before_ns + self.kernel_ns + self.after_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
