@@ -112,12 +112,7 @@ def way(topology: Topology, src: str, dst: str) -> Way:
     return Way(head, wire, narrowest, 0.001 * len(nodes))
 
 
-def figure(topology: Topology, key: str) -> float:
-    """A number of the machine's file by its dotted key."""
-    found: float = attrgetter(key)(topology.spec)
-    return found
-
-
 def set_up_ns(topology: Topology) -> float:
     """What the DMA of a PE takes for a descriptor: set-up, and the look-up of its address."""
-    return figure(topology, "pe.dma.setup_ns") + figure(topology, "pe.mmu.tlb_hit_ns")
+    pe = topology.spec.pe
+    return pe.dma.setup_ns + pe.mmu.tlb_hit_ns

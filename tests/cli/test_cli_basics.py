@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,14 @@ def test_every_command_has_help(kernbench: Run, arguments: tuple[str, ...]) -> N
     assert not ran.err
 
 
-def test_help_is_quick_and_imports_nothing_heavy() -> None:
+def test_help_imports_little_and_nothing_heavy() -> None:
+    """So it is quick: its time is that of its imports, some 250 modules of click, rich and Python itself."""
     script = (
         "import sys; from kernbench.cli.main import main; code = main(['--help']);"
-        f" print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr); sys.exit(code)"
+        f" print([m for m in {HEAVY!r} if m in sys.modules], len(sys.modules) < 400, file=sys.stderr); sys.exit(code)"
     )
-    took = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        took.append(time.perf_counter() - begin)
-        assert done.stderr == "[]\n"
-    assert min(took) < 0.4
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == "[] True\n"
 
 
 def test_version(kernbench: Run) -> None:

@@ -219,7 +219,10 @@ def test_an_epilogue_is_an_operation_a_step() -> None:
 
 @pytest.mark.parametrize("slots", [SLOTS, 1, 2])
 def test_tiles_wait_for_math_as_its_slots_allow(slots: int) -> None:
-    """A composite of 3 x 4 tiles, loaded before, whose epilogue is the slowest stage; all its tiles are in flight."""
+    """A composite of 3 x 4 tiles, loaded before, whose epilogue is the slowest stage; all its tiles are in flight.
+
+    Commands of the kernel, before it, have had slots of MATH too, and have given them back.
+    """
     m, k, n = TILE
     steps = (("gelu",), ("scale", 0.5), ("relu",))
 
@@ -227,6 +230,8 @@ def test_tiles_wait_for_math_as_its_slots_allow(slots: int) -> None:
         left, right = tl.load(a, (3 * m, k), "f16"), tl.load(b, (k, 4 * n), "f16")
         tl.wait(left)
         tl.wait(right)
+        for _ in range(4):
+            tl.wait(tl.zeros((8,), "f16"))
         tl.composite("gemm", left, right, c, epilogue=steps)
 
     attrs = "pe.components.pe_scheduler.attrs"

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,13 +143,11 @@ def test_a_deadlock_names_who_waits_for_what(engine: GraphEngine) -> None:
         if tl.program_id(0) == 0:
             tl.barrier()
 
-    began = time.perf_counter()
     with pytest.raises(SimulationDeadlock) as caught:
         launch(engine, half, targets=((0, 0, 0), (0, 0, 1)))
     text = str(caught.value)
     assert re.search(r"^  sip0\.cube0\.pe0: kernel .* waits for barrier at line", text, re.MULTILINE)
     assert "barrier" in text
-    assert time.perf_counter() - began < 5
 
 
 def test_addresses_outside_the_machine_are_refused(engine: GraphEngine) -> None:
