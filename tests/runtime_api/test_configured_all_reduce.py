@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernbench.tp.state import initialize_model_parallel
+from kernbench.tp.parallel_state import initialize_model_parallel
 from machines import INTERCUBE, context_on, run_ranks, working_machine
 
 from kernbench.policy.placement.dp import DPPolicy

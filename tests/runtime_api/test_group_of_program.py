@@ -210,7 +210,7 @@ def test_the_machine_as_nested_mappings(tmp_path):
         assert (spec["sip"]["cube_mesh"]["w"], spec["sip"]["cube_mesh"]["h"]) == (2, 1)
         assert spec["cube"]["pe_layout"]["corners"] == ("NW", "NE", "SW", "SE")
         assert spec["cube"]["hbm"]["bytes_per_slice"] == 6 << 30
-        assert spec["pe"]["components"]["pe_gemm"]["attrs"]["overhead_ns"] == 0.0
+        assert spec["pe"]["components"]["pe_ipcq"]["attrs"]["overhead_ns"] == 2.0
         for section in (spec, spec["system"]["sips"], spec["pe"]["gemm"]["macs_per_ns"]):
             with pytest.raises(TypeError):
                 section["new"] = 1

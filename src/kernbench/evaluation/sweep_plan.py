@@ -103,7 +103,8 @@ class SweepPlan:
 
 def _settings(ccl: CclConfig) -> dict[str, Any]:
     """What a ``ccl.yaml`` says, wherever it lies: the default algorithm, and by name what applies to each."""
-    algorithms = {each.name: to_jsonable_python(each, exclude={"name", "passthrough"}) for each in ccl.algorithms}
+    elsewhere = {"name", "passthrough", "folder", "place", "passed_at"}
+    algorithms = {each.name: to_jsonable_python(each, exclude=elsewhere) for each in ccl.algorithms}
     for each in ccl.algorithms:
         algorithms[each.name] |= to_jsonable_python(dict(each.passthrough))
     return {"algorithm": ccl.default_algorithm, "algorithms": algorithms}
