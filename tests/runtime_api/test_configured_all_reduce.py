@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernbench.tp.parallel_state import initialize_model_parallel
 from machines import INTERCUBE, context_on, run_ranks, working_machine
 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.tp import reduce_from_tp_region
+from kernbench.tp.parallel_state import initialize_model_parallel
 
 ROW_PER_CUBE = DPPolicy(cube="row_wise", num_pes=1)
 ROWS, ONE_PE = (2, 5), (7,)
