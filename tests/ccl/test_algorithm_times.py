@@ -117,11 +117,12 @@ def kernels_ns(chosen: Algorithm, machine: Topology, elements: int) -> float:
     ("name", "ranks", "elements"),
     [
         ("tree", 3, 65536),
-        ("tree", 7, 65536),
+        pytest.param("tree", 7, 65536, marks=pytest.mark.slow),
         ("tree", 8, 16384),
         ("tree", 16, 4096),
-        ("hierarchical", 8, 65536),
-        ("hierarchical", 16, 65536),
+        pytest.param("hierarchical", 8, 65536, marks=pytest.mark.slow),
+        pytest.param("hierarchical", 16, 65536, marks=pytest.mark.slow),
+        ("hierarchical", 8, 8192),
     ],
 )
 def test_trees_are_not_slower_with_more_slots_and_need_but_few(name: str, ranks: int, elements: int) -> None:
@@ -149,9 +150,9 @@ def test_a_tree_takes_as_long_as_its_bytes(ranks: int) -> None:
     [
         (4, "ring_1d", "", 3),
         (4, "torus_2d", "2x2", 3),
-        (4, "torus_2d", "2x2", 0),
+        pytest.param(4, "torus_2d", "2x2", 0, marks=pytest.mark.slow),
         (4, "mesh_2d_no_wrap", "2x2", 3),
-        (6, "torus_2d", "3x2", 3),
+        pytest.param(6, "torus_2d", "3x2", 3, marks=pytest.mark.slow),
     ],
 )
 def test_cubes_and_sips_are_not_slower_with_more_slots(sips: int, fabric: str, grid: str, root_cube: int) -> None:

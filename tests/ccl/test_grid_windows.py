@@ -84,8 +84,8 @@ OWNERS = tuple((cube, pe) for cube in range(2) for pe in range(4))
     [
         ("mesh_2d_no_wrap", 4, "2x2", 4, 16384),
         ("mesh_2d_no_wrap", 4, "2x2", 1, 65536),
-        ("torus_2d", 4, "2x2", 4, 40000),
-        ("torus_2d", 6, "3x2", 1, 65536),
+        pytest.param("torus_2d", 4, "2x2", 4, 40000, marks=pytest.mark.slow),
+        pytest.param("torus_2d", 6, "3x2", 1, 65536, marks=pytest.mark.slow),
     ],
 )
 def test_more_slots_than_a_window_change_nothing(kind: str, sips: int, grid: str, n_owners: int, elements: int) -> None:

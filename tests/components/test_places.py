@@ -29,6 +29,8 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.places import CALLED, COMPONENT_CALLS, OTHER_CALLS, called_at
 from kernbench.topology.builder import Topology, resolve_topology
 
+pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+
 PLACES = {
     "host": "system",
     "switch": "system",

@@ -29,8 +29,16 @@ REFERENCE = load_reference(Path(__file__).parents[1] / "data" / "mesh.json")
 QUICK = Plan(warmup_cycles=600, cycles=2000, messages=3000, seeds=(1, 2))
 # At full load there are thousands of messages in a thousand cycles.
 FULL = Plan(warmup_cycles=500, cycles=1000, messages=1, seeds=(1,))
-EACH_CURVE = pytest.mark.parametrize("curve", REFERENCE.curves, ids=lambda c: f"{c.traffic}-{c.packet_flits}")
-EACH_CASE = pytest.mark.parametrize("case", REFERENCE.contention, ids=lambda c: f"{c.name}-{c.packet_flits}")
+
+
+def each(cases, name):
+    """All cases; packets of one flit take longest to simulate."""
+    marks = {True: [pytest.mark.slow], False: []}
+    return [pytest.param(c, id=f"{name(c)}-{c.packet_flits}", marks=marks[c.packet_flits == 1]) for c in cases]
+
+
+EACH_CURVE = pytest.mark.parametrize("curve", each(REFERENCE.curves, lambda c: c.traffic))
+EACH_CASE = pytest.mark.parametrize("case", each(REFERENCE.contention, lambda c: c.name))
 
 
 def failing(gates: list[Gate]) -> list[Gate]:
@@ -103,13 +111,7 @@ def test_light_load_costs_few_events() -> None:
     assert run.events < 3 * 16 * 0.0125 * (plan.warmup_cycles + plan.cycles)
 
 
-@pytest.mark.parametrize(
-    "curve",
-    [
-        pytest.param(c, id=f"{c.traffic}-{c.packet_flits}", marks=[pytest.mark.slow] if c.packet_flits == 1 else [])
-        for c in REFERENCE.curves
-    ],
-)
+@EACH_CURVE
 def test_latency_up_to_the_knee(curve) -> None:
     """Against the reference and against theory: its own lightest points are short runs, up to 2 % off the mean."""
     compared = compare_latency(curve, QUICK, highest_load=0.85)

@@ -94,6 +94,7 @@ def check_all(topology: Topology, sizes: tuple[int, ...]) -> float:
     return worst
 
 
+@pytest.mark.slow
 def test_all_sizes_on_the_default_machine(machine: Topology) -> None:
     # Half a picosecond here and there is all that is left, whatever the size and the number of hops.
     assert check_all(machine, SIZES) < 0.002
