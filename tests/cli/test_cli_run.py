@@ -50,8 +50,21 @@ def races(x, tl):
     tl.load(x, (64, 64), "f16")
 
 
+from kernbench.policy.placement.dp import DPPolicy
+
+
 def race(torch):
-    torch.launch("races", races, torch.zeros(64, 64, dtype="f16", name="X"))
+    both = DPPolicy(pe="row_wise", num_pes=2, num_cubes=1)
+    torch.launch("races", races, torch.zeros(64, 64, dtype="f16", dp=both, name="X"))
+
+
+def overtakes(x, y, tl):
+    tl.store(x, tl.load(y, (64, 64), "f16"))
+    tl.load(x, (64, 64), "f16")
+
+
+def overtake(torch):
+    torch.launch("overtakes", overtakes, *(torch.zeros(64, 64, dtype="f16", name=name) for name in "XY"))
 
 
 def reads_nothing(torch):
@@ -357,6 +370,15 @@ def test_the_sanitizer_finds_something(kernbench: Run, user_bench: str, function
     assert kind in {finding["kind"] for finding in document["findings"]}
     assert document["status"] == "FAILED"
     assert kernbench("run", "--bench", f"{user_bench}:{function}", *SMALL).code == 0
+
+
+def test_a_machine_without_memory_order_is_told_what_overtakes(kernbench: Run, user_bench: str) -> None:
+    bench = ("run", "--bench", f"{user_bench}:overtake", "--sanitize", *SMALL)
+    assert kernbench(*bench).code == 0
+    ran = kernbench(*bench, "--set", "pe.dma.ordering=relaxed")
+    assert ran.code == 1
+    assert "inversion: load at line" in ran.out
+    assert "which comes first in the program" in ran.out
 
 
 PRINTING = """

@@ -34,6 +34,8 @@ from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import compile_topology, topology_file
 
+pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+
 TOPOLOGY = apply_overrides(load_document(topology_file("default")), SMALL)
 CCL = load_document(packaged_file())
 
@@ -89,6 +91,7 @@ OTHER_VALUES = {
     "topology:cube.components.hbm_ctrl.attrs.efficiency": "0.5",
     "topology:cube.components.sram.attrs.bw_gbs": "99",
     "topology:pe.gemm.dtype_acc": "f16",
+    "topology:pe.dma.ordering": "relaxed",
     "ccl:defaults.algorithm": "ring_allreduce_tcm",
     "ccl:defaults.buffer_kind": "hbm",
     "ccl:defaults.backpressure": "poll",
@@ -141,13 +144,6 @@ SETTINGS = {
     # With these world sizes ranks are PEs; a collective of ranks that are SIPs needs as many SIPs.
     "ccl:algorithms.mesh_allreduce_4.module": algorithm(
         "mesh_allreduce_4", "system.sips={count: 4, topology: torus_2d}"
-    ),
-    "ccl:algorithms.hierarchical_allreduce.validator": algorithm(
-        "hierarchical_allreduce",
-        ccl=(
-            "algorithms.hierarchical_allreduce.module=sip_allreduce",
-            "algorithms.hierarchical_allreduce.topology=none",
-        ),
     ),
     "ccl:algorithms.tree_allreduce_7.module": algorithm(
         "tree_allreduce_7", ccl=("algorithms.tree_allreduce_7.world_size=2",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernbench.cli.console import Json
-from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, QueueWait, RunExplanation
+from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
 from kernbench.sim_engine.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.sim_engine.roofline import Roofline
 
@@ -33,7 +33,7 @@ def _launch(launch: LaunchExplanation) -> Json:
     }
 
 
-def _wait(each: QueueWait) -> Json:
+def _wait(each: LineWait) -> Json:
     return {
         "waiting": _place(each.waiting, each.waiting_kernel),
         "for": each.waited_for,

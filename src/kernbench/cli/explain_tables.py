@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -14,12 +14,18 @@ from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.messages.requests import PeCoord
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
-from kernbench.sim_engine.critical_path_model import CriticalPath
+from kernbench.sim_engine.critical_path_model import CriticalPath, WaitedFor
 from kernbench.sim_engine.roofline import Bound, Roofline
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16
 MOST_WAITS = 8
+_WAITED_FOR: Mapping[WaitedFor, str] = {
+    "message": "a message of queue {}",
+    "slot": "a slot of queue {}",
+    "memory order": "memory order: the same bytes",
+    "memory order by range": "memory order: ranges that enclose both",
+}
 
 
 def print_explanation(console: Console, found: RunExplanation) -> None:
@@ -65,12 +71,12 @@ def _busy(line: LineUse) -> str:
 
 
 def _waits(launch: LaunchExplanation) -> Table | None:
-    """Which kernels waited for which by queues; none of them is a part of the path, what they waited for is."""
+    """Which lines waited for which; none of that is a part of the path, what they waited for is."""
     if not launch.waits:
         return None
     left = len(launch.waits) - MOST_WAITS
     made = table(
-        f"Kernels on the path that waited for others{f', the longest {MOST_WAITS}' if left > 0 else ''}",
+        f"Lines on the path that waited for others{f', the longest {MOST_WAITS}' if left > 0 else ''}",
         text("waiting"),
         text("for"),
         text("of"),
@@ -84,7 +90,7 @@ def _waits(launch: LaunchExplanation) -> Table | None:
         cause = _place(each.cause.pe, each.kernel, each.cause.line)
         made.add_row(
             waiting,
-            f"a {each.waited_for} of queue {each.direction}",
+            _WAITED_FOR[each.waited_for].format(each.direction),
             cause,
             f"{each.count:,}",
             f"{each.ns:,.3f}",
@@ -105,7 +111,7 @@ def _place(pe: PeCoord, kernel: str, line: int) -> str:
 
 def _kernels(launch: LaunchExplanation) -> Table | None:
     """The kernels that the path goes through, when it leaves the one where it ends."""
-    if not launch.waits:
+    if len(launch.pes) < 2:
         return None
     made = table("Kernels that the path goes through", text("kernel"), number("ns"), number("share"), text(""))
     for each in launch.pes[:MOST_WAITS]:

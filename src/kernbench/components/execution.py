@@ -8,8 +8,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from kernbench.common.dtypes import dtype
 from kernbench.common.operators import PLAIN
-from kernbench.components.access_plan import extent, plan
-from kernbench.components.initiator import Target
+from kernbench.components.accesses_under_way import NOTHING
+from kernbench.components.addressing import Addressing, Descriptor, Streams
+from kernbench.components.memory_order import MemoryOrder, ProgramOrder
+from kernbench.components.order_watch import Inversion, OrderWatch
 from kernbench.components.pe_math import MathOperation, PeMath
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.queue_lane import Lane
@@ -22,7 +24,6 @@ from kernbench.messages.commands import (
     LoadCommand,
     MathCommand,
     MathComposite,
-    MemoryRef,
     PeCommand,
     PrintCommand,
     RecvCommand,
@@ -33,16 +34,24 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.sim_engine.address_map import Segment
-from kernbench.sim_engine.hooks import Issued, Moved, OpEnded, OpStarted, Printed, Queued, Streamed
+from kernbench.sim_engine.hooks import (
+    Inverted,
+    Issued,
+    Moved,
+    OpEnded,
+    OpStarted,
+    Ordered,
+    Printed,
+    Queued,
+    Sharing,
+    Streamed,
+)
 from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_source
 
-Places: TypeAlias = tuple[tuple[Segment, ...], tuple[Target, ...]]
-"""The physical ranges of a descriptor, and the accesses that they make"""
 Claim: TypeAlias = tuple[Lane, int]
 """The queue that a message goes by, and its number there"""
 What: TypeAlias = Moved | Streamed | Queued | PeCommand
@@ -56,12 +65,15 @@ class KernelExecution:
     """
 
     __slots__ = (
+        "_addressing",
         "_allocator",
         "_hooks",
         "_kernel",
         "_math",
         "_math_id",
         "_name",
+        "_order",
+        "_ordered",
         "_plans",
         "_recorder",
         "_region",
@@ -108,6 +120,9 @@ class KernelExecution:
         )
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way, self._start)
+        self._order = self._memory_order()
+        self._addressing = Addressing(machine.addresses, parts, ordered=self._order is not None)
+        self._ordered: dict[int, Sharing] = {}  # what let commands start last: bytes of others, so compared
         # Made once: a method is bound anew wherever it is handed on.
         self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
 
@@ -125,6 +140,17 @@ class KernelExecution:
             file=kernel_source(self.launch.kernel.function).file,
             tcm=range(tcm, tcm + self.machine.spec.pe.tcm.bytes),
             dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
+        )
+
+    def _memory_order(self) -> MemoryOrder | None:
+        """What keeps the order of accesses to the same bytes, or tells of others; None: nobody wants to know."""
+        recorder = self.machine.recorder
+        if self.machine.spec.pe.dma.ordering == "program":
+            return ProgramOrder(recorder, self.board, self._release)
+        return (
+            OrderWatch(recorder, self.board, self.clock, self._tell_inverted)
+            if self._hooks.inverted.listeners
+            else None
         )
 
     def throw(self) -> KernelRequest | None:
@@ -154,7 +180,8 @@ class KernelExecution:
         """Enter a message that goes by ``lane``, as number ``sequence``."""
         if self._hooks.issued.listeners:
             self._tell_issued(command)
-        if not command.after or self.board.issue(command):
+        waits = 0 if self._order is None else self._order.enter(command, NOTHING)
+        if not (command.after or waits) or self.board.issue(command, waits):
             self._start_send(command, (lane, sequence))
         else:
             self._plans[command.serial] = (lane, sequence)
@@ -168,60 +195,44 @@ class KernelExecution:
             self._tell_issued(command)
         kind = type(command)
         prepare = _PREPARED_BY.get(kind)
-        work: Any = None
+        work: Descriptor | Streams | None = None
         if prepare is not None:
             try:
-                work = prepare(self, command)
+                work = prepare(self._addressing, command)
             except Exception as fault:
                 self.board.withdraw(command.serial)
                 self.fail_next(fault)  # it is the kernel's, at the line of its call
                 return
-        if not command.after or self.board.issue(command):
+        waits = 0 if self._order is None else self._order.enter(command, NOTHING if work is None else work.touched)
+        if not (command.after or waits) or self.board.issue(command, waits):
             _STARTED_BY[kind](self, command, work)
         else:
             self._plans[command.serial] = work
 
-    def _streams(self, command: Composite) -> tuple[tuple[Segment, ...], ...]:
-        """The physical ranges of everything a composite streams."""
-        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
-        operands = (*given, *(step.operand for step in command.epilogue), command.out)
-        found: list[tuple[Segment, ...]] = []
-        for ref in operands:
-            if isinstance(ref, MemoryRef):
-                low, span = extent(ref.shape, ref.dtype.itemsize, ref.strides)
-                table = self.parts.mmu.table
-                segments = tuple((pa.encode(), n) for pa, n in table.segments(ref.va + low, span))
-                self.parts.dma.check_reach(node for node, _ in self.machine.addresses.by_node(segments))
-                found.append(segments)
-        return tuple(found)
+    def _release(self, command: PeCommand, earlier: PeCommand, how: Sharing) -> None:
+        """``command`` need not wait for the bytes that ``earlier`` accesses any more."""
+        if self.board.waits_for_one(command):
+            self._ordered[command.serial] = how
+            if self._hooks.ordered.listeners:
+                self._hooks.ordered.emit(Ordered(self.coord, self._request_id, command, earlier, how, self.clock.time))
+        self.board.release(command)
 
-    def _translate(self, command: LoadCommand | StoreCommand) -> Places:
-        array = command.dst if isinstance(command, LoadCommand) else command.src
-        shape = command.valid if command.valid is not None else array.shape
-        if 0 in shape:
-            return (), ()
-        itemsize = array.dtype.itemsize
-        strides = command.strides
-        if strides is None and command.valid is not None:
-            strides = _row_major(array.shape, itemsize)
-        low, span = extent(shape, itemsize, strides)
-        segments: tuple[Segment, ...] = ((command.va + low, span),)
-        if not command.physical:
-            found = self.parts.mmu.table.segments(command.va + low, span)
-            segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
-        targets = plan(self.machine.addresses, segments, shape, itemsize, strides)
-        self.parts.dma.check_reach(node for node, _ in targets)
-        return segments, targets
+    def _tell_inverted(self, found: Inversion) -> None:
+        sides = (found.earlier, found.later)
+        self._hooks.inverted.emit(Inverted(self.coord, self._name, *sides, found.address, found.nbytes))
 
-    def _start_dma(self, command: LoadCommand | StoreCommand, places: Places) -> None:
-        segments, targets = places
+    def _start_dma(self, command: LoadCommand | StoreCommand, work: Descriptor) -> None:
+        targets = work.targets
         if not targets:
             self._start_empty(command)
             return
         op = self.machine.next_op()
+        if self._order is not None:
+            self._order.started(command.serial, op)
         reading = isinstance(command, LoadCommand)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
-        begun = partial(self._begun, op, self.parts.dma.node.id, Moved(command, segments), reads, writes)
+        moved = Moved(command, work.segments)
+        begun = partial(self._begun, op, self.parts.dma.node.id, command.serial, moved, reads, writes)
         self.parts.dma.start(op, reading, targets, begun, partial(self._completed, command, op))
 
     def _start_empty(self, command: LoadCommand | StoreCommand) -> None:
@@ -235,15 +246,18 @@ class KernelExecution:
         self._math_begun(operation, self.clock.time)
         self._math_ended(operation)
 
-    def _start_composite(self, command: Composite, segments: tuple[tuple[Segment, ...], ...]) -> None:
+    def _start_composite(self, command: Composite, work: Streams) -> None:
         op = self.machine.next_op()
+        if self._order is not None:
+            self._order.started(command.serial, -1)
         scheduler = self.parts.scheduler
-        begun = partial(self._begun, op, scheduler.node.id, Streamed(command, segments), 0, 0)
+        streamed = Streamed(command, work.segments)
+        begun = partial(self._begun, op, scheduler.node.id, command.serial, streamed, 0, 0)
         scheduler.submit(op, command, begun, partial(self._completed, command, op))
 
     def _start_dot(self, command: DotCommand, _: None) -> None:
         op = self.machine.next_op()
-        begun = partial(self._begun, op, self.parts.gemm_id, command, 0, 0)
+        begun = partial(self._begun, op, self.parts.gemm_id, command.serial, command, 0, 0)
         self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
 
     def _start_math(self, command: MathCommand, _: None) -> None:
@@ -256,7 +270,10 @@ class KernelExecution:
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> None:
         command: MathCommand = operation.work
-        operation.record = self._recorder.math(self._math_id, command, start_ps, self._name, self._request_id)
+        record = self._recorder.math(self._math_id, command, start_ps, self._name, self._request_id)
+        operation.record = record
+        if self._ordered:
+            record.order = self._ordered.pop(command.serial, "")
         if self._hooks.op_started.listeners:
             self._tell_started(operation.op, self._math_id, command, 0, 0, start_ps)
 
@@ -276,6 +293,8 @@ class KernelExecution:
         record = self._recorder.message(
             sender, lane.record_name, command, place.slot, now, self._name, self._request_id
         )
+        if self._ordered:
+            record.order = self._ordered.pop(command.serial, "")
         if self._hooks.op_started.listeners:
             queued = Queued(command, place.access.pa, lane.pair.peer.pe, sequence)
             self._tell_started(op, sender, queued, 0, 1, now)
@@ -288,9 +307,9 @@ class KernelExecution:
             hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
         self.board.complete(command)
 
-    def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
-        """An engine begins a command."""
-        where = (self.coord, self._name, self._request_id)
+    def _begun(self, op: int, component: str, serial: int, what: What, reads: int, writes: int, start_ps: int) -> None:
+        """An engine begins the command ``serial``."""
+        where = (self.coord, self._name, self._request_id, self._ordered.pop(serial, ""))
         self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, *where))
 
     def _tell_started(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
@@ -313,11 +332,11 @@ class KernelExecution:
         _STARTED_BY[type(command)](self, command, self._plans.pop(command.serial, None))
 
     # By the type of a command: what is found out when it is issued (addresses), and what starts it later.
-    PREPARED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any], Any]]] = {
-        LoadCommand: _translate,
-        StoreCommand: _translate,
-        GemmComposite: _streams,
-        MathComposite: _streams,
+    PREPARED_BY: ClassVar[dict[type, Callable[[Addressing, Any], Descriptor | Streams]]] = {
+        LoadCommand: Addressing.of_descriptor,
+        StoreCommand: Addressing.of_descriptor,
+        GemmComposite: Addressing.of_composite,
+        MathComposite: Addressing.of_composite,
     }
     STARTED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any, Any], None]]] = {
         LoadCommand: _start_dma,
@@ -337,15 +356,6 @@ class KernelExecution:
             f"{type(command).__name__.removesuffix('Command').lower()} of line {command.line}"
             for command in pending[:4]
         )
-
-
-def _row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of a row-major array."""
-    strides: list[int] = []
-    for count in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= count
-    return tuple(reversed(strides))
 
 
 # Found in the module, once for all PEs: through an object the class would be searched for every command.

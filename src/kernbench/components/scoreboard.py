@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from kernbench.messages.commands import PeCommand
+
+AtEnd: TypeAlias = Callable[[PeCommand], None]
 
 
 class Scoreboard:
     """Issued commands; one starts when all it uses are done. ``under_way``: commands that are not done, by serial.
 
     A command is entered there when the kernel asks for it; what the commands use is held until they are taken out here.
-    ``start(command)`` is called for one that had to wait and can go; ``on_completion()``, if set, whenever one is done.
+    ``start(command)`` is called for one that had to wait and can go; when one is done, its entry of ``at_end``, if it
+    has one, and then ``on_completion()``, if set.
     """
 
-    __slots__ = ("_missing", "_start", "_waiters", "on_completion", "under_way")
+    __slots__ = ("_missing", "_start", "_waiters", "at_end", "on_completion", "under_way")
 
     def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Callable[[PeCommand], None]) -> None:
         self.under_way = under_way
         self.on_completion: Callable[[], None] | None = None
+        self.at_end: dict[int, AtEnd] = {}
         self._start = start
         self._missing: dict[int, int] = {}
         self._waiters: dict[int, list[PeCommand]] = {}
@@ -30,9 +34,9 @@ class Scoreboard:
     def __contains__(self, serial: int) -> bool:
         return serial in self.under_way
 
-    def issue(self, command: PeCommand) -> bool:
-        """Issue a command; True when it can start at once."""
-        missing = 0
+    def issue(self, command: PeCommand, waits: int = 0) -> bool:
+        """Issue a command, to be released as often as ``waits`` says; True when it can start at once."""
+        missing = waits
         for serial in command.after:
             if serial in self.under_way:
                 self._waiters.setdefault(serial, []).append(command)
@@ -56,9 +60,20 @@ class Scoreboard:
         waiters = self._waiters.pop(serial, None)
         if waiters is not None:
             self._start_ready(waiters)
+        at_end = self.at_end.pop(serial, None)
+        if at_end is not None:
+            at_end(command)
         on_completion = self.on_completion
         if on_completion is not None:
             on_completion()
+
+    def waits_for_one(self, command: PeCommand) -> bool:
+        """Whether a single thing is missing for ``command`` to start."""
+        return self._missing[command.serial] == 1
+
+    def release(self, command: PeCommand) -> None:
+        """One of the things beside commands that ``command`` waits for is there."""
+        self._start_ready((command,))
 
     def _start_ready(self, waiters: Sequence[PeCommand]) -> None:
         ready: list[PeCommand] = []

@@ -16,7 +16,8 @@ class Operand:
     first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the
     (address, nbytes) ranges, in order, that the array's bytes lie in when they are not one range: a byte at offset x
     from the first element is byte x of all segments put together. ``valid``: how many elements per axis are in memory;
-    outside them a read gives ``other`` and a write does nothing.
+    outside them a read gives ``other`` and a write does nothing. ``by_address``: the kernel named the
+    address itself, so no allocator keeps its bytes apart from those of others.
     """
 
     space: str
@@ -29,6 +30,7 @@ class Operand:
     segments: tuple[tuple[int, int], ...] = ()
     valid: tuple[int, ...] | None = None
     other: float = 0
+    by_address: bool = False
 
 
 def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: DType) -> Operand:

@@ -39,11 +39,12 @@ class LineUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueWait:
-    """A kernel's line on the path that waited for another kernel, ``count`` times and for ``ns`` in all.
+class LineWait:
+    """A kernel's line on the path that waited for another line, ``count`` times and for ``ns`` in all.
 
-    ``waiting`` waited by its queue ``direction`` for a message of ``cause``, or for a slot that ``cause`` held. Kernels
-    are named by their launches.
+    ``waiting`` waited by its queue ``direction`` for a message of ``cause``, or for a slot that ``cause`` held, in
+    another kernel; or for an access of ``cause``, in the same one, to the same bytes. Kernels are named by their
+    launches.
     """
 
     waiting: KernelPlace
@@ -70,7 +71,7 @@ class KernelShare:
 class LaunchExplanation:
     """Where a launch's time went; ``file`` is where its kernel is written.
 
-    ``waits``: for other kernels, the longest first; ``pes``: the kernels that the path goes through, likewise.
+    ``waits``: for other lines, the longest first; ``pes``: the kernels that the path goes through, likewise.
     """
 
     name: str
@@ -80,7 +81,7 @@ class LaunchExplanation:
     path: CriticalPath
     lines: tuple[LineUse, ...]
     roofline: Roofline
-    waits: tuple[QueueWait, ...]
+    waits: tuple[LineWait, ...]
     pes: tuple[KernelShare, ...]
 
 
@@ -128,13 +129,13 @@ def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle, names: Map
     )
 
 
-def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[QueueWait, ...]:
+def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
     """The hops of a path, those between the same lines put together."""
     found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[Hop]] = {}
     for hop in path.hops:
         found.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
     made = [
-        QueueWait(
+        LineWait(
             waiting=waiting,
             waiting_kernel=names.get(waiting.launch_id, ""),
             waited_for=waited_for,

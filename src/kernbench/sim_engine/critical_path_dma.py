@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernbench.common.units import ns_to_ps
 from kernbench.sim_engine.critical_path_model import Chain, Part
 from kernbench.sim_engine.machine import Machine
@@ -17,6 +19,18 @@ def walk_dma(chain: Chain, work: Work, exchange: Exchange | None, turns: list[Tu
         way = _Way(chain, work, exchange, exchange.answered, turns)
         way.walk(access_ps(machine, exchange.node))
     chain.back_to(work.start_ps, Part.DMA_SETUP, work.pe, work.line)
+
+
+def walk_access(chain: Chain, work: Work, exchanges: Sequence[Exchange], turns: list[Turn], machine: Machine) -> None:
+    """Take ``chain`` from when the memory had read or written the last of ``exchanges`` to the start of ``work``."""
+
+    def done_ps(exchange: Exchange) -> int:
+        if exchange.writing:
+            return exchange.answered.injected_ps if exchange.answered is not None else -1
+        return exchange.asked.delivered_ps + access_ps(machine, exchange.node)
+
+    last = max((each for each in exchanges if done_ps(each) <= chain.at_ps), key=done_ps, default=None)
+    walk_dma(chain, work, last, turns, machine)
 
 
 def walk_message(chain: Chain, work: Work, exchange: Exchange, turns: list[Turn], machine: Machine) -> None:
@@ -63,7 +77,8 @@ class _Way:
             self._spend(Part.ACCESS, access, asked.delivered_ps)
             self._spend(Part.SERVICE, self._served_after(asked.delivered_ps), asked.delivered_ps)
         elif answer is not None:
-            self._data_back(answer)
+            if answer.injected_ps < self._chain.at_ps:
+                self._data_back(answer)
             # The memory accesses first and serves when its turn comes.
             self._spend(Part.MEMORY_QUEUE, self._chain.at_ps - asked.delivered_ps - access, asked.delivered_ps)
             self._spend(Part.ACCESS, access, asked.delivered_ps)

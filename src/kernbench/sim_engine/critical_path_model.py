@@ -75,14 +75,16 @@ class KernelPlace:
     line: int
 
 
-WaitedFor: TypeAlias = Literal["message", "slot"]
+WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range"]
+"""A message of a queue, a slot of one; an earlier access to the same bytes, or to a range that encloses them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """The path goes from one kernel to another: ``waiting`` waited from ``start_ps`` to ``end_ps`` for ``waited_for``.
+    """``waiting``, on the path, waited from ``start_ps`` to ``end_ps`` for what ``waited_for`` says.
 
-    That is a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held.
+    For a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held: then the path
+    goes from one kernel to another. Or for an access of ``cause``, another line of the same kernel, to the same bytes.
     """
 
     waiting: KernelPlace

@@ -6,7 +6,7 @@ Events are immutable; tuples, because there are several for every command and me
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from kernbench.messages.commands import (
     GemmComposite,
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 StageName = Literal["fetch", "gemm", "math", "store"]
+Sharing: TypeAlias = Literal["", "bytes", "range"]
+"""What two accesses have in common: nothing; bytes; ranges that enclose them, where the rows are too many to compare"""
 
 
 class Hook(Generic[E]):
@@ -95,7 +97,8 @@ class OpStarted(NamedTuple):
     """Operation ``op`` occupies ``component`` from ``start_ps`` on.
 
     ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
-    how many have to happen before its result is in memory; 0: it is there when it ends.
+    how many have to happen before its result is in memory; 0: it is there when it ends. ``order``: what it waited for
+    last was an earlier access to the same bytes, so compared.
     """
 
     op: int
@@ -107,6 +110,7 @@ class OpStarted(NamedTuple):
     pe: PeCoord | None
     kernel: str
     launch_id: int
+    order: Sharing = ""
 
 
 class Issued(NamedTuple):
@@ -198,6 +202,43 @@ class QueueEvent(NamedTuple):
     peer: PeCoord
 
 
+class Ordered(NamedTuple):
+    """``command`` of a kernel starts at ``time_ps``: it waited for an ``earlier`` one that accesses the same bytes.
+
+    ``how`` these were compared.
+    """
+
+    pe: PeCoord
+    launch_id: int
+    command: PeCommand
+    earlier: PeCommand
+    how: Sharing
+    time_ps: int
+
+
+class TookPlace(NamedTuple):
+    """``command`` read or wrote bytes in memory, from ``start_ps`` to ``end_ps``; a load or a store at once."""
+
+    command: PeCommand
+    writes: bool
+    start_ps: int
+    end_ps: int
+
+
+class Inverted(NamedTuple):
+    """The ``later`` of two commands in a kernel's program took place first, and both touch the same ``nbytes``.
+
+    The first of them is at ``address``.
+    """
+
+    pe: PeCoord
+    kernel: str
+    earlier: TookPlace
+    later: TookPlace
+    address: int
+    nbytes: int
+
+
 class QueueWaited(NamedTuple):
     """A kernel waited from ``start_ps`` to ``end_ps`` at ``line``: to send, for a slot of queue ``direction``; to
     receive, for the message ``sequence`` of it."""
@@ -232,9 +273,11 @@ class Hooks:
     __slots__ = (
         "accessed",
         "committed",
+        "inverted",
         "issued",
         "op_ended",
         "op_started",
+        "ordered",
         "printed",
         "queue",
         "queue_waited",
@@ -256,6 +299,8 @@ class Hooks:
         self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
         self.scratch_waited: Hook[ScratchWaited] = Hook()
+        self.ordered: Hook[Ordered] = Hook()
+        self.inverted: Hook[Inverted] = Hook()
         self.queue: Hook[QueueEvent] = Hook()
         self.queue_waited: Hook[QueueWaited] = Hook()
         self.slot_released: Hook[SlotReleased] = Hook()

@@ -12,6 +12,7 @@ from kernbench.common.errors import RunError
 from kernbench.common.operators import Attributes
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.operands import Operand
+from kernbench.sim_engine.hooks import Sharing
 
 Kind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "memory_write", "memory_read"
@@ -49,7 +50,7 @@ class OpRecord:
     order. A record without operands carries timing only and is not replayed: those of stages, which have ``tile``
     indices and the ``parent`` they are a part of, and every record of a run without data. ``data``: a host write's
     array, or what a ``memory_read`` read once it is replayed. ``line``: of the kernel's source, 0 outside kernels;
-    ``launch_id`` is -1 there.
+    ``launch_id`` is -1 there. ``order``: what it waited for last was an earlier access to the same bytes, so compared.
     """
 
     seq: int
@@ -69,6 +70,7 @@ class OpRecord:
     tile: tuple[int, ...] | None = None
     parent: int = -1
     data: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
+    order: Sharing = ""
 
     @property
     def t_start(self) -> float:

@@ -67,6 +67,7 @@ SCHEMA = pa.schema(
         ("output", _OPERAND),
         ("params", _PARAMS),
         ("data", pa.struct([("shape", _INTS), ("dtype", pa.string())])),
+        ("order", pa.string()),
     ]
 )
 """Columns of a row. Host arrays are described (``data``), not kept; a pattern is in hexadecimal."""
@@ -200,6 +201,7 @@ def _row(record: OpRecord) -> Row:
         "output": _operand_row(record.output) if record.output is not None else None,
         "params": _params_row(record.params),
         "data": None if record.data is None else {"shape": record.data.shape, "dtype": record.data.dtype.name},
+        "order": record.order,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernbench.common.errors import KernbenchError
@@ -39,6 +40,7 @@ class Recorder:
         self._unread: dict[int, _Unread] = {}
         self._open: dict[int, OpRecord] = {}
         self._writes_left: dict[int, int] = {}
+        self._told: dict[int, Callable[[], None]] = {}
 
     def math(self, component: str, command: MathCommand, start_ps: int, kernel: str, launch_id: int) -> OpRecord:
         """The record of a command that ``component`` begins."""
@@ -85,6 +87,7 @@ class Recorder:
         if not unread.reads_left:
             del self._unread[op]
             self._begin(unread.started, time_ps)
+            self._tell(op)
 
     def committed(self, op: int, time_ps: int) -> None:
         """A memory holds what one access of ``op`` writes."""
@@ -92,8 +95,23 @@ class Recorder:
         if left is None:
             return
         self._writes_left[op] = left - 1
-        if left == 1 and op in self._open:
-            self.log.commit(self._open[op], time_ps)
+        if left == 1:
+            if op in self._open:
+                self.log.commit(self._open[op], time_ps)
+            self._tell(op)
+
+    def is_done(self, op: int, writing: bool) -> bool:
+        """Whether operation ``op``, a DMA's that has not ended, has read all it reads, or has written it to memory."""
+        return self._writes_left.get(op) == 0 if writing else op in self._open
+
+    def when_done(self, op: int, told: Callable[[], None]) -> None:
+        """Call ``told`` when that will be so."""
+        self._told[op] = told
+
+    def _tell(self, op: int) -> None:
+        told = self._told.pop(op, None)
+        if told is not None:
+            told()
 
     def ended(self, op: int, time_ps: int) -> None:
         """Operation ``op`` is over."""
@@ -140,6 +158,7 @@ class Recorder:
             tile,
             parent,
             data,
+            started.order,
         )
         self._open[started.op] = self.log.add(record)
 

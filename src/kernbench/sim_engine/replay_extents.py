@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -58,6 +59,19 @@ class ByteRuns:
             pieces.append((low[inside] + (address - base), high[inside] + (address - base)))
             base += nbytes
         return _disjoint(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
+
+    @staticmethod
+    def of_boxes(boxes: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]]) -> ByteRuns:
+        """The bytes of boxes: first address, bytes of a run, and (count, stride) by which runs repeat."""
+        starts: list[Array] = []
+        ends: list[Array] = []
+        for low, run, steps in boxes:
+            begin = np.array([low], np.int64)
+            for count, stride in steps:
+                begin = (begin[:, None] + np.arange(count, dtype=np.int64) * stride).reshape(-1)
+            starts.append(begin)
+            ends.append(begin + run)
+        return _disjoint(np.concatenate(starts), np.concatenate(ends))
 
     def common(self, other: ByteRuns) -> tuple[int, int]:
         """The first address of both and how many bytes are; (0, 0) when none is."""

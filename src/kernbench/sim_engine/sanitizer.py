@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size, ps_to_ns
+from kernbench.messages.commands import GemmComposite, LoadCommand, MathComposite, StoreCommand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
-from kernbench.sim_engine.hooks import Moved, OpEnded, OpStarted, Queued, ScratchWaited
+from kernbench.sim_engine.hooks import Inverted, Moved, OpEnded, OpStarted, Queued, ScratchWaited
 from kernbench.sim_engine.machine import Machine
 from kernbench.sim_engine.op_log import OpRecord
 from kernbench.sim_engine.sanitizer_queues import Misuse, QueueWatch
@@ -17,7 +18,7 @@ from kernbench.sim_engine.sanitizer_races import Access, Race, find_races
 from kernbench.sim_engine.sanitizer_tensors import TensorNames
 from kernbench.sim_engine.trace_queues import Message
 
-FindingKind: TypeAlias = Literal["unwritten", "race", "slot", "message", "scratch"]
+FindingKind: TypeAlias = Literal["unwritten", "race", "inversion", "slot", "message", "scratch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,9 @@ class Finding:
     """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
 
     ``unwritten``: ``nbytes`` that ``side`` reads, the first at ``address``, were never written. ``race``: ``side`` and
-    ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``slot``: ``side`` reads ``nbytes``
+    ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``inversion``: ``side`` and
+    ``other``, which comes before it in the program, touch ``nbytes``, one of them writes, and ``side`` was first.
+    ``slot``: ``side`` reads ``nbytes``
     of a queue's slot that is not its kernel's then. ``message``: what ``side`` sent was never received. ``scratch``:
     the kernel had to wait for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none.
     """
@@ -101,6 +104,7 @@ class Sanitizer:
 
     def __init__(self, machine: Machine, pe_of: Callable[[str], PeCoord | None]) -> None:
         self._log = machine.recorder.log
+        self._in_order = machine.spec.pe.dma.ordering == "program"
         self._contents = machine.recorder.contents
         self._pe_of = pe_of
         self._tensors = TensorNames()
@@ -112,6 +116,7 @@ class Sanitizer:
         hooks.op_started.subscribe(self._op_started)
         hooks.op_ended.subscribe(self._op_ended)
         hooks.scratch_waited.subscribe(self._scratch_waited)
+        hooks.inverted.subscribe(self._inverted)
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
         """The host has submitted ``msg``: mappings give tensors their names."""
@@ -143,7 +148,7 @@ class Sanitizer:
         for message in self._queues.left(busy):
             finding = self._left(message)
             _note(found, ("message", finding.kernel, finding.line), finding)
-        for race in find_races(self._log, self._host_reads, self._pe_of, ends):
+        for race in find_races(self._log, self._host_reads, self._pe_of, ends, in_order=self._in_order):
             finding = self._race(race)
             assert finding.other is not None
             sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
@@ -257,6 +262,38 @@ class Sanitizer:
             record.t_end_ps = event.time_ps
             self._host_reads.append(record)
 
+    def _inverted(self, event: Inverted) -> None:
+        later, earlier = (
+            Side(
+                action=_ACTIONS[type(each.command)],
+                kernel=event.kernel,
+                line=each.command.line,
+                pe=event.pe,
+                writes=each.writes,
+                t_start_ns=ps_to_ns(each.start_ps),
+                t_end_ns=ps_to_ns(each.end_ps),
+            )
+            for each in (event.later, event.earlier)
+        )
+        space = self._contents.bytes_at(event.address, 1).space
+        tensor = self._tensors.name_at(event.address, event.later.start_ps)
+        message = (
+            f"{later} {_does(later)} {format_size(event.nbytes)} of {_place(tensor, space, event.address)} at "
+            f"{later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
+            f"{earlier.t_start_ns:.3f} ns: put tl.barrier() between them, or set pe.dma.ordering to program"
+        )
+        finding = Finding(
+            kind="inversion",
+            message=message,
+            side=later,
+            space=space,
+            tensor=tensor,
+            address=event.address,
+            nbytes=event.nbytes,
+            other=earlier,
+        )
+        _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)
+
     def _scratch_waited(self, event: ScratchWaited) -> None:
         side = Side(
             action="allocation",
@@ -273,6 +310,14 @@ class Sanitizer:
             kind="scratch", message=message, side=side, space="tcm", tensor="", address=0, nbytes=event.nbytes
         )
         _note(self._noted, ("scratch", event.kernel, event.line), finding)
+
+
+_ACTIONS: Mapping[type, str] = {
+    LoadCommand: "load",
+    StoreCommand: "store",
+    GemmComposite: "composite gemm",
+    MathComposite: "composite",
+}
 
 
 def _note(found: dict[Key, Finding], key: Key, finding: Finding) -> None:

@@ -57,17 +57,25 @@ class Race:
 
 
 def find_races(
-    records: Iterable[OpRecord], host_reads: Iterable[OpRecord], pe_of: PeOf, source_ends: SourceEnds | None = None
+    records: Iterable[OpRecord],
+    host_reads: Iterable[OpRecord],
+    pe_of: PeOf,
+    source_ends: SourceEnds | None = None,
+    *,
+    in_order: bool = False,
 ) -> Iterator[Race]:
     """The races among finished ``records`` of an op-log; of two composites, the first pair of tiles.
 
-    A PE's own accesses to its own TCM are left out: it gives scratch back when nobody uses it any more.
+    A PE's own accesses to its own TCM are left out: it gives scratch back when nobody uses it any more. So are, when
+    PEs keep the order of their programs (``in_order``), all pairs of one PE.
     """
     log = list(records)
     ends = source_ends or {}
     accesses = [a for record in (*log, *host_reads) for a in accesses_of(record, ends)]
     tiles: dict[int, list[OpRecord]] = {}
     for race in _meetings(_watched(accesses, pe_of)):
+        if in_order and _same_pe(race, pe_of):
+            continue
         pair = (race.earlier, race.later)
         if all(access.part is None for access in pair):
             yield race
@@ -92,6 +100,11 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[Access]:
         until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
     found = [Access(record, x, False, record.t_start_ps, until) for x in record.inputs if isinstance(x, Operand)]
     return [*found, Access(record, record.output, True, *times)] if record.output is not None else found
+
+
+def _same_pe(race: Race, pe_of: PeOf) -> bool:
+    pe = pe_of(race.later.record.component)
+    return pe is not None and pe == pe_of(race.earlier.record.component)
 
 
 def _watched(accesses: list[Access], pe_of: PeOf) -> list[Access]:

@@ -32,6 +32,7 @@ from kernbench.sim_engine.hooks import (
     Moved,
     OpEnded,
     OpStarted,
+    Ordered,
     Queued,
     QueueEvent,
     QueueWaited,
@@ -128,7 +129,8 @@ class TraceLog:
     """Subscribes to the hooks of ``machine`` when it is made; everything is in the order in which it was reported.
 
     ``works_of`` and ``issued_of`` go by launch, ``actions_of`` by PE; ``exchanges``, one for each part, and
-    ``turns_of`` by operation.
+    ``turns_of`` by operation; ``ordered``, what a command waited for last because of its bytes, by PE, launch and
+    serial.
     ``turns_of`` and ``busy`` stay empty unless ``memories`` and ``links`` are observed.
     """
 
@@ -138,6 +140,7 @@ class TraceLog:
     works_of: dict[int, list[Work]] = field(default_factory=dict)
     issued_of: dict[int, list[Issued]] = field(default_factory=dict)
     actions_of: dict[PeCoord, list[Action]] = field(default_factory=dict)
+    ordered: dict[tuple[PeCoord, int, int], Ordered] = field(default_factory=dict)
     exchanges: dict[int, list[Exchange]] = field(default_factory=dict)
     turns_of: dict[int, list[Turn]] = field(default_factory=dict)
     busy: list[LinkBusy] = field(default_factory=list)
@@ -157,6 +160,7 @@ class TraceLog:
         hooks.op_ended.subscribe(self._ended)
         hooks.stage_ended.subscribe(self._stage)
         hooks.issued.subscribe(self._issued)
+        hooks.ordered.subscribe(self._ordered)
         hooks.sent.subscribe(self._sent)
         if self.memories:
             hooks.served.subscribe(self._served)
@@ -213,6 +217,9 @@ class TraceLog:
 
     def _waited(self, event: QueueWaited) -> None:
         self.actions_of.setdefault(event.pe, []).append(event)
+
+    def _ordered(self, event: Ordered) -> None:
+        self.ordered[event.pe, event.launch_id, event.command.serial] = event
 
     def _started(self, event: OpStarted) -> None:
         if event.pe is None:  # the host's: its requests say it

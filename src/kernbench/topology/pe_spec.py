@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -79,9 +79,10 @@ class MathSpec(ConfigModel):
 
 
 class DmaSpec(ConfigModel):
-    """The DMA engine: time per descriptor."""
+    """The DMA engine: time per descriptor, and whether accesses to the same bytes keep the order of the program."""
 
     setup_ns: Duration
+    ordering: Literal["program", "relaxed"] = "program"
 
 
 class MmuSpec(ConfigModel):

@@ -142,7 +142,8 @@ class QueueCalls(MemoryCalls):
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
         """What lies at an address that the kernel names."""
-        here = Operand(space, self._coord, pointer(address), prod(shape) * item.itemsize, shape, item)
+        nbytes = prod(shape) * item.itemsize
+        here = Operand(space, self._coord, pointer(address), nbytes, shape, item, by_address=True)
         own = self._site.tcm
         if space == "tcm" and own is not None and not own.start <= here.address <= own.stop - here.nbytes:
             raise kernel_error(

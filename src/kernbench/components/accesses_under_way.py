@@ -1,0 +1,132 @@
+"""The accesses to memory of one kernel that are under way: which of them touch bytes that a later one touches."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kernbench.components.footprint import Footprint, sharing
+from kernbench.messages.commands import PeCommand
+from kernbench.sim_engine.hooks import Sharing
+
+Footprints: TypeAlias = tuple[Footprint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The bytes in memory that a command reads, and those that it writes."""
+
+    reads: Footprints = ()
+    writes: Footprints = ()
+
+
+NOTHING = Touched()
+
+
+@dataclass(slots=True, eq=False)
+class MemoryAccess:
+    """What ``command`` reads, or writes, in memory.
+
+    ``op``: the DMA's operation that does it; -1 before that has begun, and for a composite, which is done when it ends.
+    ``waiting``: later commands that must not overtake it, and how their bytes were compared.
+    """
+
+    command: PeCommand
+    writes: bool
+    footprints: Footprints
+    op: int = -1
+    waiting: list[tuple[PeCommand, Sharing]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An ``earlier`` access touches bytes of a later one: exactly, or as far as their ranges tell (``how``)."""
+
+    earlier: MemoryAccess
+    how: Sharing
+
+
+class AccessesUnderWay:
+    """The accesses of the commands that have been issued and have not ended, by the addresses that they touch."""
+
+    __slots__ = ("_by_serial", "_reads", "_writes")
+
+    def __init__(self) -> None:
+        self._by_serial: dict[int, tuple[MemoryAccess, ...]] = {}
+        self._reads = _ByAddress()
+        self._writes = _ByAddress()
+
+    def of(self, serial: int) -> tuple[MemoryAccess, ...]:
+        """Those of a command; none when it has ended, or has none."""
+        return self._by_serial.get(serial, ())
+
+    def conflicts(self, touched: Touched) -> list[Conflict]:
+        """The accesses that a command which touches these bytes must not overtake."""
+        found: dict[int, Conflict] = {}
+        if self._writes:
+            self._writes.meet((*touched.reads, *touched.writes), found)
+        if touched.writes and self._reads:
+            self._reads.meet(touched.writes, found)
+        return list(found.values())
+
+    def add(self, command: PeCommand, touched: Touched) -> None:
+        """``command`` is issued."""
+        accesses: tuple[MemoryAccess, ...] = ()
+        if touched.reads:
+            accesses = (MemoryAccess(command, False, touched.reads),)
+            self._reads.add(accesses[0])
+        if touched.writes:
+            accesses = (*accesses, MemoryAccess(command, True, touched.writes))
+            self._writes.add(accesses[-1])
+        self._by_serial[command.serial] = accesses
+
+    def remove(self, serial: int) -> tuple[MemoryAccess, ...]:
+        """A command has ended: what it accessed."""
+        accesses = self._by_serial.pop(serial, ())
+        for access in accesses:
+            (self._writes if access.writes else self._reads).remove(access)
+        return accesses
+
+
+class _ByAddress:
+    """Accesses, sorted by where their footprints begin."""
+
+    __slots__ = ("_accesses", "_longest", "_lows")
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._accesses: list[tuple[MemoryAccess, Footprint]] = []
+        self._longest = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lows)
+
+    def add(self, access: MemoryAccess) -> None:
+        for footprint in access.footprints:
+            at = bisect_left(self._lows, footprint.low)
+            self._lows.insert(at, footprint.low)
+            self._accesses.insert(at, (access, footprint))
+            self._longest = max(self._longest, footprint.high - footprint.low)
+
+    def remove(self, access: MemoryAccess) -> None:
+        for footprint in access.footprints:
+            at = bisect_left(self._lows, footprint.low)
+            while self._accesses[at][1] is not footprint:
+                at += 1
+            del self._lows[at], self._accesses[at]
+        if not self._lows:
+            self._longest = 0
+
+    def meet(self, footprints: Footprints, found: dict[int, Conflict]) -> None:
+        """Enter what shares bytes with ``footprints``; what is exactly so stays, whatever ranges say."""
+        for mine in footprints:
+            at = bisect_left(self._lows, mine.low - self._longest + 1)
+            while at < len(self._lows) and self._lows[at] < mine.high:
+                access, other = self._accesses[at]
+                at += 1
+                known = found.get(id(access))
+                if known is None or known.how == "range":
+                    how = sharing(other, mine)
+                    if how:
+                        found[id(access)] = Conflict(access, how)

@@ -1,0 +1,85 @@
+"""From the addresses of a kernel's commands to physical ranges, accesses of memories, and the bytes that they touch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernbench.components.access_plan import extent, plan
+from kernbench.components.accesses_under_way import NOTHING, Footprints, Touched
+from kernbench.components.footprint import footprints
+from kernbench.components.initiator import Target
+from kernbench.components.pe_parts import PeParts
+from kernbench.messages.commands import Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
+from kernbench.sim_engine.address_map import AddressMap, Segment
+from kernbench.sim_engine.memory_store import row_major
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A load or a store: its physical ranges, the accesses that they make, the bytes that it touches."""
+
+    segments: tuple[Segment, ...]
+    targets: tuple[Target, ...]
+    touched: Touched
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The physical ranges of everything that a composite streams, and the bytes that it touches."""
+
+    segments: tuple[tuple[Segment, ...], ...]
+    touched: Touched
+
+
+class Addressing:
+    """Translates for the PE of ``parts``; ``ordered``: somebody wants to know which bytes commands touch."""
+
+    __slots__ = ("_addresses", "_ordered", "_parts")
+
+    def __init__(self, addresses: AddressMap, parts: PeParts, *, ordered: bool) -> None:
+        self._addresses = addresses
+        self._parts = parts
+        self._ordered = ordered
+
+    def of_descriptor(self, command: LoadCommand | StoreCommand) -> Descriptor:
+        """A load or a store. AddressFaultError for what nothing maps."""
+        array = command.dst if isinstance(command, LoadCommand) else command.src
+        shape = command.valid if command.valid is not None else array.shape
+        if 0 in shape:
+            return Descriptor((), (), NOTHING)
+        itemsize = array.dtype.itemsize
+        strides = command.strides
+        if strides is None and command.valid is not None:
+            strides = row_major(array.shape, itemsize)
+        low, span = extent(shape, itemsize, strides)
+        if command.physical:
+            segments: tuple[Segment, ...] = ((command.va + low, span),)
+        else:
+            segments = self._physical(command.va + low, span)
+        targets = plan(self._addresses, segments, shape, itemsize, strides)
+        self._parts.dma.check_reach(node for node, _ in targets)
+        if not self._ordered:
+            return Descriptor(segments, targets, NOTHING)
+        touched = footprints(segments, shape, itemsize, strides)
+        loading = isinstance(command, LoadCommand)
+        return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched))
+
+    def of_composite(self, command: Composite) -> Streams:
+        """Everything that a composite streams. AddressFaultError for what nothing maps."""
+        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
+        read = (*given, *(step.operand for step in command.epilogue))
+        sources = [self._streamed(ref) for ref in read if isinstance(ref, MemoryRef)]
+        target, written = self._streamed(command.out)
+        segments = (*(ranges for ranges, _ in sources), target)
+        return Streams(segments, Touched(tuple(each for _, touched in sources for each in touched), written))
+
+    def _streamed(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
+        """Where an operand that stays in memory lies, and which bytes it has there."""
+        itemsize = ref.dtype.itemsize
+        low, span = extent(ref.shape, itemsize, ref.strides)
+        segments = self._physical(ref.va + low, span)
+        self._parts.dma.check_reach(node for node, _ in self._addresses.by_node(segments))
+        return segments, footprints(segments, ref.shape, itemsize, ref.strides) if self._ordered else ()
+
+    def _physical(self, va: int, nbytes: int) -> tuple[Segment, ...]:
+        return tuple((pa.encode(), length) for pa, length in self._parts.mmu.table.segments(va, nbytes))

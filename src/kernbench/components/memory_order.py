@@ -1,0 +1,104 @@
+"""The order of a kernel's accesses to the same bytes: the later command starts when the earlier access is done.
+
+Of two accesses to overlapping bytes one of which writes, the earlier is done when it is in memory (``t_commit`` of its
+record) or when it has read (``t_read``); a composite, which does both tile by tile, when it ends. In the TCM handles
+keep commands apart; where a kernel names an address itself (``Operand.by_address``), its bytes are compared with those
+of all commands under way, which are done when they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, MemoryAccess, Touched
+from kernbench.components.scoreboard import Scoreboard
+from kernbench.components.tcm_use import names_tcm, tcm_meets
+from kernbench.messages.commands import PeCommand
+from kernbench.sim_engine.hooks import Sharing
+from kernbench.sim_engine.recorder import Recorder
+
+Released: TypeAlias = Callable[[PeCommand, PeCommand, Sharing], None]
+"""Takes a command, the earlier one that it waited for and has to no more, and how their bytes were compared"""
+
+
+class MemoryOrder(Protocol):
+    """What a PE makes of the order of accesses."""
+
+    def enter(self, command: PeCommand, touched: Touched) -> int:
+        """``command`` is issued and touches these bytes; returns how many earlier accesses it has to wait for."""
+        ...
+
+    def started(self, serial: int, op: int) -> None:
+        """A command has begun, as operation ``op`` of the DMA; -1: it is a composite."""
+        ...
+
+
+class ProgramOrder:
+    """Accesses to the same bytes happen in the order of the program; others overlap freely.
+
+    ``released(command, earlier, how)`` is called once for each access that a command has to wait for.
+    """
+
+    __slots__ = ("_accesses", "_board", "_named", "_recorder", "_released", "_tcm")
+
+    def __init__(self, recorder: Recorder, board: Scoreboard, released: Released) -> None:
+        self._accesses = AccessesUnderWay()
+        self._board = board
+        self._recorder = recorder
+        self._released = released
+        self._named: dict[int, PeCommand] = {}  # commands under way that name addresses in the TCM
+        self._tcm: dict[int, list[PeCommand]] = {}  # who waits for the end of a command, by its serial
+
+    def enter(self, command: PeCommand, touched: Touched) -> int:
+        """Enter what ``command`` touches; returns how many earlier accesses it has to wait for."""
+        waits = 0
+        if touched is not NOTHING:
+            for conflict in self._accesses.conflicts(touched):
+                waits += self._wait(command, conflict.earlier, conflict.how)
+            self._accesses.add(command, touched)
+            self._board.at_end[command.serial] = self._ended
+        elif names_tcm(command):
+            earlier = [each for each, _ in self._board.under_way.values() if each.serial < command.serial]
+            self._named[command.serial] = command
+            self._board.at_end[command.serial] = self._ended
+            return self._wait_in_tcm(command, earlier)
+        return waits + self._wait_in_tcm(command, self._named.values()) if self._named else waits
+
+    def _wait(self, command: PeCommand, earlier: MemoryAccess, how: Sharing) -> int:
+        if earlier.op >= 0:
+            if self._recorder.is_done(earlier.op, earlier.writes):
+                return 0
+            if not earlier.waiting:
+                self._recorder.when_done(earlier.op, partial(self._release, earlier))
+        earlier.waiting.append((command, how))
+        return 1
+
+    def _wait_in_tcm(self, command: PeCommand, others: Iterable[PeCommand]) -> int:
+        met = [each for each in others if each.serial not in command.after and tcm_meets(each, command)]
+        for other in met:
+            self._tcm.setdefault(other.serial, []).append(command)
+            self._board.at_end[other.serial] = self._ended
+        return len(met)
+
+    def started(self, serial: int, op: int) -> None:
+        """A command has begun, as operation ``op`` of the DMA; -1: it is a composite."""
+        if op < 0:
+            return
+        for access in self._accesses.of(serial):
+            access.op = op
+            if access.waiting:
+                self._recorder.when_done(op, partial(self._release, access))
+
+    def _ended(self, command: PeCommand) -> None:
+        for access in self._accesses.remove(command.serial):
+            self._release(access)
+        self._named.pop(command.serial, None)
+        for waiter in self._tcm.pop(command.serial, ()):
+            self._released(waiter, command, "bytes")
+
+    def _release(self, access: MemoryAccess) -> None:
+        waiting, access.waiting = access.waiting, []
+        for waiter, how in waiting:
+            self._released(waiter, access.command, how)

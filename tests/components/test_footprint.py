@@ -1,0 +1,86 @@
+"""Which bytes a descriptor touches, and whether two share any: against sets of bytes."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.components.access_plan import extent
+from kernbench.components.footprint import MOST_ROWS, Footprint, footprints, sharing
+
+Array = tuple[tuple[int, ...], int, tuple[int, ...]]
+
+
+def offsets(array: Array) -> set[int]:
+    """Every byte of an array, relative to its first element."""
+    shape, itemsize, strides = array
+    return {
+        sum(i * s for i, s in zip(index, strides, strict=True)) + b
+        for index in itertools.product(*map(range, shape))
+        for b in range(itemsize)
+    }
+
+
+@st.composite
+def arrays(draw: st.DrawFn, most: int = 4) -> Array:
+    """Any strides: also negative, broadcast and overlapping ones."""
+    shape = tuple(draw(st.lists(st.integers(1, most), min_size=1, max_size=3)))
+    strides = tuple(draw(st.integers(-40, 40)) for _ in shape)
+    return shape, draw(st.sampled_from([1, 2, 4])), strides
+
+
+def placed(array: Array, at: int, cuts: tuple[int, ...]) -> tuple[tuple[Footprint, ...], set[int]]:
+    """An array whose extent is cut into segments that lie apart, and the addresses of its bytes."""
+    shape, itemsize, strides = array
+    low, span = extent(shape, itemsize, strides)
+    edges = [0, *sorted({cut % span for cut in cuts} - {0}), span]
+    # Segments lie 10 bytes apart, but for every other one, which follows its neighbour.
+    segments = tuple(
+        (at + start + 10 * (i // 2), end - start) for i, (start, end) in enumerate(itertools.pairwise(edges))
+    )
+    where = {x: at + x + 10 * (i // 2) for i, (s, e) in enumerate(itertools.pairwise(edges)) for x in range(s, e)}
+    return footprints(segments, shape, itemsize, strides), {where[x - low] for x in offsets(array)}
+
+
+@given(arrays(), arrays(), st.integers(0, 200), st.lists(st.integers(1, 300), max_size=3))
+@settings(max_examples=400, deadline=None)
+def test_sharing_is_exact(a: Array, b: Array, apart: int, cuts: list[int]) -> None:
+    mine, bytes_of_a = placed(a, 1000, tuple(cuts))
+    theirs, bytes_of_b = placed(b, 900 + apart, ())
+    found = {sharing(x, y) for x in mine for y in theirs} - {""}
+    assert found == ({"bytes"} if bytes_of_a & bytes_of_b else set())
+    assert {sharing(y, x) for x in mine for y in theirs} - {""} == found
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.integers(-600, 600), st.integers(-70, 70))
+@settings(max_examples=100, deadline=None)
+def test_tiles_of_one_matrix_are_exact_however_many_rows(rows: int, others: int, down: int, right: int) -> None:
+    """64 bytes of a row of 1 KiB."""
+    start = 1 << 20
+    a = Footprint(start, start + (rows - 1) * 1024 + 64, 64, ((rows, 1024),) if rows > 1 else ())
+    low = start + down * 1024 + right
+    b = Footprint(low, low + (others - 1) * 1024 + 64, 64, ((others, 1024),) if others > 1 else ())
+    shared = abs(right) < 64 and -others < down < rows
+    assert sharing(a, b) == ("bytes" if shared else "")
+
+
+def test_beyond_64_rows_of_different_steps_the_ranges_decide() -> None:
+    """Rows of 1,000 and of 1,024 bytes never meet here, but nobody compares hundreds of them."""
+
+    def box(low: int, rows: int, stride: int) -> Footprint:
+        return Footprint(low, low + (rows - 1) * stride + 1, 1, ((rows, stride),))
+
+    few, many = box(1, MOST_ROWS // 2, 1000), box(0, 400, 1024)
+    assert sharing(few, many) == sharing(many, few) == ""
+    assert sharing(box(1, 400, 1000), many) == "range"
+    assert sharing(box(1, 400, 1000), box(500_000, 400, 1024)) == ""
+
+
+def test_many_rows_in_several_segments_are_their_ranges() -> None:
+    rows = 2 * MOST_ROWS
+    segments = ((0, rows * 64), (1 << 20, rows * 64))
+    found = footprints(segments, (2 * rows, 4), 4, (64, 4))
+    assert [(x.low, x.high, x.exact) for x in found] == [(0, rows * 64, False), (1 << 20, (1 << 20) + rows * 64, False)]
+    assert {x.exact for x in footprints(segments[:1], (rows, 4), 4, (64, 4))} == {True}
