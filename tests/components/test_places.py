@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, partialmethod
 from inspect import getattr_static
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from one_program import ALL_REDUCE, SMALL, host_copies, products, queues, traffic
 
 from kernbench.cli.main import main
-from kernbench.common.errors import InputError, IpcqDeadlock
+from kernbench.common.errors import InputError, IpcqDeadlock, KernbenchError, UnsupportedError
+from kernbench.common.notes import notes_of
 from kernbench.components.passive import NocRouter
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
@@ -139,6 +144,18 @@ class Deciding(NocRouter):
         return ways[0]
 
 
+class OtherAsync(NocRouter):
+    async def drain(self) -> Any:
+        yield 5
+
+
+class OtherPartial(NocRouter):
+    def _draining(self, ns: float) -> Any:
+        yield ns
+
+    drain = partialmethod(_draining, 5.0)
+
+
 class Mixin:
     process = None
 
@@ -159,6 +176,7 @@ def with_overhead(kind: str) -> type[Component]:
     return type("Overhead", (builtin(kind),), {"overhead_ns": property(lambda self: 5.0)})
 
 
+IN_TRANSIT = ("switch", "pcie_ep", "io_noc", "ucie", "sip_port", "noc_router", "xbar")
 ENGINES = ("pe_scheduler", "pe_fetch_store", "pe_gemm", "pe_math", "pe_tcm", "pe_mmu")
 REFUSED = [
     ("noc_router", Receiving, "receive"),
@@ -166,7 +184,10 @@ REFUSED = [
     ("noc_router", Running, "run"),
     ("noc_router", StartsItself, "run"),
     ("noc_router", OtherName, "drain"),
+    ("noc_router", OtherAsync, "drain"),
+    ("noc_router", OtherPartial, "drain"),
     ("noc_router", Deciding, "forward"),
+    *((kind, type("InTurn", (builtin(kind),), {"handles_serially": True}), "handles_serially") for kind in IN_TRANSIT),
     ("xbar", type("Plain", (Component,), {"receive": None}), "receive"),
     ("noc_router", Mixed, "process"),
     ("switch", Serial, "receive"),
@@ -224,6 +245,92 @@ def test_the_command_line_says_so(
     assert out == ""
     assert "nothing calls receive of my_parts.Router" in err
     assert "Traceback" not in err
+
+
+# --- what cannot be made, or says no time -----------------------------------------------------------------------------
+
+
+@dataclass
+class Fields(NocRouter):
+    """Its fields are the arguments of ``__init__``."""
+
+    extra_ns: float = 5.0
+
+
+class Unfinished(NocRouter, ABC):
+    @abstractmethod
+    def arbitrate(self) -> None:
+        """A base for others."""
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (
+            Fields,
+            r"my_parts\.My_noc_router is made by My_noc_router\(node, machine\), but .* \(extra_ns: 'float' = 5\.0\)",
+        ),
+        (Unfinished, "my_parts.My_noc_router is abstract: it has to define arbitrate"),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_refused(mine: ModuleType, cls: type, said: str) -> None:
+    topology = machine_with(mine, noc_router=cls)
+    with pytest.raises(InputError, match=rf"sip0\.cube0\.r0_0 \(noc_router\): {said}"):
+        GraphEngine(topology)
+
+
+def nanoseconds(self: Component) -> float:
+    """A method, where a property is asked for."""
+    return 5.0
+
+
+@pytest.mark.parametrize("value", ["5 ns", None, -5.0, math.nan, math.inf, nanoseconds])
+def test_an_overhead_that_is_no_time_names_its_part(mine: ModuleType, value: object) -> None:
+    cls = type("Odd", (NocRouter,), {"overhead_ns": value})
+    machine = GraphEngine(machine_with(mine, noc_router=cls)).machine
+    with pytest.raises(
+        UnsupportedError, match=r"cube0\.r1_0: overhead_ns of my_parts\.My_noc_router is .* number of ns"
+    ):
+        machine.route("sip0.cube0.r0_0", "sip0.cube0.r1_0")
+
+
+def sets_overhead(self: Component, node: Any, machine: Any) -> None:
+    """Not how it is done: ``overhead_ns`` is a property."""
+    Component.__init__(self, node, machine)
+    self.overhead_ns = 5.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"__init__": sets_overhead}, {"__init__": lambda self, *of: None}, {"overhead_ns": property(lambda self: 1 / 0)}],
+)
+def test_what_the_code_of_a_part_fails_with_says_which_it_was(mine: ModuleType, own: dict[str, Any]) -> None:
+    machine = GraphEngine(machine_with(mine, noc_router=type("Odd", (NocRouter,), own))).machine
+    with pytest.raises((AttributeError, ZeroDivisionError)) as caught:
+        machine.route("sip0.cube0.r0_0", "sip0.cube0.r1_0")
+    assert [*notes_of(caught.value)] == ["in sip0.cube0.r1_0, which is my_parts.My_noc_router"]
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "said"),
+    [
+        (PeGemm, {"tile_ps": lambda self, element: -1}, "times that parts give are whole ps and not negative"),
+        (PeGemm, {"tile_ps": lambda self, element: 7.5}, "times that parts give are whole ps and not negative"),
+        (Component, {}, r"derive it from kernbench\.components\.pe_gemm\.PeGemm"),
+    ],
+)
+def test_an_engine_that_is_none(mine: ModuleType, base: type, own: dict[str, Any], said: str) -> None:
+    topology = machine_with(mine, pe_gemm=type("Odd", (base,), own))
+    with pytest.raises(KernbenchError, match=said), RuntimeContext(GraphEngine(topology)) as torch:
+        products(torch, "f32")
+
+
+def test_an_overhead_may_be_a_plain_number(mine: ModuleType) -> None:
+    engine = GraphEngine(machine_with(mine, noc_router=type("Plain", (NocRouter,), {"overhead_ns": np.float32(7.5)})))
+    ends = "sip0.cube0.r0_0", "sip0.cube0.r1_0"
+    engine.machine.route(*ends)
+    wire_ns = engine.machine.graph.edge(*ends).length_mm * engine.machine.spec.ns_per_mm
+    assert engine.machine.network.links[ends].overhead_ps == round(1000 * (7.5 + wire_ns))
 
 
 # --- what is fine -----------------------------------------------------------------------------------------------------

@@ -87,6 +87,9 @@ def test_a_package_may_share_its_first_word_with_registered_names(registry: Regi
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
+        (".", r"component '\.': a dotted path has a name on each side of a dot, like my_pkg\.mine\.name"),
+        (".Router", r"component '\.Router': a dotted path has a name on each side of a dot"),
+        ("my_pkg..Router", r"component 'my_pkg\.\.Router': a dotted path has a name on each side of a dot"),
         ("no_such_pkg.mod.Cls", r"component 'no_such_pkg\.mod\.Cls': there is no module 'no_such_pkg'; looked among"),
         ("parts_a.Absent", r"module 'parts_a' \(.*parts_a\.py\) has no 'Absent'"),
         ("parts_a.number", r"is not a class, but 3"),

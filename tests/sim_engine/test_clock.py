@@ -378,7 +378,10 @@ def test_time_is_whole_picoseconds_and_never_is_never() -> None:
 def test_what_is_over_cannot_be_asked_for() -> None:
     clock, log = Clock(), []
     clock.call_at(5, lambda _: clock.call_at(4, log.append, 4))
-    with pytest.raises(KernbenchError, match=r"at 5 ps, .* was to be called at 4 ps: that is over"):
+    with pytest.raises(
+        KernbenchError,
+        match="an event at 4 ps, at 5 ps, is too late: times that parts give are whole ps and not negative",
+    ):
         clock.advance()
     clock.call_at(7, log.append, 7)
     clock.advance()

@@ -53,6 +53,8 @@ def import_attribute(path: str, what: str, folder: Path | None = None) -> object
         raise InputError(f"{what}: a file has many names; say which one: {path}:NAME")
     else:
         module_name, _, name = path.rpartition(".")
+        if not all(path.split(".")):
+            raise InputError(f"{what}: a dotted path has a name on each side of a dot, like my_pkg.mine.name")
         module = import_module(module_name, what, folder)
     if name not in vars(module):
         raise InputError(f"{what}: module {module_name!r} ({module.__file__}) has no {name!r}")

@@ -25,6 +25,7 @@ RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
 _SPAN_BITS = 10  # events are put in order 2 ** 10 ps at a time
+_TIMES_OF_PARTS = "times that parts give are whole ps and not negative"
 
 Entry: TypeAlias = tuple[int, int, int, Callable[[Any], None], object]
 """An event: when, its rank, its place among those of that rank, what is called, and with what"""
@@ -70,7 +71,10 @@ class Clock(Environment):
 
         Who asks by the million gives the function of a class and the object: a bound method is made anew each time.
         """
-        span = when >> _SPAN_BITS
+        try:
+            span = when >> _SPAN_BITS
+        except TypeError:
+            raise KernbenchError(f"an event at {when!r} ps: {_TIMES_OF_PARTS}") from None
         events = self._to_come.get(span)
         if events is not None:
             events.append((when, rank, next(self._eid), function, argument))
@@ -82,9 +86,9 @@ class Clock(Environment):
 
     def _join(self, entry: Entry) -> None:
         """An event is asked for in the span that goes on. KernbenchError when its time is over."""
-        when, _, _, function, _ = entry
+        when = entry[0]
         if when < self.time:
-            raise KernbenchError(f"at {self.time} ps, {function!r} was to be called at {when} ps: that is over")
+            raise KernbenchError(f"an event at {when} ps, at {self.time} ps, is too late: {_TIMES_OF_PARTS}")
         left = length_hint(self._rest)
         if left:
             insort(self._events, entry, len(self._events) - left)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, pairwise
+from math import inf
+from numbers import Real
 from typing import Any, TypeVar
 
-from kernbench.common.errors import UnsupportedError
+from kernbench.common.errors import KernbenchError, UnsupportedError
 from kernbench.di.registry import REGISTRY
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.sim_engine.address_map import AddressMap
@@ -14,11 +18,11 @@ from kernbench.sim_engine.component import Component
 from kernbench.sim_engine.hooks import Hooks, OpEnded, OpStarted, Sent
 from kernbench.sim_engine.memories import Memories
 from kernbench.sim_engine.op_log import OpLog
-from kernbench.sim_engine.places import check_parts
+from kernbench.sim_engine.places import CALLED, check_parts
 from kernbench.sim_engine.record_content import ContentMaker
 from kernbench.sim_engine.recorder import Recorder
 from kernbench.sim_engine.transport import Network, Port, Route, Transfer
-from kernbench.topology.graph import Graph
+from kernbench.topology.graph import Graph, Node
 
 C = TypeVar("C", bound=Component)
 T = TypeVar("T")
@@ -60,14 +64,16 @@ class Machine:
             node = self.graph.node(node_id)
             cls = REGISTRY.lookup(node.impl)
             assert issubclass(cls, Component), "checked when the machine was made"
-            found = self._components[node_id] = cls(node, self)
+            with _named(node):
+                found = self._components[node_id] = cls(node, self)
         return found
 
     def part(self, node_id: str, cls: type[C]) -> C:
         """The component at ``node_id`` as a ``cls``. UnsupportedError when another implementation cannot stand in."""
         found = self.component(node_id)
         if not isinstance(found, cls):
-            raise UnsupportedError(f"{node_id}: {type(found).__name__} does not do what {cls.__name__} does")
+            needed = f"derive it from {cls.__module__}.{cls.__qualname__}"
+            raise UnsupportedError(f"{node_id}: {type(found).__name__} does not do what {cls.__name__} does; {needed}")
         return found
 
     def shared(self, cls: type[T]) -> T:
@@ -112,12 +118,13 @@ class Machine:
     def _wire(self, src: str, dst: str) -> None:
         edge = self.graph.edge(src, dst)
         entered = self.component(dst)
-        node_ns = 0.0 if entered.handles_serially else entered.overhead_ns
+        with _named(self.graph.node(dst)):
+            entry_ns = _entry_ns(entered)
         self.network.link(
             src,
             dst,
             bw_gbs=edge.bw_gbs,
-            overhead_ns=node_ns + edge.length_mm * self.spec.ns_per_mm + edge.overhead_ns,
+            overhead_ns=entry_ns + edge.length_mm * self.spec.ns_per_mm + edge.overhead_ns,
             fifo_bytes=edge.fifo_bytes,
             index=self._link_index[src, dst],
         )
@@ -151,3 +158,28 @@ class Machine:
 
     def _deliver(self, transfer: Transfer) -> None:
         self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)
+
+
+@contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """What the code of a part fails with says which part it was."""
+    try:
+        yield
+    except KernbenchError:
+        raise
+    except Exception as error:
+        error.add_note(f"in {node.id}, which is {node.impl}")
+        raise
+
+
+def _entry_ns(part: Component) -> float:
+    """What entering ``part`` adds to the way. UnsupportedError for what is no time."""
+    node = part.node
+    if "handles_serially" in CALLED[node.kind] and part.handles_serially:
+        return 0.0
+    found = part.overhead_ns
+    if not isinstance(found, Real) or not 0 <= found < inf:
+        raise UnsupportedError(
+            f"{node.id}: overhead_ns of {node.impl} is {found!r}, must be a number of ns, at least 0"
+        )
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partialmethod
 from types import CodeType, FunctionType
 
 from kernbench.common.errors import InputError
@@ -17,19 +17,20 @@ from kernbench.sim_engine.component import Component
 from kernbench.topology.graph import Node
 
 _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it has been made
-_ENTERED = ("overhead_ns", "handles_serially")  # when a link into the part is made
+_PASSED = ("overhead_ns",)  # when a link into the part is made
+_ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 
 CALLED: dict[str, tuple[str, ...]] = {
     "host": (*_ENTERED, "accept", "receive"),
-    "switch": _ENTERED,
-    "pcie_ep": _ENTERED,
+    "switch": _PASSED,
+    "pcie_ep": _PASSED,
     "io_cpu": _CPU,
-    "io_noc": _ENTERED,
-    "ucie": _ENTERED,
-    "sip_port": _ENTERED,
-    "noc_router": _ENTERED,
-    "xbar": _ENTERED,
+    "io_noc": _PASSED,
+    "ucie": _PASSED,
+    "sip_port": _PASSED,
+    "noc_router": _PASSED,
+    "xbar": _PASSED,
     "hbm_ctrl": (*_ENTERED, "receive"),
     "m_cpu": _CPU,
     "sram": (*_ENTERED, "receive", "time_ps"),
@@ -51,6 +52,7 @@ OTHER_CALLS = frozenset(name for names in CALLED.values() for name in names) - C
 """What the builtin classes of some kinds have beside it."""
 NOWHERE = frozenset(("run", "process", "forward"))
 """Names of what a part would do by itself, or decide: no place calls them."""
+_PROCESSES = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 def called_at(kind: str) -> tuple[str, ...]:
@@ -73,10 +75,22 @@ def _problems(node: Node) -> Iterator[str]:
     if not issubclass(cls, Component):
         yield f"{node.impl} is no component: derive it from {Component.__module__}.{Component.__qualname__}"
         return
+    yield from _unmakeable(cls, node.impl)
     called = called_at(node.kind)
     for name in _behaviour(cls):
         if name not in called:
             yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
+
+
+def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
+    """Why the machine cannot make a part of this class."""
+    if inspect.isabstract(cls):
+        yield f"{impl} is abstract: it has to define {', '.join(sorted(vars(cls)['__abstractmethods__']))}"
+    signature = inspect.signature(cls)
+    try:
+        signature.bind("node", "machine")
+    except TypeError:
+        yield f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}"
 
 
 def _behaviour(cls: type[Component]) -> Iterator[str]:
@@ -97,7 +111,7 @@ def _is_process(cls: type[Component], name: str) -> bool:
     if name.startswith("_"):
         return False
     functions = _functions(inspect.getattr_static(cls, name))
-    return any(inspect.isgeneratorfunction(each) or inspect.iscoroutinefunction(each) for each in functions)
+    return any(is_process(each) for each in functions for is_process in _PROCESSES)
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
@@ -116,6 +130,8 @@ def _functions(value: object) -> tuple[FunctionType, ...]:
             found = (value.func,)
         case staticmethod() | classmethod():
             found = (value.__func__,)
+        case partialmethod():
+            found = (value.func,)
         case _:
             found = (value,)
     plain = (inspect.unwrap(each) for each in found if isinstance(each, FunctionType))
