@@ -284,6 +284,14 @@ def nanoseconds(self: Component) -> float:
     return 5.0
 
 
+@pytest.mark.parametrize("kind", ["m_cpu", "pe_ipcq"])
+def test_an_overhead_of_a_cpu_is_looked_at_too(mine: ModuleType, kind: str) -> None:
+    machine = GraphEngine(machine_with(mine, **{kind: type("Odd", (builtin(kind),), {"overhead_ns": -5.0})})).machine
+    node = next(node.id for node in machine.graph.nodes.values() if node.kind == kind)
+    with pytest.raises(UnsupportedError, match=rf"{node}: overhead_ns of my_parts\.My_{kind} is -5\.0, must be"):
+        machine.component(node)
+
+
 @pytest.mark.parametrize("value", ["5 ns", None, -5.0, math.nan, math.inf, nanoseconds])
 def test_an_overhead_that_is_no_time_names_its_part(mine: ModuleType, value: object) -> None:
     cls = type("Odd", (NocRouter,), {"overhead_ns": value})

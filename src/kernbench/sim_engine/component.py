@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
 
 from kernbench.common.errors import KernbenchError, UnsupportedError
 from kernbench.common.units import ns_to_ps
@@ -54,7 +57,7 @@ class Component(Part):
     @property
     def overhead_ps(self) -> int:
         """``overhead_ns`` in ps."""
-        return ns_to_ps(self.overhead_ns)
+        return ns_to_ps(sound_overhead_ns(self))
 
     @property
     def handles_serially(self) -> bool:
@@ -88,3 +91,14 @@ class Component(Part):
         if not isinstance(self.node.attrs, model):
             raise KernbenchError(f"{self.node.id}: {self.node.impl} needs attrs of {model.__name__}")
         return self.node.attrs
+
+
+def sound_overhead_ns(part: Component) -> float:
+    """Its ``overhead_ns``. UnsupportedError for what is no time."""
+    found: object = part.overhead_ns
+    if not isinstance(found, int | float | np.floating) or not 0 <= found < inf:
+        node = part.node
+        raise UnsupportedError(
+            f"{node.id}: overhead_ns of {node.impl} is {found!r}, must be a number of ns, at least 0"
+        )
+    return float(found)

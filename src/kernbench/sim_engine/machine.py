@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, pairwise
-from math import inf
-from numbers import Real
 from typing import Any, TypeVar
 
 from kernbench.common.errors import KernbenchError, UnsupportedError
@@ -14,7 +12,7 @@ from kernbench.di.registry import REGISTRY
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.sim_engine.address_map import AddressMap
 from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.component import Component
+from kernbench.sim_engine.component import Component, sound_overhead_ns
 from kernbench.sim_engine.hooks import Hooks, OpEnded, OpStarted, Sent
 from kernbench.sim_engine.memories import Memories
 from kernbench.sim_engine.op_log import OpLog
@@ -173,13 +171,6 @@ def _named(node: Node) -> Iterator[None]:
 
 
 def _entry_ns(part: Component) -> float:
-    """What entering ``part`` adds to the way. UnsupportedError for what is no time."""
-    node = part.node
-    if "handles_serially" in CALLED[node.kind] and part.handles_serially:
-        return 0.0
-    found = part.overhead_ns
-    if not isinstance(found, Real) or not 0 <= found < inf:
-        raise UnsupportedError(
-            f"{node.id}: overhead_ns of {node.impl} is {found!r}, must be a number of ns, at least 0"
-        )
-    return found
+    """What entering ``part`` adds to the way."""
+    serial = "handles_serially" in CALLED[part.node.kind] and part.handles_serially
+    return 0.0 if serial else sound_overhead_ns(part)
