@@ -200,13 +200,18 @@ def test_tiles_follow_each_other_as_their_slots_allow(name: str, out: str | None
         assert found == pytest.approx([row[stage + 1] for row in wanted], abs=36 * PS), kind
 
 
-def test_an_epilogue_is_an_operation_a_step() -> None:
-    """Each with its start, and the bytes of the wider of output and operand."""
+@pytest.mark.parametrize(
+    ("step", "shape"),
+    [("bias", TILE[2:]), ("bias", (1, TILE[2])), ("add", (TILE[0], TILE[2]))],
+    ids=["vector", "row", "matrix"],
+)
+def test_an_epilogue_is_an_operation_a_step(step: str, shape: tuple[int, ...]) -> None:
+    """Each with its start, and the bytes of the wider of output and operand; of a row only the row is fetched."""
     m, k, n = TILE
-    bias = np.zeros(n, np.float32)
+    bias = np.zeros(shape, np.float32)
 
     def kernel(a: int, b: int, bias: int, c: int, *, tl: Any) -> None:
-        steps = (("bias", tl.ref(bias, (n,), "f32")), ("scale", 0.5), ("relu",))
+        steps = ((step, tl.ref(bias, shape, "f32")), ("scale", 0.5), ("relu",))
         tl.composite("gemm", tl.ref(a, (m, k), "f16"), tl.ref(b, (k, n), "f16"), c, epilogue=steps)
 
     half = [np.zeros(shape, np.float16) for shape in ((m, k), (k, n), (m, n))]
@@ -214,7 +219,7 @@ def test_an_epilogue_is_an_operation_a_step() -> None:
     (math,) = ran.stages("pe_math", "math")
     assert lasted(math) == pytest.approx(3 * 3.1 + m * n * (4 + 2 + 2) / 193, abs=3 * PS)
     (fetch,) = ran.stages("pe_fetch_store", "fetch")
-    assert lasted(fetch) == pytest.approx(((m * k + k * n) * 2 + n * 4) / READ_GBS, abs=PS)
+    assert lasted(fetch) == pytest.approx(((m * k + k * n) * 2 + bias.nbytes) / READ_GBS, abs=PS)
 
 
 @pytest.mark.parametrize("slots", [SLOTS, 1, 2])
