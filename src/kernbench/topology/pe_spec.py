@@ -72,7 +72,7 @@ class GemmSpec(ConfigModel):
 
 
 class MathSpec(ConfigModel):
-    """The vector unit: time to start, then output bytes a ns."""
+    """The vector unit: time to start, then bytes of the widest operand or result a ns."""
 
     startup_ns: Duration
     bytes_per_ns: Rate
