@@ -28,20 +28,20 @@ _PLACE = (0, 2, 1)  # where a tile's index of m, k, n stands in (row, column, st
 class Part:
     """An operand of a composite, by the name that the records of its tiles give it.
 
-    ``axes``: along which of m, k, n each of its axes lies; None: an axis of one element, for every tile.
+    ``axes``: along which of m, k, n each of its axes lies.
     ``at_end``: only tiles of the last step along K use it.
     """
 
     name: str
     operand: Operand
-    axes: tuple[int | None, ...]
+    axes: tuple[int, ...]
     at_end: bool = False
 
     def window(self, tile: Tile, sizes: tuple[int, int, int]) -> Operand:
         """What ``tile`` uses of it, where tiles are of ``sizes`` (m, k, n)."""
-        first = tuple([0 if a is None else tile[_PLACE[a]] * sizes[a] for a in self.axes])
+        first = tuple([tile[_PLACE[a]] * sizes[a] for a in self.axes])
         counts = zip(self.axes, first, self.operand.shape, strict=True)
-        shape = tuple([n if a is None else min(sizes[a], n - at) for a, at, n in counts])
+        shape = tuple([min(sizes[a], n - at) for a, at, n in counts])
         return window(self.operand, first, shape)
 
 
@@ -55,14 +55,9 @@ def parts_of(record: OpRecord) -> tuple[Part, ...]:
             found.append(Part(names[n] if names else f"x{n}", x, axes[n] if axes else (_M, _N)))
     for n, step in enumerate(record.params.epilogue):
         if isinstance(step.operand, Operand):
-            found.append(Part(f"epilogue{n}", step.operand, _epilogue_axes(step.name, step.operand), at_end=True))
+            along = (_M, _N)[-len(step.operand.shape) :]  # a bias is a vector along the columns
+            found.append(Part(f"epilogue{n}", step.operand, along, at_end=True))
     return (*found, Part("out", record.output, (_M, _N)))
-
-
-def _epilogue_axes(name: str, operand: Operand) -> tuple[int | None, ...]:
-    if len(operand.shape) == 1:
-        return (_N,)
-    return (None, _N) if name == "bias" and operand.shape[0] == 1 else (_M, _N)
 
 
 class TiledReplay:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TypeAlias
 
 from kernbench.common.values import value
@@ -159,14 +160,11 @@ def _epilogue_operands(
         operand = step.operand
         if not isinstance(operand, Operand | MemoryRef):
             continue
-        vector = len(operand.shape) == 1
-        row_vector = not vector and operand.shape[0] == 1 and step.name == "bias"
-        rows = 1 if vector or row_vector else shape[0]
-        fetched += rows * shape[1] * operand.dtype.itemsize
+        axes = len(operand.shape)  # a bias is a vector along the columns
+        part = shape[-axes:]
+        fetched += prod(part) * operand.dtype.itemsize
         if isinstance(operand, MemoryRef):
-            start = (first[1],) if vector else (0 if row_vector else first[0], first[1])
-            extent = (shape[1],) if vector else (rows, shape[1])
-            reads.append(window(f"epilogue{number}", operand, start, extent))
+            reads.append(window(f"epilogue{number}", operand, first[-axes:], part))
     return tuple(reads), fetched
 
 
