@@ -135,6 +135,20 @@ def test_a_dot_of_one_tile(name: str) -> None:
     assert lasted(dot) == pytest.approx(SCHEDULER_NS + fetch + multiply + store, abs=3 * PS)
 
 
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("trans_a", [False, True])
+def test_a_transposed_operand_falls_into_the_same_tiles(trans_a: bool, trans_b: bool) -> None:
+    m, k, n = 30, 100, 9
+
+    def kernel(*, tl: Any) -> None:
+        a = tl.zeros((k, m) if trans_a else (m, k), "f16")
+        b = tl.zeros((n, k) if trans_b else (k, n), "f16")
+        tl.dot(a, b, trans_a=trans_a, trans_b=trans_b)
+
+    fetched = [(rows * steps + steps * n) * 2 / READ_GBS for rows in (24, 6) for steps in (40, 40, 20)]
+    assert [lasted(stage) for stage in Ran(kernel).stages("pe_fetch_store", "fetch")] == pytest.approx(fetched, abs=PS)
+
+
 def test_an_accumulator_is_fetched_with_the_operands() -> None:
     m, k, n = TILE
     ran = Ran(product(m, k, n, "f16", acc=True, out="f32"))
