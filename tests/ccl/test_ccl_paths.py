@@ -143,7 +143,7 @@ def test_every_way_to_a_configuration_looks_beside_its_file(elsewhere: Path) -> 
         ({"module": ".."}, "importing '..' failed"),
         ({"module": "a..b"}, "there is no module 'a'"),
         ({"module": ".py"}, "no such file"),
-        ({"module": "mine.py", "validator": "."}, "importing '' failed"),
+        ({"module": "mine.py", "validator": "."}, "a dotted path has a name on each side of a dot"),
         ({"module": "mine.py", "validator": "mine.py:"}, "has no ''"),
     ],
 )
