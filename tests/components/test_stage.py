@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.components.stage import StageUnit, Token
+from kernbench.components.stage import OverlappingStage, StageUnit, Token
 from kernbench.sim_engine.clock import Clock
 
 
@@ -59,3 +62,20 @@ def test_one_event_per_stage_and_tile() -> None:
 def test_ideal_pipeline_of_equal_tiles() -> None:
     ends, _ = simulate([[16, 16, 4]] * 10, slots=2)
     assert ends[-1][-1] == 9 * 16 + 36
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20))
+@settings(deadline=None)
+def test_tokens_that_overlap_leave_in_order(times: list[int]) -> None:
+    """They begin together; one that is ready before those ahead of it waits for them."""
+    clock = Clock()
+    left: list[tuple[int, int]] = []
+
+    def start(token: Token, done: Callable[[], None]) -> None:
+        clock.call_at(times[token.work], lambda _: done())
+
+    stage = OverlappingStage("dma", len(times), start)
+    for i in range(len(times)):
+        stage.enter(Token(i, (stage,), 1, (), 0, lambda token: left.append((token.work, clock.time)), None))
+    clock.advance()
+    assert left == list(enumerate(accumulate(times, max)))
