@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,9 @@ def test_one_rank_needs_no_queues() -> None:
 
 @pytest.mark.parametrize("world_size", [0, 257, 1 << 60])
 def test_a_world_that_the_machine_has_not(engine: GraphEngine, world_size: int) -> None:
-    with pytest.raises(InputError, match=f"world_size={world_size}"):
+    with pytest.raises(InputError, match=f"world_size={world_size}") as caught:
         install_ipcq(engine, "ring_allreduce_tcm", world_size, CCL)
+    assert "SIP" not in str(caught.value)
 
 
 def test_settings_reach_the_queues(engine: GraphEngine) -> None:
@@ -255,6 +257,22 @@ def test_the_queues_may_be_those_of_a_file(engine: GraphEngine, tmp_path: Path) 
     assert (plan.buffer_kind, plan.queues.settings.n_slots) == ("sram", 2)
     with pytest.raises(ConfigError, match="unknown key 'slots'"):
         configure_sfr_intercube_multisip(engine, engine.spec, {"slots": 2})
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"defaults": {"algorithm": "b", "n_slots": 2}, "algorithms": {"b": {"module": "barrier", "topology": "none"}}},
+        {"algorithm": "b", "module": "barrier", "topology": "ring_1d", "n_slots": 2},
+        {"algorithm": "intercube_allreduce", "strict": True, "n_slots": 2, "root_cube": 3},
+    ],
+    ids=["a whole file", "an algorithm over the defaults", "with keys that only defaults have"],
+)
+def test_the_queues_may_be_those_of_a_mapping(engine: GraphEngine, cfg: dict[str, Any]) -> None:
+    """As ``yaml.safe_load`` reads it, and as programs merge it."""
+    before = deepcopy(cfg)
+    assert configure_sfr_intercube_multisip(engine, engine.spec, cfg).queues.settings.n_slots == 2
+    assert cfg == before
 
 
 def test_a_world_size_that_is_given_means_pes(engine: GraphEngine, tmp_path: Path) -> None:

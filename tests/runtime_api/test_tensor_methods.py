@@ -227,6 +227,15 @@ def test_equal_reads_and_a_hash_does_not(torch, engine):
         [other].remove(tensor)
 
 
+@pytest.mark.parametrize("dtype", [each for each in ALL if each.is_float], ids=str)
+def test_a_number_is_equal_to_what_it_was_written_as(torch, dtype):
+    """Also where a type has no such number."""
+    tensor = torch.full((3,), 0.1, dtype=dtype)
+    assert (tensor == 0.1).all()
+    assert not (tensor != 0.1).any()
+    assert not (tensor == 0.2).any()
+
+
 @pytest.mark.parametrize("other", [None, "ones", object(), {}, 1j], ids=lambda other: type(other).__name__)
 def test_what_holds_no_numbers_is_unlike_a_tensor(torch, other):
     tensor = torch.ones(2)
@@ -354,6 +363,12 @@ def test_a_value_that_an_integer_type_cannot_hold_is_refused_as_in_kernels(torch
             make()
     assert len(engine.messages) == sent
     assert tensor.tolist() == [0, 0]
+
+
+def test_nothing_is_no_value(torch):
+    for make in (lambda: torch.full((4,), None), lambda: torch.full_like(torch.ones(4), None)):
+        with pytest.raises(InputError, match="fill value: None"):
+            make()
 
 
 def test_values_at_the_edge_and_of_floats(torch):

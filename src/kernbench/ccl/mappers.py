@@ -53,10 +53,9 @@ def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_a
     if world_size == topology.num_sips and not ranks_are_pes:
         return tuple(_mapped(topology, sip, mapper) for sip in range(world_size))
     if not 1 <= world_size <= topology.num_pes:
-        raise InputError(
-            f"world_size={world_size}: with as many ranks as SIPs ({topology.num_sips}) a rank is a SIP, with any "
-            f"other number it is a PE, and this machine has {topology.num_pes} of them"
-        )
+        sips = f"with as many ranks as SIPs ({topology.num_sips}) a rank is a SIP, with any other number it is a PE"
+        what = "its ranks are PEs" if ranks_are_pes else sips
+        raise InputError(f"world_size={world_size}: {what}, and this machine has {topology.num_pes} of them")
     return tuple((nth_pe(topology, rank),) for rank in range(world_size))
 
 

@@ -18,6 +18,8 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec, current_topology_name
 
 ALGORITHM = "intercube_allreduce"
+# What only ``defaults`` says: it is there too where somebody has merged them with an algorithm's section.
+_OF_DEFAULTS = ("algorithm", "strict")
 # What of a machine the edges follow from.
 _DECISIVE = {("system", "sips"): ("count", "topology", "w", "h"), ("sip", "cube_mesh"): ("w", "h")}
 
@@ -31,8 +33,8 @@ def configure_sfr_intercube_multisip(
     SIPs, and wait until that is done.
 
     ``spec``: that of the engine's machine, typed or as nested mappings; it is checked, and may be left out. ``cfg``: an
-    algorithm's configuration, of which the queue settings count, typed or as the mapping that ``ccl.yaml`` has; or a
-    file or what was loaded from one, of which the default algorithm's do. The ranks of the plan are PE 0 of all cubes,
+    algorithm's configuration, of which the queue settings count, typed or as the mapping that ``ccl.yaml`` has, with
+    its ``defaults`` or without; or a file or what was loaded from one, of which the default algorithm's do. The ranks of the plan are PE 0 of all cubes,
     by SIP, then cube. IpcqError and AllocationError as ``prepare_queues``; InputError for the spec of another machine.
     """
     machine = engine.spec
@@ -47,10 +49,13 @@ def configure_sfr_intercube_multisip(
 def _loaded(cfg: CclConfig | Mapping[str, Any] | str | os.PathLike[str] | None) -> CclConfig:
     if isinstance(cfg, CclConfig):
         return cfg
-    if isinstance(cfg, Mapping):
-        section = {"module": ALGORITHM, "topology": "intercube", **cfg}
-        return ccl_config_of(Document("cfg", {"algorithms": {ALGORITHM: section}}, {}))
-    return load_ccl_config(cfg)
+    if not isinstance(cfg, Mapping):
+        return load_ccl_config(cfg)
+    if "algorithms" in cfg:
+        return ccl_config_of(Document("cfg", dict(cfg), {}))
+    section = {"module": ALGORITHM, "topology": "intercube", **cfg}
+    defaults = {"algorithm": ALGORITHM} | {key: section.pop(key) for key in _OF_DEFAULTS if key in section}
+    return ccl_config_of(Document("cfg", {"defaults": defaults, "algorithms": {defaults["algorithm"]: section}}, {}))
 
 
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:

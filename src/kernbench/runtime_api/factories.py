@@ -52,7 +52,7 @@ class TensorFactories:
         name: str | None = None,
     ) -> Tensor:
         """A tensor on the current SIP, every element ``fill_value``; InputError when an integer type cannot hold it."""
-        return self._create(shape_of((size,)), _kind(dtype), dp, name, fill_value)
+        return self._create(shape_of((size,)), _kind(dtype), dp, name, _given(fill_value))
 
     def empty_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
@@ -83,7 +83,7 @@ class TensorFactories:
         name: str | None = None,
     ) -> Tensor:
         """The same, every element ``fill_value``."""
-        return self._like(like, dtype, dp, name, fill_value)
+        return self._like(like, dtype, dp, name, _given(fill_value))
 
     def randn_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
@@ -179,6 +179,13 @@ class TensorFactories:
 
 def _kind(dtype: object, default: DType = F32) -> DType:
     return default if dtype is None else dtype_of(dtype)
+
+
+def _given(fill_value: float | None) -> float:
+    """None would leave the memory as it is."""
+    if fill_value is None:
+        raise InputError("a fill value: None is no number; torch.empty makes a tensor that nothing is written to")
+    return fill_value
 
 
 def _float(dtype: DType) -> DType:

@@ -232,7 +232,9 @@ class Tensor(Shaped):
             raise ShapeError(f"{self.name} == …: shapes {self.shape} and {theirs.shape} do not broadcast") from None
         mine, wanted = self.numpy(), self._on_host(theirs)
         if isinstance(other, int | float):
-            return np.asarray(operator(mine, other))
+            # NumPy takes Python's numbers as of the array's own type, but not for the float types that it lacks.
+            number = converted(wanted, self.dtype) if self.dtype.is_float else other
+            return np.asarray(operator(mine, number))
         if mine.dtype != wanted.dtype:  # not every pair has a common type in NumPy, and f64 holds them all
             mine, wanted = mine.astype(np.float64), wanted.astype(np.float64)
         return np.asarray(operator(mine, wanted))
