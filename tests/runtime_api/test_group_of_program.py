@@ -7,9 +7,13 @@ from contextlib import suppress
 import pytest
 from machines import RING, context_on, working_machine
 
+from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
 from kernbench.common.errors import InputError
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.process_group import QueueInstaller
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.builder import resolve_topology
 
 
 @pytest.fixture
@@ -216,3 +220,16 @@ def test_the_machine_as_nested_mappings(tmp_path):
                 section["new"] = 1
         with pytest.raises(AttributeError):
             torch.spec = {}
+
+
+@pytest.mark.parametrize(("sips", "grid"), [(("mesh_2d",), (2, 2)), (("torus_2d", 4, 1), (4, 1)), (("ring_1d",), None)])
+def test_the_columns_and_rows_of_sips_are_there_to_be_read(sips, grid):
+    """So that a program can hand them to ``kernel_args``, and the whole to what checks the machine."""
+    topology, *extents = sips
+    sizes = [f"system.sips.{name}={value}" for name, value in zip("wh", extents, strict=False)]
+    small = ["system.sips.count=4", "sip.cube_mesh.w=2", "sip.cube_mesh.h=1"]
+    engine = GraphEngine(resolve_topology("default", [*small, f"system.sips.topology={topology}", *sizes]))
+    with RuntimeContext(engine) as torch:
+        found = torch.spec["system"]["sips"]
+        assert (found["w"], found["h"]) == (grid or (None, None))
+        assert configure_sfr_intercube_multisip(engine, torch.spec).world_size == 8

@@ -34,8 +34,9 @@ def configure_sfr_intercube_multisip(
 
     ``spec``: that of the engine's machine, typed or as nested mappings; it is checked, and may be left out. ``cfg``: an
     algorithm's configuration, of which the queue settings count, typed or as the mapping that ``ccl.yaml`` has, with
-    its ``defaults`` or without; or a file or what was loaded from one, of which the default algorithm's do. The ranks of the plan are PE 0 of all cubes,
-    by SIP, then cube. IpcqError and AllocationError as ``prepare_queues``; InputError for the spec of another machine.
+    its ``defaults`` or without; or a file or what was loaded from one, of which the default algorithm's do. The ranks
+    of the plan are PE 0 of all cubes, by SIP, then cube. IpcqError and AllocationError as ``prepare_queues``;
+    InputError for the spec of another machine.
     """
     machine = engine.spec
     if spec is not None and not _is_of(spec, machine):
@@ -61,7 +62,7 @@ def _loaded(cfg: CclConfig | Mapping[str, Any] | str | os.PathLike[str] | None) 
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:
     """Whether ``spec`` describes ``machine``; of mappings, as far as they say what queues follow from."""
     if isinstance(spec, Mapping):
-        own = machine.model_dump(mode="json")
+        own = machine.resolved.as_mapping()
         found = ((path, key, _entry(spec, (*path, key))) for path, keys in _DECISIVE.items() for key in keys)
         return all(value in (None, _entry(own, (*path, key))) for path, key, value in found)
     return (spec.spec if isinstance(spec, Topology) else spec) == machine

@@ -7,7 +7,7 @@ values is in ``rules``; once a spec has been compiled, its properties can be rel
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -185,6 +185,15 @@ class TopologySpec(ConfigModel):
     sip: SipSpec
     cube: CubeSpec
     pe: PeSpec
+
+    @property
+    def resolved(self) -> Self:
+        """The same machine, with the columns and rows of SIPs also where its file leaves them to follow."""
+        sips = self.system.sips
+        if not sips.two_dimensional:
+            return self
+        sips = sips.model_copy(update={"w": sips.grid.w, "h": sips.grid.h})
+        return self.model_copy(update={"system": self.system.model_copy(update={"sips": sips})})
 
     @property
     def num_sips(self) -> int:
