@@ -120,9 +120,11 @@ class KernelWalk(PeWalk):
         return Starting(work)
 
     def _plan_ended(self, plan: Work) -> Place | None:
-        parts = [each for each in stages(self._here.ended_at(self.chain.at_ps)) if each.whole is plan]
-        if parts:
-            return Ended(max(parts, key=rank))
+        tiles = [each for each in stages(self._here.ended_at(self.chain.at_ps)) if each.whole is not None]
+        parts = [each for each in tiles if each.whole is plan]
+        # Tiles leave in order: that of another plan may have held up the last one of this.
+        if tiles:
+            return Ended(max(parts or tiles, key=rank))
         self.chain.back_to(plan.start_ps, Part.WAIT, self.pe, plan.line)
         return Starting(plan)
 
