@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.common.dtypes import dtype
+from kernbench.components import accesses_under_way
 from kernbench.components.access_plan import extent
+from kernbench.components.accesses_under_way import AccessesUnderWay, Touched
 from kernbench.components.footprint import MOST_ROWS, Footprint, footprints, sharing
+from kernbench.messages.commands import StoreCommand
+from kernbench.messages.operands import in_tcm
+from kernbench.sim_engine.hooks import Sharing
 
 Array = tuple[tuple[int, ...], int, tuple[int, ...]]
 
@@ -84,3 +91,32 @@ def test_many_rows_in_several_segments_are_their_ranges() -> None:
     found = footprints(segments, (2 * rows, 4), 4, (64, 4))
     assert [(x.low, x.high, x.exact) for x in found] == [(0, rows * 64, False), (1 << 20, (1 << 20) + rows * 64, False)]
     assert {x.exact for x in footprints(segments[:1], (rows, 4), 4, (64, 4))} == {True}
+
+
+def test_a_long_access_makes_no_other_look_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of a matrix is under way, and a hundred small stores beside it: who comes looks at its neighbours."""
+    compared: list[Footprint] = []
+
+    def counted(a: Footprint, b: Footprint) -> Sharing:
+        compared.append(a)
+        return sharing(a, b)
+
+    monkeypatch.setattr(accesses_under_way, "sharing", counted)
+    under_way = AccessesUnderWay()
+    column = footprints(((0, 100 * 1024 + 4),), (101, 1), 4, (1024, 4))
+    under_way.add(command(0), Touched(writes=column))
+    for i in range(1, 100):
+        at = i * 1024 + 64
+        small = Touched(writes=(Footprint(at, at + 32, 32),))
+        assert under_way.conflicts(small) == []
+        under_way.add(command(i), small)
+    assert len(compared) <= 2 * 99
+    (met,) = under_way.conflicts(Touched(reads=(Footprint(5 * 1024 + 80, 5 * 1024 + 84, 4),)))
+    assert met.earlier.command.serial == 5
+    for i in range(100):
+        assert len(under_way.remove(i)) == 1
+    assert under_way.conflicts(Touched(reads=column)) == []
+
+
+def command(serial: int) -> StoreCommand:
+    return StoreCommand(serial=serial, line=1, after=(), src=in_tcm((0, 0, 0), 0, (8,), dtype("f32")), va=0)

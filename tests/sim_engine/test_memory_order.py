@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_critical_path import SMALL, Watched, check_request
 
+from kernbench.common.dtypes import dtype
 from kernbench.messages.mapping import MappedShard, TensorMapping
-from kernbench.messages.requests import MmuMapMsg, TensorArg
+from kernbench.messages.requests import MemoryWriteMsg, MmuMapMsg, TensorArg
 from kernbench.sim_engine.critical_path_model import CriticalPath, Part
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import OpRecord
@@ -306,6 +307,22 @@ def test_every_wait_has_its_cause() -> None:
     assert [hop.waited_for for hop in path.hops] == ["memory order"] * 39
 
 
+def test_a_composite_whose_tiles_leave_behind_those_of_another() -> None:
+    """Its own bytes are near and there long before; what is waited for is the far one's."""
+
+    def kernel(far: int, near: int, *, tl: Tl) -> None:
+        tl.composite("add", tl.ref(far, (8, 32), "f32"), 1, out_ptr=far)
+        tl.composite("add", tl.ref(near, (8, 32), "f32"), 1, out_ptr=near)
+        tl.load(near, (8, 32), "f32")
+
+    engine = Watched(small=False)
+    placed = [place(engine, ones(8, 32), pe=(0, 15, 7)), place(engine, ones(8, 32))]
+    handle = engine.run(kernel, *placed)
+    assert Part.WAIT not in check_request(engine, handle)
+    (hop,) = engine.path(handle).hops
+    assert hop.cause.line == kernel.__code__.co_firstlineno + 2
+
+
 # --- relaxed ----------------------------------------------------------------------------------------------------------
 
 
@@ -384,3 +401,51 @@ def test_what_happened_in_order_is_no_inversion() -> None:
         tl.store(x, tl.full((1, 1), 6.0, "f32"))
 
     assert [f for f in kinds(kernel, RELAXED) if f[0] == "inversion"] == []
+
+
+def test_a_composite_that_waits_for_the_scheduler_has_not_begun() -> None:
+    """The load reads what the second composite, which is still behind the first, is to write."""
+
+    def kernel(x: int, y: int, *, tl: Tl) -> None:
+        tl.composite("gemm", tl.ref(y, (64, 64), "f32"), tl.ref(y, (64, 64), "f32"), out_ptr=y + 64 * ROW)
+        tl.composite("add", tl.ref(x, (64, 64), "f32"), 1, out_ptr=x)
+        tl.load(x, (1, 1), "f32")
+
+    def tried(*overrides: str) -> list[tuple[str, int, int]]:
+        engine = GraphEngine(machine(*overrides), sanitize=True)
+        done = Run(kernel, [(64, 64), (128, 64)], engine)
+        return [(f.kind, f.line - done.first, f.other.line - done.first) for f in engine.findings() if f.other]
+
+    few = "pe.components.pe_scheduler.attrs.tiles_in_flight=1"
+    assert tried(RELAXED, few) == [("inversion", 3, 2)]
+    assert tried(few) == []
+
+
+@pytest.mark.parametrize(("column", "found"), [(1, 0), (0, 100)])
+def test_an_inversion_is_of_bytes_where_rows_are_many_and_in_two_places(column: int, found: int) -> None:
+    """Ranges that enclose them meet in both cases."""
+
+    def kernel(x: int, y: int, *, tl: Tl) -> None:
+        tl.store(x, tl.exp(tl.load(y, (100, 1), "f32", strides=(ROW, 4))), strides=(ROW, 4))
+        tl.load(x + 4 * column, (100, 1), "f32", strides=(ROW, 4))
+
+    engine = GraphEngine(machine(RELAXED), sanitize=True)
+    x, y = in_two_places(engine, (100, 64)), place(engine, ones(100, 64))
+    launch(engine, kernel, x, y)
+    inversions = [f.nbytes for f in engine.findings() if f.kind == "inversion"]
+    assert inversions == ([4 * found] if found else [])
+
+
+def in_two_places(engine: GraphEngine, shape: tuple[int, int]) -> Placed:
+    """An array of which one PE's slice has half, and that of another the rest."""
+    half = shape[0] * shape[1] * 2
+    pas = [engine.allocators[pe].alloc_hbm(half).encode() for pe in ((0, 0, 0), (0, 0, 1))]
+    va = engine.va_allocator(0).alloc(2 * half)
+    shards = tuple(
+        MappedShard(sip=0, cube=0, pe=i, offset_bytes=i * half, nbytes=half, pa=pa) for i, pa in enumerate(pas)
+    )
+    for pa in pas:
+        engine.wait(engine.submit(MemoryWriteMsg(pa=pa, nbytes=half, pattern=b"\0")))
+    mapping = TensorMapping(name="x", va_base=va, nbytes=2 * half, shards=shards)
+    engine.wait(engine.submit(MmuMapMsg(sip=0, mapping=mapping)))
+    return Placed(TensorArg(name="x", va=va, shape=shape, dtype=dtype("f32"), owners=((0, 0, 0),)), pas[0])

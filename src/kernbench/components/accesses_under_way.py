@@ -90,43 +90,61 @@ class AccessesUnderWay:
 
 
 class _ByAddress:
-    """Accesses, sorted by where their footprints begin."""
+    """Accesses by where their footprints begin; those of about one length together, so that none is looked for far."""
 
-    __slots__ = ("_accesses", "_longest", "_lows")
+    __slots__ = ("_of_length",)
 
     def __init__(self) -> None:
-        self._lows: list[int] = []
-        self._accesses: list[tuple[MemoryAccess, Footprint]] = []
-        self._longest = 0
+        self._of_length: dict[int, _OfLength] = {}  # by the bits of the length
 
     def __bool__(self) -> bool:
-        return bool(self._lows)
+        return bool(self._of_length)
 
     def add(self, access: MemoryAccess) -> None:
         for footprint in access.footprints:
-            at = bisect_left(self._lows, footprint.low)
-            self._lows.insert(at, footprint.low)
-            self._accesses.insert(at, (access, footprint))
-            self._longest = max(self._longest, footprint.high - footprint.low)
+            bits = (footprint.high - footprint.low).bit_length()
+            near = self._of_length.get(bits)
+            if near is None:
+                near = self._of_length[bits] = _OfLength(1 << bits)
+            at = bisect_left(near.lows, footprint.low)
+            near.lows.insert(at, footprint.low)
+            near.accesses.insert(at, (access, footprint))
 
     def remove(self, access: MemoryAccess) -> None:
         for footprint in access.footprints:
-            at = bisect_left(self._lows, footprint.low)
-            while self._accesses[at][1] is not footprint:
+            bits = (footprint.high - footprint.low).bit_length()
+            near = self._of_length[bits]
+            at = bisect_left(near.lows, footprint.low)
+            while near.accesses[at][1] is not footprint:
                 at += 1
-            del self._lows[at], self._accesses[at]
-        if not self._lows:
-            self._longest = 0
+            del near.lows[at], near.accesses[at]
+            if not near.lows:
+                del self._of_length[bits]
 
     def meet(self, footprints: Footprints, found: dict[int, Conflict]) -> None:
         """Enter what shares bytes with ``footprints``; what is exactly so stays, whatever ranges say."""
-        for mine in footprints:
-            at = bisect_left(self._lows, mine.low - self._longest + 1)
-            while at < len(self._lows) and self._lows[at] < mine.high:
-                access, other = self._accesses[at]
-                at += 1
-                known = found.get(id(access))
-                if known is None or known.how == "range":
-                    how = sharing(other, mine)
-                    if how:
-                        found[id(access)] = Conflict(access, how)
+        for near in self._of_length.values():
+            for mine in footprints:
+                near.meet(mine, found)
+
+
+class _OfLength:
+    """Footprints shorter than ``limit``, sorted by where they begin, with the accesses that they are of."""
+
+    __slots__ = ("_limit", "accesses", "lows")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.lows: list[int] = []
+        self.accesses: list[tuple[MemoryAccess, Footprint]] = []
+
+    def meet(self, mine: Footprint, found: dict[int, Conflict]) -> None:
+        """Enter what shares bytes with ``mine``."""
+        lows, accesses = self.lows, self.accesses
+        at, end = bisect_left(lows, mine.low - self._limit), bisect_left(lows, mine.high)
+        for access, other in accesses[at:end]:
+            known = found.get(id(access))
+            if known is None or known.how == "range":
+                how = sharing(other, mine)
+                if how:
+                    found[id(access)] = Conflict(access, how)

@@ -32,14 +32,17 @@ class Streams:
 
 
 class Addressing:
-    """Translates for the PE of ``parts``; ``ordered``: somebody wants to know which bytes commands touch."""
+    """Translates for the PE of ``parts``.
 
-    __slots__ = ("_addresses", "_ordered", "_parts")
+    ``most_rows``: as ``footprints`` takes it, to say which bytes commands touch; 0: nobody wants to know.
+    """
 
-    def __init__(self, addresses: AddressMap, parts: PeParts, *, ordered: bool) -> None:
+    __slots__ = ("_addresses", "_most_rows", "_parts")
+
+    def __init__(self, addresses: AddressMap, parts: PeParts, *, most_rows: float) -> None:
         self._addresses = addresses
         self._parts = parts
-        self._ordered = ordered
+        self._most_rows = most_rows
 
     def of_descriptor(self, command: LoadCommand | StoreCommand) -> Descriptor:
         """A load or a store. AddressFaultError for what nothing maps."""
@@ -58,9 +61,9 @@ class Addressing:
             segments = self._physical(command.va + low, span)
         targets = plan(self._addresses, segments, shape, itemsize, strides)
         self._parts.dma.check_reach(node for node, _ in targets)
-        if not self._ordered:
+        if not self._most_rows:
             return Descriptor(segments, targets, NOTHING)
-        touched = footprints(segments, shape, itemsize, strides)
+        touched = footprints(segments, shape, itemsize, strides, self._most_rows)
         loading = isinstance(command, LoadCommand)
         return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched))
 
@@ -79,7 +82,8 @@ class Addressing:
         low, span = extent(ref.shape, itemsize, ref.strides)
         segments = self._physical(ref.va + low, span)
         self._parts.dma.check_reach(node for node, _ in self._addresses.by_node(segments))
-        return segments, footprints(segments, ref.shape, itemsize, ref.strides) if self._ordered else ()
+        most_rows = self._most_rows
+        return segments, footprints(segments, ref.shape, itemsize, ref.strides, most_rows) if most_rows else ()
 
     def _physical(self, va: int, nbytes: int) -> tuple[Segment, ...]:
         return tuple((pa.encode(), length) for pa, length in self._parts.mmu.table.segments(va, nbytes))

@@ -121,7 +121,8 @@ class KernelExecution:
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way, self._start)
         self._order = self._memory_order()
-        self._addressing = Addressing(machine.addresses, parts, ordered=self._order is not None)
+        most_rows = 0 if self._order is None else self._order.most_rows
+        self._addressing = Addressing(machine.addresses, parts, most_rows=most_rows)
         self._ordered: dict[int, Sharing] = {}  # what let commands start last: bytes of others, so compared
         # Made once: a method is bound anew wherever it is handed on.
         self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
@@ -248,12 +249,15 @@ class KernelExecution:
 
     def _start_composite(self, command: Composite, work: Streams) -> None:
         op = self.machine.next_op()
-        if self._order is not None:
-            self._order.started(command.serial, -1)
         scheduler = self.parts.scheduler
-        streamed = Streamed(command, work.segments)
-        begun = partial(self._begun, op, scheduler.node.id, command.serial, streamed, 0, 0)
+        begun = partial(self._composite_begun, op, scheduler.node.id, Streamed(command, work.segments))
         scheduler.submit(op, command, begun, partial(self._completed, command, op))
+
+    def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int) -> None:
+        serial = streamed.what.serial
+        if self._order is not None:
+            self._order.started(serial, -1)
+        self._begun(op, component, serial, streamed, 0, 0, start_ps)
 
     def _start_dot(self, command: DotCommand, _: None) -> None:
         op = self.machine.next_op()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from kernbench.components.access_plan import Dims, runs
 from kernbench.sim_engine.address_map import Segment
@@ -11,6 +11,8 @@ from kernbench.sim_engine.hooks import Sharing
 
 MOST_ROWS = 64
 """Beyond so many rows two boxes are compared by the ranges that enclose them."""
+ALL_ROWS = inf
+"""For ``footprints``: as many rows as there are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,9 +31,16 @@ class Footprint:
 
 
 def footprints(
-    segments: tuple[Segment, ...], shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None
+    segments: tuple[Segment, ...],
+    shape: tuple[int, ...],
+    itemsize: int,
+    strides: tuple[int, ...] | None,
+    most_rows: float = MOST_ROWS,
 ) -> tuple[Footprint, ...]:
-    """The bytes of an array whose extent lies in the physical ``segments``, in this order."""
+    """The bytes of an array whose extent lies in the physical ``segments``, in this order.
+
+    Where segments cut it, row by row, but for more than ``most_rows`` the ranges that enclose them.
+    """
     run, dims = runs(shape, itemsize, strides)
     steps = tuple((n, abs(s)) for n, s in dims if s) if dims else ()
     if not steps:
@@ -40,7 +49,7 @@ def footprints(
     if len(pieces) == 1:
         pa, nbytes = pieces[0]
         return (Footprint(pa, pa + nbytes, run, steps),)
-    if prod(n for n, _ in steps) > MOST_ROWS:
+    if prod(n for n, _ in steps) > most_rows:
         return tuple(Footprint(pa, pa + nbytes, nbytes, exact=False) for pa, nbytes in pieces)
     return tuple(
         Footprint(low, high, high - low)
@@ -59,12 +68,17 @@ def sharing(a: Footprint, b: Footprint) -> Sharing:
         return "bytes"
     # Rows meet when that of ``a`` begins less than ``b.run`` behind, or ``a.run`` before, that of ``b``. With the
     # steps of ``b`` counted from its last row, the distance is a sum of whole steps, each from 0 up to its count.
-    counts = dict.fromkeys((s for _, s in (*a.steps, *b.steps)), 0)
+    counts: dict[int, int] = {}
     for n, stride in (*a.steps, *b.steps):
-        counts[stride] += n - 1
+        counts[stride] = counts.get(stride, 0) + n - 1
     low = b.low - a.low - a.run + 1 + (b.high - b.low - b.run)
+    high = low + a.run + b.run - 2
+    if len(counts) == 1:  # what nearly all have that meet at all
+        ((stride, count),) = counts.items()
+        first, last = -(-low // stride), high // stride
+        return "bytes" if first <= last and first <= count and last >= 0 else ""
     search = _Search(sorted(counts.items(), reverse=True))
-    found = search.hits(0, low, low + a.run + b.run - 2)
+    found = search.hits(0, low, high)
     return "range" if search.given_up else "bytes" if found else ""
 
 

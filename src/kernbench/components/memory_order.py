@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, MemoryAccess, Touched
+from kernbench.components.footprint import MOST_ROWS
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.components.tcm_use import names_tcm, tcm_meets
 from kernbench.messages.commands import PeCommand
@@ -24,14 +25,17 @@ Released: TypeAlias = Callable[[PeCommand, PeCommand, Sharing], None]
 
 
 class MemoryOrder(Protocol):
-    """What a PE makes of the order of accesses."""
+    """What a PE makes of the order of accesses; ``most_rows``: what it wants of ``footprints``."""
+
+    @property
+    def most_rows(self) -> float: ...
 
     def enter(self, command: PeCommand, touched: Touched) -> int:
         """``command`` is issued and touches these bytes; returns how many earlier accesses it has to wait for."""
         ...
 
     def started(self, serial: int, op: int) -> None:
-        """A command has begun, as operation ``op`` of the DMA; -1: it is a composite."""
+        """A command is given to the DMA as operation ``op``; -1: it is a composite, whose first tile is issued."""
         ...
 
 
@@ -42,6 +46,7 @@ class ProgramOrder:
     """
 
     __slots__ = ("_accesses", "_board", "_named", "_recorder", "_released", "_tcm")
+    most_rows: float = MOST_ROWS
 
     def __init__(self, recorder: Recorder, board: Scoreboard, released: Released) -> None:
         self._accesses = AccessesUnderWay()
@@ -83,7 +88,7 @@ class ProgramOrder:
         return len(met)
 
     def started(self, serial: int, op: int) -> None:
-        """A command has begun, as operation ``op`` of the DMA; -1: it is a composite."""
+        """As ``MemoryOrder`` says."""
         if op < 0:
             return
         for access in self._accesses.of(serial):

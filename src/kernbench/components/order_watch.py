@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, Footprints, Touched
+from kernbench.components.footprint import ALL_ROWS
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.messages.commands import PeCommand
 from kernbench.sim_engine.clock import Clock
@@ -84,6 +85,7 @@ class OrderWatch:
     """Lets accesses overlap, and tells of those that happened the wrong way round."""
 
     __slots__ = ("_accesses", "_board", "_clock", "_recorder", "_tell", "_watched")
+    most_rows: float = ALL_ROWS  # what it tells of is exact
 
     def __init__(self, recorder: Recorder, board: Scoreboard, clock: Clock, tell: Tell) -> None:
         self._accesses = AccessesUnderWay()
@@ -107,7 +109,7 @@ class OrderWatch:
         return 0
 
     def started(self, serial: int, op: int) -> None:
-        """A command has begun, as operation ``op`` of the DMA; -1: it is a composite."""
+        """As ``MemoryOrder`` says."""
         watched = self._watched.get(serial)
         if watched is None:
             return
