@@ -94,6 +94,29 @@ def test_what_is_written_comes_back(tmp_path: Path, suffix: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+def test_files_from_before_a_column_are_read(tmp_path: Path) -> None:
+    """``order`` came later: what has none waited for nothing."""
+    rows, table = tmp_path / "log.jsonl", tmp_path / "log.parquet"
+    write_op_log(sample_log(), rows)
+    write_op_log(sample_log(), table)
+    old = [json.loads(line) for line in rows.read_text().splitlines()]
+    rows.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "order"}) + "\n" for row in old))
+    pq.write_table(pq.read_table(table).drop_columns("order"), table)
+    assert read_op_log(rows) == read_op_log(table) == list(sample_log())
+    pq.write_table(pq.read_table(table).drop_columns("line"), table)
+    with pytest.raises(InputError, match="column line is not there"):
+        read_op_log(table)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_what_waited_and_what_was_named_by_address_come_back(tmp_path: Path, suffix: str) -> None:
+    named = replace(next(iter(sample_log())), seq=0, order="range", output=replace(B, by_address=True))
+    path = tmp_path / f"log.{suffix}"
+    write_op_log([named], path)
+    (found,) = read_op_log(path)
+    assert (found, found.order) == (named, "range")
+
+
 def test_host_arrays_are_described_and_lines_are_strict_json(tmp_path: Path) -> None:
     write_op_log(sample_log(), tmp_path / "log.jsonl")
     lines = (tmp_path / "log.jsonl").read_text().splitlines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from kernbench.common.dtypes import DType
@@ -17,7 +17,8 @@ class Operand:
     (address, nbytes) ranges, in order, that the array's bytes lie in when they are not one range: a byte at offset x
     from the first element is byte x of all segments put together. ``valid``: how many elements per axis are in memory;
     outside them a read gives ``other`` and a write does nothing. ``by_address``: the kernel named the
-    address itself, so no allocator keeps its bytes apart from those of others.
+    address itself, so no allocator keeps its bytes apart from those of others; the array is the same, and files of
+    the op-log do not say it.
     """
 
     space: str
@@ -30,7 +31,7 @@ class Operand:
     segments: tuple[tuple[int, int], ...] = ()
     valid: tuple[int, ...] | None = None
     other: float = 0
-    by_address: bool = False
+    by_address: bool = field(default=False, compare=False)
 
 
 def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: DType) -> Operand:

@@ -76,6 +76,8 @@ SCHEMA = pa.schema(
 _PLAIN: dict[str, type] = {
     field.name: str if field.type == pa.string() else int for field in SCHEMA if not pa.types.is_nested(field.type)
 }
+_LATER: Row = {"order": ""}
+"""Columns that older files lack, and what their rows then have there."""
 _ROWS_PER_GROUP = 50_000
 
 
@@ -131,6 +133,8 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     with path.open("rb") as raw, pq.ParquetFile(raw) as file:
         found = file.schema_arrow
         for column in SCHEMA:
+            if column.name in _LATER and column.name not in found.names:
+                continue
             kind = found.field(column.name).type if found.names.count(column.name) == 1 else "not there"
             if kind != column.type:
                 raise InputError(f"{path}: no op-log: column {column.name} is {one_line(kind)}, must be {column.type}")
@@ -242,6 +246,7 @@ def _params_row(params: OpParams) -> Row:
 def _record(row: Row) -> OpRecord:
     if not isinstance(row, dict):
         raise TypeError(f"found {show(row)}, must be a mapping")
+    row = _LATER | row
     plain = {name: row[name] for name in _PLAIN}
     for name, kind in _PLAIN.items():
         if type(plain[name]) is not kind:
