@@ -102,10 +102,12 @@ class _ByAddress:
 
     def add(self, access: MemoryAccess) -> None:
         for footprint in access.footprints:
-            bits = (footprint.high - footprint.low).bit_length()
+            length = footprint.high - footprint.low
+            bits = length.bit_length()
             near = self._of_length.get(bits)
             if near is None:
-                near = self._of_length[bits] = _OfLength(1 << bits)
+                near = self._of_length[bits] = _OfLength()
+            near.longest = max(near.longest, length)
             at = bisect_left(near.lows, footprint.low)
             near.lows.insert(at, footprint.low)
             near.accesses.insert(at, (access, footprint))
@@ -129,20 +131,21 @@ class _ByAddress:
 
 
 class _OfLength:
-    """Footprints shorter than ``limit``, sorted by where they begin, with the accesses that they are of."""
+    """Footprints of about one length, sorted by where they begin, with the accesses that they are of."""
 
-    __slots__ = ("_limit", "accesses", "lows")
+    __slots__ = ("accesses", "longest", "lows")
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
+        self.longest = 0
         self.lows: list[int] = []
         self.accesses: list[tuple[MemoryAccess, Footprint]] = []
 
     def meet(self, mine: Footprint, found: dict[int, Conflict]) -> None:
         """Enter what shares bytes with ``mine``."""
-        lows, accesses = self.lows, self.accesses
-        at, end = bisect_left(lows, mine.low - self._limit), bisect_left(lows, mine.high)
-        for access, other in accesses[at:end]:
+        lows, low = self.lows, mine.low
+        for access, other in self.accesses[bisect_left(lows, low - self.longest + 1) : bisect_left(lows, mine.high)]:
+            if other.high <= low:
+                continue
             known = found.get(id(access))
             if known is None or known.how == "range":
                 how = sharing(other, mine)
