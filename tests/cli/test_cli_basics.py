@@ -14,7 +14,10 @@ import pytest
 from kernbench.cli import list_command
 
 Run = Callable[..., Any]
-HEAVY = ("numpy", "matplotlib", "pydantic", "pyarrow", "simpy", "yaml", "kernbench.topology", "kernbench.sim_engine")
+HEAVY = (
+    *("numpy", "matplotlib", "pydantic", "pyarrow", "simpy", "yaml", "rich.progress"),
+    *("kernbench.topology", "kernbench.sim_engine"),
+)
 
 
 @pytest.mark.parametrize("arguments", [(), ("run",), ("list",), ("probe",), ("topology",)])

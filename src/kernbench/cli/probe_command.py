@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import rich_click as click
 
-from kernbench.cli.console import print_json, stdout, steps
+from kernbench.cli.console import print_json, stdout
 from kernbench.cli.failures import INTERRUPTED
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.cli.probe_json import probe_document
 from kernbench.cli.probe_tables import print_reports
+from kernbench.cli.steps import steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size
 from kernbench.probe.cases import CASES, ProbeCase, find_case

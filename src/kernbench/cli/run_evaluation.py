@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from kernbench.cli.console import Json, number, print_json, show, stdout, steps, table, text
+from kernbench.cli.console import Json, number, print_json, show, stdout, table, text
 from kernbench.cli.failures import error_document, place_document, report_program_error
 from kernbench.cli.session import Session
+from kernbench.cli.steps import steps
 from kernbench.common.errors import InputError
 from kernbench.evaluation.summary import Summary
 from kernbench.runtime_api.bench_registry import Bench

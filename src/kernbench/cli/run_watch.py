@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
-from kernbench.cli.console import print_json, stdout, steps
+from kernbench.cli.console import print_json, stdout
 from kernbench.cli.failures import FAILED, INTERRUPTED
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
 from kernbench.cli.run_extras import WRONG, Extras, is_wrong
 from kernbench.cli.run_json import run_document
 from kernbench.cli.run_outputs import Outputs
 from kernbench.cli.run_tables import RunHead, print_run
+from kernbench.cli.steps import steps
 from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.errors import InputError, RunError
 from kernbench.runtime_api.bench_registry import Bench, Run
