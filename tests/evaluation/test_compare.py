@@ -57,6 +57,18 @@ def test_every_part_belongs_to_one_stage() -> None:
     assert sorted(parts) == sorted(Part)
 
 
+def test_a_parameter_that_one_side_does_not_have_is_absent_there() -> None:
+    """As in results of another version; null is a value like others."""
+    before, now = result(1.0, old=0, fifo=None), result(1.0, new="program", fifo=4)
+    found = compare_results(file((), before), file((), now))
+    assert [(each.path, each.a, each.b) for each in found.differing] == [
+        ("old", (0,), ()),
+        ("fifo", (None,), (4,)),
+        ("new", (), ("program",)),
+    ]
+    assert "what differs: old 0 → absent; fifo null → 4; new absent → program" in verdict(found)
+
+
 def test_a_parameter_and_the_stage_it_changed(slow_and_fast: tuple[str, str]) -> None:
     found = compare_results(*map(read_results, slow_and_fast))
     assert [(each.path, each.a, each.b) for each in found.differing] == [(EFFICIENCY, (0.4,), (0.8,))]

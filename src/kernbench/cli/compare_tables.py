@@ -12,7 +12,7 @@ from rich.table import Table
 from kernbench.cli.console import Json, bar, facts, number, show, table, text
 from kernbench.evaluation.compare_inputs import ResultFile
 from kernbench.evaluation.compare_results import Change, Compared, Differing, Pair
-from kernbench.evaluation.compare_verdict import verdict
+from kernbench.evaluation.compare_verdict import values_text, verdict
 
 MOST_ROWS = 20
 SMALLEST_SHARE = 0.001
@@ -112,5 +112,5 @@ def _bounds(found: Compared) -> Table | None:
 def _differing(differing: Sequence[Differing]) -> Table:
     made = table("Parameters that differ", text("parameter"), text("A"), text("B"))
     for each in differing:
-        made.add_row(each.path, *(", ".join(map(str, side)) for side in (each.a, each.b)))
+        made.add_row(each.path, values_text(each.a), values_text(each.b))
     return made

@@ -39,7 +39,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """A parameter that is not the same: its values on both sides, of all pairs."""
+    """A parameter that is not the same: its values on both sides, of all pairs; none where a side does not have it."""
 
     path: str
     a: tuple[Any, ...]
@@ -150,10 +150,20 @@ def _differing(matched: Sequence[tuple[Measured, Measured]]) -> Iterator[Differi
     if not all(each.says_collectives for pair in matched for each in pair):
         paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
     for path in paths:
-        values = [tuple(json.dumps(each.configuration.get(path)) for each in pair) for pair in matched]
-        if any(one != other for one, other in values):
-            ours, theirs = (dict.fromkeys(side) for side in zip(*values, strict=True))
-            yield Differing(path, tuple(map(json.loads, ours)), tuple(map(json.loads, theirs)))
+        if any(_value(one, path) != _value(other, path) for one, other in matched):
+            ours, theirs = (_values(side, path) for side in zip(*matched, strict=True))
+            yield Differing(path, ours, theirs)
+
+
+def _value(result: Measured, path: str) -> str:
+    return json.dumps(result.configuration.get(path))
+
+
+def _values(results: Sequence[Measured], path: str) -> tuple[Any, ...]:
+    """The values of a parameter, each once; none where no result has it, as with those of another version."""
+    if not any(path in each.configuration for each in results):
+        return ()
+    return tuple(json.loads(value) for value in dict.fromkeys(_value(each, path) for each in results))
 
 
 def _pair(axes: Sequence[str], a: Measured, b: Measured) -> Pair:

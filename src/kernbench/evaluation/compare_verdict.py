@@ -32,12 +32,17 @@ def _sentences(found: Compared) -> Iterator[str]:
 
 
 def _said(each: Differing) -> str:
-    return f"{each.path} {_values(each.a)} → {_values(each.b)}"
+    return f"{each.path} {_few(each.a)} → {_few(each.b)}"
 
 
-def _values(values: Sequence[Any]) -> str:
-    shown = [json.dumps(value) if not isinstance(value, str) else value for value in values]
-    return ", ".join(shown if len(shown) <= 3 else [*shown[:2], "…", shown[-1]])
+def _few(values: Sequence[Any]) -> str:
+    return values_text(values) if len(values) <= 3 else f"{values_text(values[:2])}, …, {values_text(values[-1:])}"
+
+
+def values_text(values: Sequence[Any]) -> str:
+    """The values of a parameter on one side, as a file has them; ``absent`` where that side does not have it."""
+    texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+    return ", ".join(texts) or "absent"
 
 
 def _roofline(group: BoundGroup) -> str:
