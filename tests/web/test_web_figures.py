@@ -24,6 +24,7 @@ from kernbench.policy.placement.dp import DPPolicy
 def copy(p, q, n, *, tl):
     at = tl.program_id(0) * n * 2
     tl.store(q + at, tl.load(p + at, (n,), "f16"))
+    tl.store(p + at, tl.load(q + at, (n,), "f16"))
 
 
 def run(torch):
@@ -171,6 +172,25 @@ def test_the_paths_of_the_run_and_of_every_launch(shown: Shown) -> None:
         for bound in found["roofline"]["bounds"]:
             assert agree(bounds[bound["resource"]]["ns"], bound["ps"] / 1000)
             assert agree(bounds[bound["resource"]]["of the time"], bound["ps"] / whole)
+
+
+def test_who_waited_for_whom(shown: Shown) -> None:
+    shown.show(tab="path")
+    for window, launch in enumerate(shown.run["explanation"]["launches"], start=1):
+        shown.ask(f"KB.chooseWindow({window})")
+        shown.tab.settle()
+        heads = shown.ask("[...document.querySelectorAll('#panel-path h3')].map(each => each.textContent)")
+        assert ("Lines on the path that waited for others" in heads) == bool(launch["waits"])
+        rows = shown.table("#panel-path .path > div:last-child section:last-child table") if launch["waits"] else []
+        assert len(rows) == len(launch["waits"])
+        for row, wait in zip(rows, launch["waits"], strict=True):
+            for column, kernel in (("waiting", wait["waiting"]), ("of", wait["cause"])):
+                sip, cube, pe = kernel["pe"]
+                assert f"SIP {sip} · cube {cube} · PE {pe} (" in row[column]
+                assert f"line {kernel['line']})" in row[column]
+            assert wait["for"].split(" by ")[0] in row["for"]
+            assert agree(row["times"], wait["count"])
+            assert agree(row["waited ns"], wait["ns"])
 
 
 def test_engines_of_all_pes(shown: Shown) -> None:

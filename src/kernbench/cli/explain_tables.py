@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -14,18 +14,12 @@ from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.messages.requests import PeCoord
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
-from kernbench.sim_engine.critical_path_model import CriticalPath, WaitedFor
+from kernbench.sim_engine.critical_path_model import CriticalPath
 from kernbench.sim_engine.roofline import Bound, Roofline
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16
 MOST_WAITS = 8
-_WAITED_FOR: Mapping[WaitedFor, str] = {
-    "message": "a message of queue {}",
-    "slot": "a slot of queue {}",
-    "memory order": "memory order: the same bytes",
-    "memory order by range": "memory order: ranges that enclose both",
-}
 
 
 def print_explanation(console: Console, found: RunExplanation) -> None:
@@ -90,7 +84,7 @@ def _waits(launch: LaunchExplanation) -> Table | None:
         cause = _place(each.cause.pe, each.kernel, each.cause.line)
         made.add_row(
             waiting,
-            _WAITED_FOR[each.waited_for].format(each.direction),
+            each.what,
             cause,
             f"{each.count:,}",
             f"{each.ns:,.3f}",

@@ -38,6 +38,14 @@ class LineUse:
     busy: tuple[EngineTime, ...]
 
 
+_WAITED_FOR: Mapping[WaitedFor, str] = {
+    "message": "a message of queue {}",
+    "slot": "a slot of queue {}",
+    "memory order": "memory order: the same bytes",
+    "memory order by range": "memory order: ranges that enclose both",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineWait:
     """A kernel's line on the path that waited for another line, ``count`` times and for ``ns`` in all.
@@ -55,6 +63,11 @@ class LineWait:
     kernel: str
     count: int
     ns: float
+
+    @property
+    def what(self) -> str:
+        """What was waited for, in words."""
+        return _WAITED_FOR[self.waited_for].format(self.direction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from linecache import getline
 from pathlib import Path
 
 from kernbench.messages.requests import PeCoord
-from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
-from kernbench.sim_engine.critical_path_model import CriticalPath, Part
+from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
+from kernbench.sim_engine.critical_path_model import CriticalPath, KernelPlace, Part
 from kernbench.sim_engine.roofline import Bound, Roofline
 from kernbench.web.observer import ObservedRun
 from kernbench.web.packing import Json
@@ -29,8 +29,23 @@ def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
     lines: list[Json] = [
         [each.line, getline(launch.file, each.line).strip(), round(each.path_ns * 1000)] for each in launch.lines
     ]
-    about: dict[str, Json] = {"file": Path(launch.file).name, "pe_count": launch.pe_count, "lines": lines}
+    about: dict[str, Json] = {
+        "file": Path(launch.file).name,
+        "pe_count": launch.pe_count,
+        "lines": lines,
+        "waits": [_wait(each, pes) for each in launch.waits],
+    }
     return {**_path(launch.name, launch.request_id, launch.path, launch.roofline, pes), **about}
+
+
+def _wait(wait: LineWait, pes: Mapping[PeCoord, int]) -> Json:
+    """Who waited, for what, of whom, how often and for how long; kernels as [PE, launch, line or 0]."""
+    waiting = _kernel(wait.waiting, wait.waiting_kernel, pes)
+    return [waiting, wait.what, _kernel(wait.cause, wait.kernel, pes), wait.count, round(wait.ns * 1000)]
+
+
+def _kernel(place: KernelPlace, launch: str, pes: Mapping[PeCoord, int]) -> Json:
+    return [pes[place.pe], launch, place.line]
 
 
 def _path(name: str, request: int, path: CriticalPath, bounds: Roofline, pes: Mapping[PeCoord, int]) -> dict[str, Json]:

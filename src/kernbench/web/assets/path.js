@@ -1,6 +1,7 @@
 /* The critical path: what the time was spent on, what bounds it, and which lines of the kernel it goes through. */
 (() => {
   const { el, format } = KB;
+  const WORDS = ["source", "waiting", "for", "of"]; // heads of columns of words
 
   const table = (title, heads, rows) =>
     el(
@@ -16,7 +17,7 @@
           el(
             "tr",
             {},
-            ...heads.map((text) => el("th", { scope: "col", class: text === "source" ? "text" : null, text })),
+            ...heads.map((text) => el("th", { scope: "col", class: WORDS.includes(text) ? "text" : null, text })),
           ),
         ),
         el("tbody", {}, ...rows),
@@ -95,6 +96,23 @@
     return el("div", {}, ...found);
   };
 
+  const kernel = ([pe, launch, line]) =>
+    `${KB.machine.nameOfPe(pe)} (${launch || "a kernel under way"}${line ? ` line ${line}` : ""})`;
+
+  // None of this is a part of the path: what they waited for is.
+  const waits = (path) => {
+    const rows = path.waits.map(([waiting, what, cause, count, ps]) =>
+      el(
+        "tr",
+        {},
+        ...[kernel(waiting), what, kernel(cause)].map((text) => el("td", { class: "words", text })),
+        el("td", { text: format.count(count) }),
+        el("td", { text: format.ns(ps) }),
+      ),
+    );
+    return table("Lines on the path that waited for others", ["waiting", "for", "of", "times", "waited ns"], rows);
+  };
+
   const lines = (path) => {
     if (!path.lines) return null;
     const all = path.end_ps - path.start_ps;
@@ -108,7 +126,9 @@
         share(ps / all),
       ),
     );
-    return table(`Lines of ${path.file}`, ["line", "source", "on the path", ""], rows);
+    const found = [table(`Lines of ${path.file}`, ["line", "source", "on the path", ""], rows)];
+    if (path.waits.length) found.push(waits(path));
+    return el("div", {}, ...found);
   };
 
   const draw = (panel) => {
