@@ -222,6 +222,13 @@ def test_bad_input(kernbench: Run, spec: str, arguments: tuple[str, ...], messag
     assert "Traceback" not in ran.err
 
 
+def test_an_executor_is_one_mistake_among_others(kernbench: Run, spec: str) -> None:
+    ran = kernbench("sweep", spec, "--executor", "slurm", "--set", "bench.x=3")
+    assert ran.code == 2
+    assert "found 'slurm'" in ran.err
+    assert "unknown key 'x'" in ran.err
+
+
 def test_dask_that_is_not_installed(kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_run, "DASK", "kernbench.no_such_module")
     ran = kernbench("sweep", spec, "--executor", "dask://local")

@@ -17,7 +17,7 @@ from kernbench.cli.console import print_json, stderr, stdout
 from kernbench.cli.failures import FAILED, INTERRUPTED
 from kernbench.cli.sweep_progress import SweepProgress
 from kernbench.cli.sweep_tables import interrupted_document, print_sweep, sweep_document
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, Problem
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
 from kernbench.evaluation.sweep_driver import Workers, run_sweep
@@ -52,8 +52,7 @@ class Asked:
 
 def sweep(asked: Asked) -> int:
     """Run it, write its results, show them; the exit code."""
-    make_workers = _workers(asked.executor, asked.jobs or os.cpu_count() or 1)
-    plan = plan_sweep(asked.spec, asked.topology, asked.overrides, asked.ccl)
+    plan, make_workers = _planned(asked)
     folder = output_folder(RESULTS / plan.name if asked.out is None else asked.out)
     open_journal = resume_journal if asked.resume else begin_journal
     with (
@@ -70,6 +69,17 @@ def sweep(asked: Asked) -> int:
         print_sweep(stdout(), plan, table, files)
     well = asked.allow_failures or all(row["status"] == OK for row in table.rows)
     return 0 if well else FAILED
+
+
+def _planned(asked: Asked) -> tuple[SweepPlan, MakeWorkers]:
+    """What to run, and on whom. ConfigError with everything that is wrong with either."""
+    try:
+        make_workers = _workers(asked.executor, asked.jobs or os.cpu_count() or 1)
+    except InputError as error:
+        wrong = Problem(source="--executor", line=0, column=0, path="", message=str(error))
+        plan_sweep(asked.spec, asked.topology, asked.overrides, asked.ccl, wrong=[wrong])
+        raise
+    return plan_sweep(asked.spec, asked.topology, asked.overrides, asked.ccl), make_workers
 
 
 def _run(plan: SweepPlan, journal: Journal, make_workers: MakeWorkers) -> bool:
@@ -98,11 +108,11 @@ def _workers(executor: str, jobs: int) -> MakeWorkers:
         return partial(LocalWorkers, jobs)
     match = _ADDRESS.fullmatch(executor)
     if match is None and executor != "dask://local":
-        raise InputError(f"--executor: found {executor!r}; write local, dask://local, or dask://HOST:PORT")
+        raise InputError(f"found {executor!r}; write local, dask://local, or dask://HOST:PORT")
     try:
         module = importlib.import_module(DASK)
     except ImportError as error:
         raise InputError(
-            f"--executor {executor} needs dask.distributed ({error}); install it: pip install 'kernbench[cluster]'"
+            f"{executor} needs dask.distributed ({error}); install it: pip install 'kernbench[cluster]'"
         ) from error
     return partial(vars(module)["DaskWorkers"], None if match is None else f"tcp://{match['address']}", jobs)

@@ -28,16 +28,21 @@ T = TypeVar("T")
 
 
 def plan_sweep(
-    path: str | Path, topology: str | None = None, overrides: Sequence[str] = (), ccl: str | None = None
+    path: str | Path,
+    topology: str | None = None,
+    overrides: Sequence[str] = (),
+    ccl: str | None = None,
+    *,
+    wrong: Sequence[Problem] = (),
 ) -> SweepPlan:
     """Read a sweep file; ``topology``, ``ccl`` and ``overrides`` (``path=value``) go before what it says.
 
-    ConfigError with everything that is wrong.
+    ConfigError with everything that is wrong, also with what ``wrong`` says of the command line.
     """
     document = load_document(path)
     checked = check(document, SweepSpec)
     draft = read_draft(document, checked.complaints)
-    loading = _Loading(document, Path(path).parent, list(checked.complaints))
+    loading = _Loading(document, Path(path).parent, list(checked.complaints), list(wrong))
     draft = loading.with_overrides(draft, overrides)
     loading.complain(*draft_complaints(draft))
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
