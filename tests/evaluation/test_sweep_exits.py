@@ -32,12 +32,14 @@ def run(torch):
         torch.multiprocessing.spawn(lambda rank: sys.exit(), nprocs=1)
     if torch.params.n == 4:
         torch.launch("leaves", kernel, x)
+    if torch.params.n == 6:
+        raise BaseException("as pytest.fail() does")
 """
 GRID = """\
 bench: leaves.py
 set: { sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 1 }
 grid:
-  bench.n: [1, 2, 3, 4, 5]
+  bench.n: [1, 2, 3, 4, 6, 5]
 """
 
 
@@ -48,7 +50,8 @@ def test_leaving_fails_its_point(tmp_path: Path) -> None:
     with begin_journal(tmp_path / "journal", plan.identity(), plan.n_points) as journal:
         run_sweep(plan, journal, InlineWorker(), lambda _: None)
         rows = [outcome.row for _, outcome in sorted(journal.finished.items())]
-    assert [row["status"] for row in rows] == ["ok", "failed", "failed", "failed", "ok"]
+    assert [row["status"] for row in rows] == ["ok", "failed", "failed", "failed", "failed", "ok"]
     assert rows[1]["error"] == "ProgramExitError: left by sys.exit(0)"
     assert "rank 0 failed: SystemExit: left by sys.exit()" in str(rows[2]["error"])
     assert rows[3]["error"] == "ProgramExitError: left by sys.exit: enough"
+    assert rows[4]["error"] == "BaseException: as pytest.fail() does"

@@ -120,11 +120,13 @@ def _row(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
     try:
         with exit_is_failure():  # sys.exit() of a program ends its point, not the worker
             return _run(job, machine, bench, point) | _machine(job, machine)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a program raises, such as pytest.fail(), ends its own point only
         return _row_without_figures(error)
 
 
-def _row_without_figures(error: Exception) -> Row:
+def _row_without_figures(error: BaseException) -> Row:
     """The row of a point that could not be made, or whose run left nothing to measure."""
     if isinstance(error, InputError):
         return {"status": INVALID, "error": str(error)}
