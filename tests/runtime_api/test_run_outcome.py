@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,50 @@ def kernel_leaves(torch: Any) -> None:
     torch.launch("leaving", leaving_kernel, torch.zeros(4))
 
 
+class Odd(BaseException):
+    """What no ``except Exception`` catches."""
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raises_what_is_no_error(torch: Any) -> None:
+    torch.zeros(4)
+    raise Odd("odd")
+
+
+def cancelled(torch: Any) -> None:
+    torch.zeros(4)
+    raise asyncio.CancelledError
+
+
+def odd_kernel(x: int, *, tl: Any) -> None:
+    tl.load(x, (4,), "f32")
+    raise GeneratorExit
+
+
+def kernel_raises_what_is_no_error(torch: Any) -> None:
+    torch.launch("odd", odd_kernel, torch.zeros(4))
+
+
+def rank_raises_without_text(torch: Any) -> None:
+    def program(rank: int) -> None:
+        raise Mute
+
+    torch.multiprocessing.spawn(program)
+
+
+def leaves_with_what_cannot_be_shown(torch: Any) -> None:
+    class Code:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    torch.zeros(4)
+    sys.exit(Code())  # type: ignore[arg-type]
+
+
 def nothing(torch: Any) -> None:
     pass
 
@@ -130,6 +175,11 @@ FAILURES: list[tuple[Any, type[Exception], str]] = [
     (leaves, ProgramExitError, r"left by sys.exit\(0\)"),
     (leaves_with_words, ProgramExitError, "left by sys.exit: no more"),
     (kernel_leaves, ProgramExitError, r"left by sys.exit\(\)"),
+    (raises_what_is_no_error, RunError, "left by Odd: odd"),
+    (cancelled, RunError, "left by CancelledError$"),
+    (kernel_raises_what_is_no_error, RunError, "left by GeneratorExit"),
+    (rank_raises_without_text, SpawnException, r"Mute: \(its text cannot be had: RuntimeError\)"),
+    (leaves_with_what_cannot_be_shown, ProgramExitError, r"left by sys.exit\(a Code\)"),
     (nothing, RunError, "submitted no request"),
     (limited, RunError, "long enough"),
 ]
@@ -171,6 +221,8 @@ def test_a_run_that_failed_is_not_ok_and_raises_its_cause(
         (compares, "compares", None, None),
         (kernel_fails, "bad_kernel", (0, 0, 0), None),
         (kernel_leaves, "leaving_kernel", (0, 0, 0), None),
+        (kernel_raises_what_is_no_error, "odd_kernel", (0, 0, 0), None),
+        (raises_what_is_no_error, "raises_what_is_no_error", None, None),
         (rank_fails, "<lambda>", None, 0),
         (nothing, "bench", None, None),
     ],

@@ -10,7 +10,7 @@ import rich_click as click
 
 from kernbench.cli.console import Json, document_text, say
 from kernbench.cli.session import Session, current_session
-from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock
+from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock, text_of
 from kernbench.common.notes import notes_of
 from kernbench.runtime_api.error_place import ErrorPlace, place_of
 from kernbench.runtime_api.program_line import is_program, program_line
@@ -42,10 +42,10 @@ def report_program_error(error: Exception, session: Session) -> int:
     """An error of a bench or a kernel: what it is, and the line of the user's file that it came from."""
     where = str(program_line(error) or "")
     if isinstance(error, KernbenchError):
-        if where not in str(error):
+        if where not in text_of(error):
             error.add_note(f"at {where}")
         return report_error(error, session)
-    say(f"error: {type(error).__name__}: {error}" if str(error) else f"error: {type(error).__name__}")
+    say(": ".join(filter(None, ["error", type(error).__name__, text_of(error)])))
     if where:
         say(f"  at {where}")
     _say_more(error, session)
@@ -54,7 +54,7 @@ def report_program_error(error: Exception, session: Session) -> int:
 
 def explain_unexpected(error: Exception, session: Session) -> int:
     """An error that nobody foresaw: a fault of kernbench or of its installation."""
-    say(f"error: {type(error).__name__}: {error}")
+    say(f"error: {type(error).__name__}: {text_of(error)}")
     if not session.debug:
         say("this is not meant to happen; --debug shows where it comes from")
     _say_more(error, session)
@@ -79,7 +79,7 @@ def told(error: BaseException, session: Session | None = None) -> str:
     """The text of an error; of a deadlock all of it when that was asked for."""
     session = session or current_session()
     in_full = session is not None and session.verbose
-    return error.full if in_full and isinstance(error, SimulationDeadlock) else str(error)
+    return error.full if in_full and isinstance(error, SimulationDeadlock) else text_of(error)
 
 
 def error_document(error: BaseException | None) -> Json:

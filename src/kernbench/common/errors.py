@@ -33,6 +33,14 @@ from dataclasses import dataclass
 from kernbench.common.notes import notes_of
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says; it may be of a user's class whose text cannot be had."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(its text cannot be had: {type(broken).__name__})"
+
+
 class KernbenchError(Exception):
     """Root of the tree."""
 
@@ -176,7 +184,14 @@ class ProgramExitError(RunError):
     def __str__(self) -> str:
         if isinstance(self.code, str):
             return f"left by sys.exit: {self.code}"
-        return f"left by sys.exit({'' if self.code is None else repr(self.code)})"
+        return f"left by sys.exit({'' if self.code is None else self._shown})"
+
+    @property
+    def _shown(self) -> str:
+        try:
+            return repr(self.code)
+        except Exception:  # of a user's class
+            return f"a {type(self.code).__name__}"
 
 
 class VerificationError(RunError, AssertionError):

@@ -89,8 +89,8 @@ class KernelProgram:
             failure.add_note(KernelNote(run.coord, run.launch.kernel.name))
             self._return(failure)
             return
-        except BaseException as interrupt:
-            # The host's, such as Ctrl-C or the end of its time: this kernel ends, and the machine can go on.
+        except KeyboardInterrupt as interrupt:
+            # The user's, or the end of the run's time: this kernel ends, and the machine can go on.
             interrupt.add_note(KernelNote(run.coord, run.launch.kernel.name))
             self._return(AbandonedError(f"the kernel was ended by a {type(interrupt).__name__}"))
             raise

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from kernbench.common.errors import text_of
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.messages.requests import HostMsg
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
@@ -123,7 +124,7 @@ def _head(result: BenchResult) -> Row:
 
 def error_text(error: BaseException) -> str:
     """``ValueError: no 48``, without what no text file could hold."""
-    return f"{type(error).__name__}: {error}".encode(errors="replace").decode()
+    return f"{type(error).__name__}: {text_of(error)}".encode(errors="replace").decode()
 
 
 def _why(result: BenchResult) -> str:

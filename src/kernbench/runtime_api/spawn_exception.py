@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.common.errors import InputError, ProgramExitError, RunError
+from kernbench.common.errors import InputError, ProgramExitError, RunError, text_of
 from kernbench.common.notes import notes_of
 from kernbench.runtime_api.program_line import program_line
 
@@ -27,13 +27,7 @@ def tell_all(errors: dict[int, BaseException]) -> str:
 
 def _told(error: BaseException) -> str:
     """What an error is, and the line of the rank's program that it comes from."""
-    line, text = program_line(error), _text(error)
+    line = program_line(error)
+    text = text_of(ProgramExitError(error.code) if isinstance(error, SystemExit) else error)
     what = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and str(line) not in text else "")
     return "\n  ".join([what, *notes_of(error)])
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(ProgramExitError(error.code)) if isinstance(error, SystemExit) else str(error)
-    except Exception as broken:
-        return f"(its text cannot be had: {type(broken).__name__})"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock
+from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock, text_of
 from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import PeCoord
@@ -104,7 +104,9 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
         kernels=kernels,
         waits=waits,
         queues=queues,
-        failed=sorted((report.pe, str(report.error)) for part in machine.components for _, report in part.failures()),
+        failed=sorted(
+            (report.pe, text_of(report.error)) for part in machine.components for _, report in part.failures()
+        ),
         others=tuple(others),
         pointers=tuple(_dump(waits, queues, machine.addresses)) if waits else (),
     ).error()

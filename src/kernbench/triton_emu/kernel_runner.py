@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from kernbench.common.errors import KernelError, ProgramExitError
+from kernbench.common.errors import KernelError, RunError
 from kernbench.common.exits import exit_error
 from kernbench.messages.commands import KernelRequest
 from kernbench.triton_emu.source import kernel_error, kernel_source, traceback_of_kernel
@@ -40,7 +39,7 @@ class KernelRunner:
         """Run the kernel until its next request; None: it has returned. ``answer`` is that to its last request.
 
         What the kernel raises comes out of here, with a traceback that ends in the kernel; ``sys.exit`` as
-        ProgramExitError.
+        ProgramExitError, all else but Ctrl-C that is no error as RunError.
         """
         if self._resumer is not getcurrent():
             self._come_back_here()
@@ -53,7 +52,9 @@ class KernelRunner:
             if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
                 raise KernelError(f"{kernel_source(self._function)}: {error}") from None
             raise
-        except SystemExit as leaving:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as leaving:
             raise _left(leaving) from None
         finally:
             self.inside = False
@@ -85,7 +86,9 @@ class KernelRunner:
         except Exception as failure:
             failure.__traceback__ = traceback_of_kernel(failure.__traceback__)
             raise
-        except SystemExit as leaving:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as leaving:
             raise _left(leaving) from None
         finally:
             self.inside = False
@@ -99,9 +102,14 @@ class KernelRunner:
         self._closing = self.inside = True
         self._come_back_here()
         self.hand_over = _leave
-        with suppress(Exception, SystemExit):
+        try:
             self._greenlet.throw(GreenletExit)
-        self.inside = False
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # what a kernel raises because it was ended
+            pass
+        finally:
+            self.inside = False
 
     def _come_back_here(self) -> None:
         """Requests go to whoever resumes, who need not be the one who resumed before."""
@@ -127,8 +135,8 @@ class KernelRunner:
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
 
 
-def _left(leaving: SystemExit) -> ProgramExitError:
-    """The kernel was left by ``sys.exit``."""
+def _left(leaving: BaseException) -> RunError:
+    """The kernel was left by ``sys.exit``, or by something else that is no error."""
     return exit_error(leaving).with_traceback(traceback_of_kernel(leaving.__traceback__))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from kernbench.common.errors import text_of
 from kernbench.common.units import ns_to_ps
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
@@ -112,7 +113,7 @@ class _RunView:
         if handle.outcome is None:
             return [*about, -1, ""]
         error = handle.outcome.error
-        return [*about, handle.ended_ps, "" if error is None else str(error)]
+        return [*about, handle.ended_ps, "" if error is None else text_of(error)]
 
     def _links(self) -> Json:
         """[number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
