@@ -17,7 +17,7 @@ from kernbench.cli.main import main
 ENTRY = f"{sys.executable} -c 'from kernbench.cli.main import entry; entry()'"
 TINY = "--set sip.cube_mesh.w=1 --set sip.cube_mesh.h=1 --set system.sips.count=1"
 PRINTS = """\
-import atexit, os, subprocess, sys
+import atexit, os, subprocess, sys, warnings
 print("at the top")
 
 def kernel(x, *, tl):
@@ -27,7 +27,14 @@ def run(torch):
     atexit.register(print, "at the end")
     torch.launch("k", kernel, torch.zeros(4))
     subprocess.run(["echo", "by a child"])
+    warnings.warn("careful")
     sys.__stdout__.write("by the process\\n")
+    sys.stdout.close()
+
+def replaces(torch):
+    sys.stdout = open(__file__ + ".log", "w")
+    print("kept")
+    torch.zeros(4)
     sys.stdout.close()
 
 def much(torch):
@@ -63,7 +70,17 @@ def test_a_document_is_all_there_is_on_stdout_of_a_process(prints: Path) -> None
     assert json.loads(done.stdout)["status"] == "OK"
     assert sorted(done.stderr.splitlines()) == sorted(
         ["at the top", "simulating prints", "by number", "by a child", "by the process", "at the end"]
+        + ["warning: careful", f"  at {prints}:11"]
     )
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=str)
+def test_what_a_program_makes_of_stdout_is_its_own(
+    prints: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    assert main(["run", "--bench", f"{prints}:replaces", *options, *TINY.split()]) == 0
+    assert "OK" in capsys.readouterr().out
+    assert prints.with_name("prints.py.log").read_text() == "kept\n"
 
 
 @pytest.mark.parametrize(

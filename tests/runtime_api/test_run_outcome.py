@@ -110,11 +110,11 @@ def kernel_leaves(torch: Any) -> None:
     torch.launch("leaving", leaving_kernel, torch.zeros(4))
 
 
-class Odd(BaseException):
+class Odd(BaseException):  # noqa: N818
     """What no ``except Exception`` catches."""
 
 
-class Mute(Exception):
+class Mute(Exception):  # noqa: N818
     def __str__(self) -> str:
         raise RuntimeError("no text")
 

@@ -48,8 +48,10 @@ class SafeConsole(Console):
 
 def stdout() -> Console:
     """The console of results. Rich leaves colours out when it is no terminal and when NO_COLOR is set."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PAGE_WIDTH
-    return SafeConsole(width=width, markup=False, highlight=False, emoji=False)
+    session = current_session()
+    file = sys.stdout if session is None else session.output.results
+    width = None if file.isatty() or "COLUMNS" in os.environ else PAGE_WIDTH
+    return SafeConsole(file=file, width=width, markup=False, highlight=False, emoji=False)
 
 
 def stderr() -> Console:

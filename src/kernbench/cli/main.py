@@ -10,14 +10,12 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import rich_click as click
 
 from kernbench import __version__
-from kernbench.cli.console import printable, say
+from kernbench.cli.console import say
 from kernbench.cli.failures import (
     FAILED,
     INTERRUPTED,
@@ -62,14 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 ok, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output. Never raises SystemExit.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    with warnings.catch_warnings():
-        warnings.showwarning = report_warning
-        return run_command_line(arguments, Session())
+    return run_command_line(arguments, Session())
 
 
 def run_command_line(arguments: list[str], session: Session) -> int:
     """``main`` with what the call is to know."""
-    with session.output as output:
+    with session.output as output, warnings.catch_warnings():
+        warnings.showwarning = report_warning
         try:
             code = _run(arguments, session)
             output.flush()
@@ -120,14 +117,9 @@ def entry() -> None:
         # A terminal without the letters of a table shows others in their place.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    warnings.formatwarning = partial(_shown, warnings.formatwarning)
     session = Session()
     code = run_command_line(sys.argv[1:], session)
     end_streams(reserved=session.as_json)
     # The process ends: its memory goes as a whole, without a search for what could go.
     gc.freeze()
     sys.exit(code)
-
-
-def _shown(form: Callable[..., str], *what: Any, **more: Any) -> str:
-    return printable(form(*what, **more))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import rich_click as click
 
@@ -24,12 +26,26 @@ BENCHES = kernbench.benches.__name__
 BENCH_PREFIX = "bench."
 
 
+class Limit(click.FloatRange):
+    """How far a run may go: a number from 0, or inf for as far as it takes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
+        """The number; None for no limit."""
+        limit = super().convert(value, param, ctx)
+        if math.isnan(limit):
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return None if math.isinf(limit) else limit
+
+
+LIMIT = Limit(min=0)
+
+
 @click.command(name="run")
 @click.option("--bench", "name", metavar="NAME|FILE.py[:FUNCTION]", required=True, help="What to run.")
 @click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
 @click.option("--verify-data", "verify", is_flag=True, help="Compute numbers too, and check them.")
-@click.option("--max-sim-ns", type=click.FloatRange(min=0), metavar="NS", help="Stop beyond this simulated time.")
-@click.option("--max-wall-s", type=click.FloatRange(min=0), metavar="S", help="Stop after this many seconds.")
+@click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
+@click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.")
 @click.option(
     "--set",
     "overrides",

@@ -21,21 +21,22 @@ class OutputLost(KeyboardInterrupt):
 class Output:
     """The output of one command; a context manager. ``lost``: why stdout took no more; None while it does.
 
-    Inside, the errors of stdout end the command and those of stderr are ignored. ``documents`` is where the results of
-    ``--json`` go, and after ``reserve`` nothing else.
+    Inside, the errors of stdout end the command and those of stderr are ignored. ``results`` is where tables and
+    documents go, whatever a program makes of ``sys.stdout``; after ``reserve`` nothing else goes there.
     """
 
     def __init__(self) -> None:
         self.lost: OSError | None = None
         self.printed = False
-        self._documents: TextIO | None = None
+        self.results = cast(TextIO, _NoStream())
+        self._reserved = False
         self._told = GuardedStream(_NoStream(), self._ignore)
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             self._undo.callback(setattr, sys, name, stream)
-        sys.stdout = cast(TextIO, GuardedStream(_usable(sys.stdout), self._lose))
+        self.results = sys.stdout = cast(TextIO, GuardedStream(_usable(sys.stdout), self._lose))
         self._told = GuardedStream(_usable(sys.stderr), self._ignore)
         sys.stderr = cast(TextIO, self._told)
         return self
@@ -52,25 +53,23 @@ class Output:
 
     def reserve(self) -> None:
         """From now on stdout is for documents: what programs print by any means goes to stderr."""
-        if self._documents is None:
-            self._documents = sys.stdout
-            if _descriptor(sys.stdout) == STDOUT:
-                results = self._undo.enter_context(_moved_away(sys.stdout))
-                self._documents = cast(TextIO, GuardedStream(results, self._lose))
-            sys.stdout = sys.stderr
+        if self._reserved:
+            return
+        self._reserved = True
+        if _descriptor(self.results) == STDOUT:
+            results = self._undo.enter_context(_moved_away(self.results))
+            self.results = cast(TextIO, GuardedStream(results, self._lose))
+        sys.stdout = sys.stderr
 
     def print_document(self, text: str) -> None:
         """Print a result."""
         self.printed = True
-        to = self._documents or sys.stdout
-        to.write(f"{text}\n")
-        to.flush()
+        self.results.write(f"{text}\n")
+        self.results.flush()
 
     def flush(self) -> None:
         """Get everything out. OutputLost when that fails, unless it had before."""
-        for stream in (sys.stdout, self._documents):
-            if stream is not None:
-                stream.flush()
+        self.results.flush()
 
     def _lose(self, error: OSError) -> None:
         if self.lost is None:
@@ -127,8 +126,15 @@ class GuardedStream:
             try:
                 act(*data)
             except OSError as error:
-                self._dead = True
-                self._failed(error)
+                self._fail(error)
+            except ValueError:
+                if not self._inner.closed:
+                    raise
+                self._fail(OSError(errno.EBADF, "it is closed"))
+
+    def _fail(self, error: OSError) -> None:
+        self._dead = True
+        self._failed(error)
 
 
 class _NoStream(io.StringIO):
