@@ -37,6 +37,10 @@ def replaces(torch):
     torch.zeros(4)
     sys.stdout.close()
 
+def closes(torch):
+    torch.zeros(4)
+    sys.__stdout__.close()
+
 def much(torch):
     def program(rank):
         torch.zeros(4)
@@ -69,8 +73,10 @@ def test_a_document_is_all_there_is_on_stdout_of_a_process(prints: Path) -> None
     assert done.returncode == 0
     assert json.loads(done.stdout)["status"] == "OK"
     assert sorted(done.stderr.splitlines()) == sorted(
-        ["at the top", "simulating prints", "by number", "by a child", "by the process", "at the end"]
-        + ["warning: careful", f"  at {prints}:11"]
+        [
+            *("at the top", "simulating prints", "by number", "by a child", "by the process", "at the end"),
+            *("warning: careful", f"  at {prints}:11"),
+        ]
     )
 
 
@@ -129,6 +135,16 @@ def run_into(
         return code, capsys.readouterr().err
 
     return run
+
+
+def test_a_program_that_closes_the_stdout_of_its_process(
+    prints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = (prints.parent / "out").open("w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "__stdout__", stream)
+    assert main(["run", "--bench", f"{prints}:closes", *TINY.split()]) == 1
+    assert capsys.readouterr().err.endswith("error: stdout: it is closed; not everything was printed\n")
 
 
 @pytest.mark.parametrize("run_into", COMMANDS, indirect=True)

@@ -110,7 +110,7 @@ def kernel_leaves(torch: Any) -> None:
     torch.launch("leaving", leaving_kernel, torch.zeros(4))
 
 
-class Odd(BaseException):  # noqa: N818
+class Odd(BaseException):
     """What no ``except Exception`` catches."""
 
 

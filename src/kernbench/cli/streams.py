@@ -109,6 +109,13 @@ class GuardedStream:
         """Flush: it is not the program's own."""
         self.flush()
 
+    def isatty(self) -> bool:
+        """Whether it is a terminal; one that a program has closed is none."""
+        try:
+            return bool(self._inner.isatty())
+        except ValueError:
+            return False
+
     def drop(self) -> None:
         """Write nothing any more."""
         self._dead = True
@@ -127,9 +134,9 @@ class GuardedStream:
                 act(*data)
             except OSError as error:
                 self._fail(error)
-            except ValueError:
-                if not self._inner.closed:
-                    raise
+            except UnicodeError:
+                raise
+            except ValueError:  # a program has closed what is below
                 self._fail(OSError(errno.EBADF, "it is closed"))
 
     def _fail(self, error: OSError) -> None:
@@ -179,6 +186,8 @@ def end_streams(*, reserved: bool) -> None:
                 stream.flush()
             except OSError:
                 _discard(stream.fileno())
+            except ValueError:  # a program has closed it
+                pass
     if reserved and _descriptor(sys.stdout) == STDOUT:
         _send_to_stderr(STDOUT)
 

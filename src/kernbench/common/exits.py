@@ -20,7 +20,7 @@ def _left_by(leaving: BaseException) -> RunError:
 
 @contextmanager
 def exit_is_failure() -> Iterator[None]:
-    """For code of users: inside, ``sys.exit`` raises ProgramExitError, all else but Ctrl-C that is no error RunError."""
+    """For code of users: what leaves it is an error, ``sys.exit`` a ProgramExitError; only Ctrl-C stays what it is."""
     try:
         yield
     except (Exception, KeyboardInterrupt):

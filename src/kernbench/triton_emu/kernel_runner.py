@@ -39,7 +39,7 @@ class KernelRunner:
         """Run the kernel until its next request; None: it has returned. ``answer`` is that to its last request.
 
         What the kernel raises comes out of here, with a traceback that ends in the kernel; ``sys.exit`` as
-        ProgramExitError, all else but Ctrl-C that is no error as RunError.
+        ProgramExitError, whatever else is no error, but Ctrl-C, as RunError.
         """
         if self._resumer is not getcurrent():
             self._come_back_here()
