@@ -81,7 +81,7 @@ def test_comparisons_decide_when_it_verifies(run):
 
     plain, verified = run(program, verify=False), run(program)
     assert (plain.status, plain.skipped_comparisons, plain.verified) == (BenchStatus.OK, 2, False)
-    assert (verified.status, verified.skipped_comparisons, verified.verified) == ("FAILED", 0, False)
+    assert (verified.status, verified.skipped_comparisons, verified.verified) == ("FAILED", 0, True)
     assert [each.passed for each in verified.comparisons] == [False, True]
     assert verified.exit_code == 1
     assert verified.sim_ns == plain.sim_ns

@@ -110,7 +110,8 @@ def measure(result: BenchResult, engine: MeasuredEngine, log: TraceLog | None) -
 
 def _head(result: BenchResult) -> Row:
     comparisons = result.comparisons
-    verdict = ("FAIL", "PASS")[result.verified] if comparisons else "not verified"
+    close = all(each.passed for each in comparisons)
+    verdict = ("FAIL", "PASS")[close] if result.verified else "not verified"
     return {
         "status": OK if result.ok else FAILED,
         "error": None if result.ok else _why(result),
