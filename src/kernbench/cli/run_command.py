@@ -29,12 +29,12 @@ BENCH_PREFIX = "bench."
 class Limit(click.FloatRange):
     """How far a run may go: a number from 0, or inf for as far as it takes."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
-        """The number; None for no limit."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
         limit = super().convert(value, param, ctx)
         if math.isnan(limit):
             self.fail(f"{value!r} is no number.", param, ctx)
-        return None if math.isinf(limit) else limit
+        return limit
 
 
 LIMIT = Limit(min=0)
@@ -112,9 +112,13 @@ def command(
     outputs = wanted_outputs(
         machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize, trace_ccl=trace_ccl
     )
-    watch = Watch(machine, bench, selector, verify, Limits(max_sim_ns, max_wall_s), outputs, ccl)
+    watch = Watch(machine, bench, selector, verify, Limits(_finite(max_sim_ns), _finite(max_wall_s)), outputs, ccl)
     watch.run(params)
     watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:
         report_program_error(watch.result.error, session)
     return watch.exit_code
+
+
+def _finite(limit: float | None) -> float | None:
+    return None if limit is None or math.isinf(limit) else limit
