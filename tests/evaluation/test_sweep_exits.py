@@ -54,4 +54,4 @@ def test_leaving_fails_its_point(tmp_path: Path) -> None:
     assert rows[1]["error"] == "ProgramExitError: left by sys.exit(0)"
     assert "rank 0 failed: SystemExit: left by sys.exit()" in str(rows[2]["error"])
     assert rows[3]["error"] == "ProgramExitError: left by sys.exit: enough"
-    assert rows[4]["error"] == "BaseException: as pytest.fail() does"
+    assert rows[4]["error"] == "RunError: left by BaseException: as pytest.fail() does"

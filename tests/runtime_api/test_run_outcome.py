@@ -247,7 +247,7 @@ def test_an_error_that_the_program_dealt_with_is_none_of_the_run(small: Topology
 def test_everything_has_a_default() -> None:
     found = run_bench(bench_fn=compares)
     assert isinstance(found.engine, GraphEngine)
-    assert (found.device, found.engine.enable_data, found.verified) == ("all", True, False)
+    assert (found.device, found.engine.enable_data, found.verified) == ("all", True, True)
     assert [each.passed for each in found.comparisons] == [True, False]
 
 

@@ -11,6 +11,7 @@ from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
 from kernbench.common.exits import exit_is_failure
+from kernbench.common.units import whole_ps
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
@@ -109,7 +110,7 @@ class _Run:
                 self._value = self._bench(self._context)
                 self._context.drain()
         finally:
-            self._sim_ns = engine.now - self._begin_ns
+            self._sim_ns = whole_ps(engine.now - self._begin_ns)
             # Now, since cleaning up sends messages too, which are no part of what the program did.
             self._links = link_traffic(engine.machine) if isinstance(engine, GraphEngine) else ()
 

@@ -105,7 +105,10 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
         waits=waits,
         queues=queues,
         failed=sorted(
-            (report.pe, text_of(report.error)) for part in machine.components for _, report in part.failures()
+            (report.pe, text_of(report.error))
+            for part in machine.components
+            for _, report in part.failures()
+            if report.error is not None
         ),
         others=tuple(others),
         pointers=tuple(_dump(waits, queues, machine.addresses)) if waits else (),
