@@ -140,8 +140,11 @@ def _placed(segments: list[Segment], low: int, high: int) -> list[tuple[int, int
     found: list[tuple[int, int]] = []
     base = 0
     for pa, nbytes in segments:
-        start, end = max(low, base), min(high, base + nbytes)
-        if start < end:
-            found.append((pa + start - base, pa + end - base))
-        base += nbytes
+        end = base + nbytes
+        if low < end:
+            start = low if low > base else base
+            found.append((pa + start - base, pa + (high if high < end else end) - base))
+            if high <= end:
+                break
+        base = end
     return found
