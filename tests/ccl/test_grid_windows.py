@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithm_support import assert_reduced, longest_kernel_ns, over_sips, shards_of, small
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.ccl.steps.grids import Axis, all_reduce_by, timetable
@@ -48,7 +48,6 @@ def exchange(t_ptr: int, n: int, kind: Any, w: int, h: int, window: int, *, tl: 
         tl.store(t_ptr + 4 * i, x)
 
 
-@settings(deadline=None)
 @given(
     kind=st.sampled_from(("line", "ring", "torus")),
     size=st.sampled_from(((2, 2), (3, 2), (3, 3), (4, 1))),

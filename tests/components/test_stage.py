@@ -65,7 +65,6 @@ def test_ideal_pipeline_of_equal_tiles() -> None:
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_tokens_that_overlap_leave_in_order(times: list[int]) -> None:
     """They begin together; one that is ready before those ahead of it waits for them."""
     clock = Clock()

@@ -13,7 +13,7 @@ from kernbench.common.dtypes import DType, dtype
 
 Array = np.ndarray[Any, Any]
 # A kernel makes many commands: few examples, broad ones.
-few = settings(max_examples=12)
+few = settings(max_examples=30)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], item: DType, scale: float = 1.0) -> Array:
