@@ -6,9 +6,9 @@ import pytest
 
 from bench_figures import FigureBook, Figures
 from kernbench import benches
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import known_benches
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 
 assert benches.__all__  # importing it registers them

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kernbench.sim_engine.engine import GraphEngine
+from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
 
 BIG = ["system.sips.count=16"]
@@ -15,7 +15,7 @@ BIG = ["system.sips.count=16"]
 PEAK = """
 from pathlib import Path
 from kernbench.topology.builder import resolve_topology
-from kernbench.sim_engine.engine import GraphEngine
+from kernbench.engine.engine import GraphEngine
 engine = GraphEngine(resolve_topology("default", ["system.sips.count=16"]))
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(int(status["VmHWM"].split()[0]) // 1024)

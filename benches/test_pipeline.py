@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 
 VARIANTS = ("ref_ref", "load_ref", "load_load")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernbench.benches.ipcq_allreduce import run
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 
 PES = 256

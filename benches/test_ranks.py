@@ -7,10 +7,10 @@ from time import perf_counter
 import pytest
 
 from kernbench.common.collector import patient_collector
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1", "cube.hbm.slices=4")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kernbench.sim_engine.transport import Network
+from kernbench.transport import Network
 
 SIDE = 4
 BW_GBS = 256.0

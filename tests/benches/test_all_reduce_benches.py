@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kernbench.benches import ccl_allreduce
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import known_benches
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=2")

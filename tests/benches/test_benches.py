@@ -8,11 +8,11 @@ import pytest
 
 from kernbench import benches
 from kernbench.benches.operands import matmul_f32, normal_data
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_registry import known_benches
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
 
 # Small sizes that do not divide evenly where the kernel allows it.

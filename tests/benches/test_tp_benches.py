@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1", "cube.hbm.slices=4")

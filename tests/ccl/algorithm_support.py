@@ -18,6 +18,8 @@ from kernbench.ccl.steps.sip_rings import ring_values
 from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge
 from kernbench.common.dtypes import dtype as element_type
+from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.queue_state import queue_pairs_of
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     KernelLaunchMsg,
@@ -27,8 +29,6 @@ from kernbench.messages.requests import (
     PeCoord,
     TensorArg,
 )
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.queue_state import queue_pairs_of
 from kernbench.topology.builder import Topology, resolve_topology
 
 Array = np.ndarray[Any, Any]
@@ -166,7 +166,7 @@ class Collective:
         self.handles = handles
         engine.drain()
         for pe in self.pes:
-            for pair in queue_pairs_of(engine, pe).values():
+            for pair in queue_pairs_of(engine.machine, pe).values():
                 assert pair.settled, f"{pe} {pair.direction}: {pair.counters}"
         if not self.enable_data:
             return []

@@ -7,7 +7,7 @@ import pytest
 from algorithm_support import Collective, algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of, small
 
 from kernbench.ccl.loading import Algorithm
-from kernbench.sim_engine.hooks import QueueEvent
+from kernbench.engine.hooks import QueueEvent
 from kernbench.topology.builder import Topology
 
 RANKS = 8

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kernbench.common.errors import IpcqDeadlock
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.sim_engine.engine import GraphEngine
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+?)(?:, continued)?\n(.*?)```", re.DOTALL)

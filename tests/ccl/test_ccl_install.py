@@ -30,9 +30,9 @@ from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
 from kernbench.ccl.topologies import intercube_edges
 from kernbench.common.config import parse_document
 from kernbench.common.errors import AllocationError, ConfigError, InputError, IpcqError
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.queue_state import queue_pairs_of
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.queue_state import queue_pairs_of
 
 CCL = load_ccl_config(Path(__file__).parents[2] / "ccl.yaml")
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -64,10 +64,10 @@ def test_a_plan_says_what_was_installed(engine: GraphEngine) -> None:
 def test_both_ends_of_a_queue_know_each_other(engine: GraphEngine) -> None:
     install_ipcq(engine, "ring_allreduce_hbm", world_size=5, ccl=CCL)
     for rank in range(5):
-        pairs = queue_pairs_of(engine, (0, 0, rank))
+        pairs = queue_pairs_of(engine.machine, (0, 0, rank))
         assert list(pairs) == ["E", "W"]
         for pair in pairs.values():
-            there = queue_pairs_of(engine, pair.peer.pe)[pair.peer.direction]
+            there = queue_pairs_of(engine.machine, pair.peer.pe)[pair.peer.direction]
             assert there.peer.rx_base_pa == pair.my_rx_base_pa
             assert pair.peer.rx_base_pa == there.my_rx_base_pa
             assert (there.peer.pe, there.peer.direction) == ((0, 0, rank), pair.direction)
@@ -86,7 +86,7 @@ def test_a_file_is_read_when_its_path_is_given(engine: GraphEngine, tmp_path: Pa
     file.write_text("algorithms:\n  a: { module: barrier, topology: tree_binary, world_size: 3, n_slots: 2 }\n")
     plan = install_ipcq(engine, ccl=file)
     assert plan.neighbor_table[0] == {"child_left": 1, "child_right": 2}
-    assert queue_pairs_of(engine, A)["child_left"].n_slots == 2
+    assert queue_pairs_of(engine.machine, A)["child_left"].n_slots == 2
 
 
 def test_one_rank_needs_no_queues() -> None:
@@ -115,13 +115,13 @@ def test_settings_reach_the_queues(engine: GraphEngine) -> None:
 
 def test_traffic_of_a_global_queue_leaves_by_its_link(engine: GraphEngine) -> None:
     install_edges(engine, fabric_edges(engine.spec), QueueSettings())
-    via = {direction: pair.via_port for direction, pair in queue_pairs_of(engine, (1, 3, 4)).items()}
+    via = {direction: pair.via_port for direction, pair in queue_pairs_of(engine.machine, (1, 3, 4)).items()}
     assert via == {"global_E": "E", "global_W": "W", "sip0": None}
 
 
 def test_a_queue_without_a_way_back_has_one_ring(engine: GraphEngine) -> None:
     queues = install_edges(engine, [(A, "E", B)], QueueSettings())
-    sender, receiver = queue_pairs_of(engine, A)["E"], queue_pairs_of(engine, B)["W"]
+    sender, receiver = queue_pairs_of(engine.machine, A)["E"], queue_pairs_of(engine.machine, B)["W"]
     assert sender.my_rx_base_pa is None
     assert receiver.peer.rx_base_pa is None
     assert sender.peer.rx_base_pa == receiver.my_rx_base_pa
@@ -135,15 +135,15 @@ def test_uninstalling_gives_everything_back(engine: GraphEngine, kind: str) -> N
         assert sum(taken(engine, A)) > 0
         uninstall(engine, plan.queues)
         assert taken(engine, A, B, C) == [0] * 9
-        assert not queue_pairs_of(engine, A)
+        assert not queue_pairs_of(engine.machine, A)
 
 
 def test_messages_may_be_carried_out_in_any_order(engine: GraphEngine) -> None:
     queues = prepare_queues(engine, fabric_edges(engine.spec), QueueSettings())
-    assert not queue_pairs_of(engine, A)
+    assert not queue_pairs_of(engine.machine, A)
     for handle in [engine.submit(message) for message in reversed(queues.messages)]:
         engine.wait(handle)
-    assert set(queue_pairs_of(engine, A)) == {"global_E", "global_W", "sip1"}
+    assert set(queue_pairs_of(engine.machine, A)) == {"global_E", "global_W", "sip1"}
     for handle in [engine.submit(message) for message in queues.removals()]:
         engine.wait(handle)
     release(engine, queues)
@@ -156,7 +156,7 @@ def test_a_second_install_is_refused_before_anything_is_reserved(engine: GraphEn
     with pytest.raises(IpcqError, match=r"sip0.cube0.pe1 has queues already \(W\)"):
         install_edges(engine, [(C, "E", B), (B, "W", C)], QueueSettings())
     assert taken(engine, A, B, C) == before
-    assert not queue_pairs_of(engine, C)
+    assert not queue_pairs_of(engine.machine, C)
 
 
 @pytest.mark.parametrize("kind", ["tcm", "hbm", "sram"])
@@ -183,7 +183,7 @@ def test_an_install_that_fails_on_the_way_is_taken_back(engine: GraphEngine) -> 
     engine.submit(first.messages[1])
     with pytest.raises(IpcqError, match="has queues already"):
         install_edges(engine, PAIR, QueueSettings())
-    assert not queue_pairs_of(engine, A)
+    assert not queue_pairs_of(engine.machine, A)
     assert taken(engine, A, B) == [16384, 0, 0, 16384, 0, 0]
 
 
@@ -214,7 +214,7 @@ def test_cubes_and_sips_along_the_machine(engine: GraphEngine) -> None:
     mesh = {0: {"E", "S"}, 5: {"E", "W", "N", "S"}, 15: {"N", "W"}}
     for sip in range(2):
         for cube, sides in mesh.items():
-            pairs = queue_pairs_of(engine, (sip, cube, 0))
+            pairs = queue_pairs_of(engine.machine, (sip, cube, 0))
             assert set(pairs) == sides | {"global_E", "global_W"}
             assert pairs["global_E"].peer.pe == (1 - sip, cube, 0)
 

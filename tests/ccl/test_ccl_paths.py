@@ -14,8 +14,8 @@ from kernbench.ccl.install import configured, install_ipcq
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.plan import edges_of, layout_of
 from kernbench.common.errors import ConfigError, InputError
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 
 MODULE = """
 from neighbour import PEER

@@ -12,8 +12,8 @@ import pytest
 from kernbench.cli.main import main
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
 from kernbench.messages.requests import PeDmaMsg
+from kernbench.observe.op_log_io import read_op_log
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.op_log_io import read_op_log
 from kernbench.topology.builder import resolve_topology
 
 Run = Callable[..., Any]

@@ -12,14 +12,14 @@ import numpy as np
 
 from kernbench.ccl.config import CclConfig
 from kernbench.common.errors import KernbenchError
+from kernbench.core.op_log import OpRecord
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.queue_state import queue_pairs_of
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.op_log import OpRecord
-from kernbench.sim_engine.queue_state import queue_pairs_of
 from kernbench.topology.builder import Topology
 
 SMALL = (
@@ -70,7 +70,7 @@ def queues(torch: Torch) -> object:
         (pe, pair.direction, pair.peer, pair.my_rx_base_pa, pair.n_slots, pair.slot_size)
         for pes in plan.rank_pes
         for pe in pes
-        for pair in queue_pairs_of(torch.engine, pe).values()
+        for pair in queue_pairs_of(torch.engine.machine, pe).values()
     ]
     torch.uninstall_ipcq(plan)
     return pairs

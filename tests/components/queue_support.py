@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import dtype
+from kernbench.engine.engine import GraphEngine, RequestTrace
+from kernbench.engine.queue_state import QueuePair, queue_part
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.queues import BufferKind, IpcqInitMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import (
@@ -20,8 +22,6 @@ from kernbench.messages.requests import (
     PeCoord,
     TensorArg,
 )
-from kernbench.sim_engine.engine import GraphEngine, RequestTrace
-from kernbench.sim_engine.queue_state import QueuePair, queue_part
 
 End = tuple[PeCoord, str]
 Array = np.ndarray[Any, Any]
@@ -133,7 +133,7 @@ def launch(
 
 def pairs(engine: GraphEngine, pes: Iterable[PeCoord]) -> list[QueuePair]:
     """All queue pairs of PEs."""
-    return [pair for pe in pes for pair in queue_part(engine, pe).queue_pairs.values()]
+    return [pair for pe in pes for pair in queue_part(engine.machine, pe).queue_pairs.values()]
 
 
 def assert_settled(engine: GraphEngine, pes: Iterable[PeCoord]) -> None:

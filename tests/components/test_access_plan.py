@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.components.access_plan import extent, plan, runs
+from kernbench.engine.address_map import AddressMap
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.address_map import AddressMap
 from kernbench.topology.builder import resolve_topology
 
 SPEC = resolve_topology("default").spec

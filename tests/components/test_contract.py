@@ -9,11 +9,10 @@ import pytest
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.di.registry import REGISTRY
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.component import Component, Outcome
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.builder import resolve_topology
 
 TOPOLOGY = resolve_topology("default")

@@ -31,7 +31,7 @@ from kernbench.common.config import Document, Path, apply_overrides, load_docume
 from kernbench.common.errors import ConfigError
 from kernbench.common.units import parse_size
 from kernbench.components.pe_mmu import PeMmuPart
-from kernbench.sim_engine.engine import GraphEngine
+from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import compile_topology, topology_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")

@@ -13,9 +13,9 @@ from kernbench.components import accesses_under_way
 from kernbench.components.access_plan import extent
 from kernbench.components.accesses_under_way import AccessesUnderWay, Touched
 from kernbench.components.footprint import MOST_ROWS, Footprint, footprints, sharing
+from kernbench.core.op_log import Sharing
 from kernbench.messages.commands import StoreCommand
 from kernbench.messages.operands import in_tcm
-from kernbench.sim_engine.hooks import Sharing
 
 Array = tuple[tuple[int, ...], int, tuple[int, ...]]
 

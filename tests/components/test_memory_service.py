@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
-from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.transport import Pace
+from kernbench.core.clock import Clock
+from kernbench.transport import Pace
 
 
 class Probe(Job):

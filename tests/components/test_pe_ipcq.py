@@ -10,12 +10,12 @@ import pytest
 from queue_support import assert_settled, held, install, launch, line_of, pairs, ring_of, share
 
 from kernbench.common.errors import AllocationError, IpcqDeadlock, IpcqError, IpcqInvalidDirection, KernelError
+from kernbench.core.clock import Clock
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.hooks import SlotReleased
+from kernbench.engine.queue_state import QueuePair, queue_part
 from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
-from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.hooks import SlotReleased
-from kernbench.sim_engine.queue_state import QueuePair, queue_part
 from kernbench.topology.builder import Topology, resolve_topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -338,7 +338,7 @@ def test_queues_are_installed_once_and_can_be_removed(engine: GraphEngine) -> No
     for pe in (A, B):
         engine.wait(engine.submit(IpcqRemoveMsg(pe=pe)))
     install(engine, ring_of(A, B))
-    assert list(queue_part(engine, A).queue_pairs) == ["E", "W"]
+    assert list(queue_part(engine.machine, A).queue_pairs) == ["E", "W"]
 
 
 def setup(direction: str, base: int | None, peer: QueuePeer) -> QueueSetup:
@@ -445,7 +445,7 @@ def test_a_credit_is_there_when_it_has_come_and_not_before(engine: GraphEngine) 
     credited_ps = released[0].credited_ps
     assert credited_ps is not None
     assert engine.machine.clock.time >= credited_ps
-    assert queue_part(engine, A).queue_pairs["E"].peer_tail_cache == 1
+    assert queue_part(engine.machine, A).queue_pairs["E"].peer_tail_cache == 1
 
 
 def test_a_look_between_release_and_credit_finds_no_credit() -> None:
@@ -556,7 +556,7 @@ def test_the_message_of_an_abandoned_receive_may_come_after_all(engine: GraphEng
     engine.run_until(engine.now + 600)
     start(sender, A)
     engine.abandon([stuck])
-    assert all(pair.settled for pe in (A, B) for pair in queue_part(engine, pe).queue_pairs.values())
+    assert all(pair.settled for pe in (A, B) for pair in queue_part(engine.machine, pe).queue_pairs.values())
 
 
 @pytest.mark.parametrize("n_slots", [1, 2])
@@ -618,7 +618,7 @@ def test_what_a_queue_has_sent_is_counted_when_it_begins_in_the_order_of_first_u
             tl.recv(direction, (16,), "f32")
 
     install(engine, ring_of(A, B))
-    part = queue_part(engine, A)
+    part = queue_part(engine.machine, A)
     seen: list[tuple[int, int]] = []
     engine.machine.hooks.queue.subscribe(
         lambda _: seen.append(

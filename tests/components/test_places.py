@@ -26,12 +26,12 @@ from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.serial_cpu import SerialCpu
 from kernbench.di.kinds import KINDS
 from kernbench.di.registry import REGISTRY, Registry
+from kernbench.engine import engine as engine_module
+from kernbench.engine import places
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.machine import Component
+from kernbench.engine.places import CALLED, COMPONENT_CALLS, OTHER_CALLS, called_at
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine import machine as machine_module
-from kernbench.sim_engine import places
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.places import CALLED, COMPONENT_CALLS, OTHER_CALLS, called_at
 from kernbench.topology.builder import Topology, resolve_topology
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
@@ -99,7 +99,7 @@ def launch_what_never_ends(engine: GraphEngine) -> None:
 
 
 def test_places_call_what_the_table_says(mine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "check_parts", lambda nodes: None)
+    monkeypatch.setattr(engine_module, "check_parts", lambda nodes: None)
     calls: dict[str, set[str]] = defaultdict(set)
     engine = GraphEngine(machine_with(mine, **{kind: counting(kind, calls) for kind in PLACES}))
     with RuntimeContext(engine) as torch:

@@ -9,11 +9,13 @@ import pytest
 from queue_support import assert_settled, held, install, launch, ring_of, share
 
 from kernbench.common.errors import AllocationError, InputError, IpcqDeadlock, KernelError
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.observer import Observer
+from kernbench.engine.queue_state import queue_part
 from kernbench.messages.mapping import TensorMapping
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MmuMapMsg
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.queue_state import queue_part
+from kernbench.observe.sanitizer import Sanitizer
 from kernbench.topology.builder import Topology, resolve_topology
 
 A, B, C, D = (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3)
@@ -24,8 +26,8 @@ def engine(topology: Topology) -> GraphEngine:
     return ringed(topology)
 
 
-def ringed(topology: Topology, **more: Any) -> GraphEngine:
-    engine = GraphEngine(topology, **more)
+def ringed(topology: Topology, *observers: Observer) -> GraphEngine:
+    engine = GraphEngine(topology, observers=observers)
     install(engine, ring_of(A, B))
     return engine
 
@@ -54,7 +56,7 @@ def assert_goes_on(engine: GraphEngine, data: Any) -> None:
 
 
 def test_what_waits_for_a_message_can_be_abandoned_while_somebody_listens(topology: Topology) -> None:
-    engine = ringed(topology, sanitize=True)
+    engine = ringed(topology, Sanitizer())
     waited: list[Any] = []
     engine.machine.hooks.queue_waited.subscribe(waited.append)
     data = numbers(engine)
@@ -173,7 +175,7 @@ def test_a_shape_that_is_no_number_of_elements_is_refused_whatever_ran_before(en
 
 def test_full_scratch_is_an_error_at_once_when_nothing_is_about_to_go_back(topology: Topology) -> None:
     """Commands that use scratch are under way, but the kernel has all their handles."""
-    engine = ringed(topology, sanitize=True)
+    engine = ringed(topology, Sanitizer())
     waited: list[Any] = []
     engine.machine.hooks.scratch_waited.subscribe(waited.append)
 
@@ -266,7 +268,7 @@ def test_queues_are_removed_behind_the_kernels_that_use_them(engine: GraphEngine
         engine.wait(handle)
     assert swapping.done
     assert held(engine, data, A)[0] == 2
-    assert not queue_part(engine, A).queue_pairs
+    assert not queue_part(engine.machine, A).queue_pairs
 
 
 def test_what_comes_to_a_queue_that_is_gone_is_lost(engine: GraphEngine) -> None:
@@ -276,11 +278,11 @@ def test_what_comes_to_a_queue_that_is_gone_is_lost(engine: GraphEngine) -> None
     assert not sending.done
     engine.wait(sending)
     engine.drain()
-    [lost] = queue_part(engine, B).unreceived
+    [lost] = queue_part(engine.machine, B).unreceived
     assert (lost.pe, lost.direction, lost.peer, lost.there, lost.nbytes, lost.kernel) == (A, "E", B, "W", 64, "k")
     engine.wait(engine.submit(IpcqRemoveMsg(pe=A)))
     install(engine, ring_of(A, B))
-    assert not queue_part(engine, B).unreceived
+    assert not queue_part(engine.machine, B).unreceived
     assert_goes_on(engine, data)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from queue_support import held, install, launch, ring_of, share
 
-from kernbench.sim_engine.engine import GraphEngine
+from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 
 A, B = (0, 0, 0), (0, 0, 1)

@@ -16,12 +16,12 @@ from rich.console import Console
 
 from kernbench.cli.explain_json import explanation_document
 from kernbench.cli.explain_tables import print_explanation
+from kernbench.engine.engine import GraphEngine, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, KernelRef, PeCoord
+from kernbench.observe.critical_path import PathFinder
+from kernbench.observe.critical_path_model import CriticalPath, Part
+from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.run_explanation import explain_run
-from kernbench.sim_engine.critical_path import PathFinder
-from kernbench.sim_engine.critical_path_model import CriticalPath, Part
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import resolve_topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)

@@ -10,10 +10,11 @@ import pytest
 import test_pe_ipcq as programs
 from queue_support import install, launch, line_of, ring_of, share
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
+from sanitized import SanitizedEngine
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
 
@@ -21,11 +22,11 @@ KINDS = ("tcm", "hbm", "sram")
 
 
 @pytest.fixture
-def engine(topology: Topology) -> GraphEngine:
-    return GraphEngine(topology, sanitize=True)
+def engine(topology: Topology) -> SanitizedEngine:
+    return SanitizedEngine(topology)
 
 
-def lines(engine: GraphEngine, kernel: Callable[..., object]) -> list[tuple[str, int]]:
+def lines(engine: SanitizedEngine, kernel: Callable[..., object]) -> list[tuple[str, int]]:
     """Kind and line, relative to the kernel's first, of all findings."""
     return [(each.kind, each.line - kernel.__code__.co_firstlineno) for each in engine.findings()]
 
@@ -225,7 +226,7 @@ def test_a_slot_that_is_overwritten_while_it_is_read(engine: GraphEngine) -> Non
 @pytest.mark.parametrize("ordering", ["program", "relaxed"])
 def test_a_message_that_is_copied_over_what_a_composite_reads(ordering: str) -> None:
     two = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
-    engine = GraphEngine(resolve_topology("default", (*two, f"pe.dma.ordering={ordering}")), sanitize=True)
+    engine = SanitizedEngine(resolve_topology("default", (*two, f"pe.dma.ordering={ordering}")))
 
     def kernel(ptr: int, out: int, n: int, tl: Any) -> None:
         tl.send("E", tl.full((n, n), 1.0, "f16"))

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from queue_support import install, launch, line_of, ring_of, share
 
+from kernbench.engine.engine import GraphEngine, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.statistics import QueueUse, queue_traffic
-from kernbench.sim_engine.trace import make_trace
-from kernbench.sim_engine.trace_filter import EVERYTHING, TraceFilter, parse_filter
-from kernbench.sim_engine.trace_io import trace_events
-from kernbench.sim_engine.trace_log import TraceLog
+from kernbench.observe.statistics import QueueUse, queue_traffic
+from kernbench.observe.trace import make_trace
+from kernbench.observe.trace_filter import EVERYTHING, TraceFilter, parse_filter
+from kernbench.observe.trace_io import trace_events
+from kernbench.observe.trace_log import TraceLog
 from kernbench.topology.builder import resolve_topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)

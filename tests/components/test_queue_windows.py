@@ -10,11 +10,11 @@ from queue_support import assert_settled, held, install, launch, line_of, ring_o
 
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import IpcqDeadlock, KernelError
+from kernbench.core.clock import Clock
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.hooks import QueueEvent, QueueWaited
+from kernbench.engine.queue_state import QueuePair
 from kernbench.messages.queues import QueuePeer, QueueSetup
-from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.hooks import QueueEvent, QueueWaited
-from kernbench.sim_engine.queue_state import QueuePair
 from kernbench.topology.builder import Topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.components.stage import OverlappingStage, StageUnit, Token
-from kernbench.sim_engine.clock import Clock
+from kernbench.core.clock import Clock
 
 
 def recurrence(times: list[list[int]], slots: int) -> list[list[int]]:

@@ -9,9 +9,9 @@ import pytest
 from queue_support import launch
 
 from kernbench.common.units import ps_to_ns
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import MemoryWriteMsg, PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.engine import GraphEngine
 from skewed import skewed, way
 
 HEADER = 24

@@ -11,8 +11,8 @@ import pytest
 from queue_support import Array, launch, share
 
 from kernbench.common.dtypes import dtype
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.op_log import OpRecord
+from kernbench.core.op_log import OpRecord
+from kernbench.engine.engine import GraphEngine
 from skewed import skewed
 
 A = (0, 0, 0)

@@ -10,9 +10,9 @@ import pytest
 from queue_support import launch, share
 
 from kernbench.common.units import ps_to_ns
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.engine import GraphEngine
 from skewed import set_up_ns, skewed, way
 
 HEADER = 24

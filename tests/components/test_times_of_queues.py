@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from queue_support import Array, End, install, launch, share
 
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.hooks import QueueEvent, SlotReleased
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.hooks import QueueEvent, SlotReleased
 from skewed import set_up_ns, skewed, way
 
 A, B, FAR = (0, 0, 0), (0, 0, 1), (1, 4, 2)

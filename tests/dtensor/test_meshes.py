@@ -9,10 +9,10 @@ from meshes import machine, on_mesh, placed
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.dtensor import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from kernbench.dtensor.placements import checked, told
+from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.sim_engine.engine import GraphEngine
 
 
 def test_where_a_rank_is():

@@ -6,12 +6,12 @@ from functools import cache
 
 import kernbench.benches
 from kernbench.common.dtypes import F16, DType
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape
 from kernbench.evaluation.gemm_theory import Ideal, IdealPipeline
 from kernbench.runtime_api.bench_registry import lookup_bench
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.builder import Topology, resolve_topology
 
 SMALL = ("system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1")

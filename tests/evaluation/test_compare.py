@@ -16,7 +16,7 @@ from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_results import write_results
 from kernbench.evaluation.sweep_workers import InlineWorker
-from kernbench.sim_engine.critical_path_model import Part
+from kernbench.observe.critical_path_model import Part
 
 GRID = """\
 bench: matmul-composite

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernbench.common.dtypes import F8E4M3, F16, F32, DType
+from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
-from kernbench.sim_engine.machine import Machine
 from skewed import skewed, way
 
 M, K, N = 24, 40, 56

@@ -16,11 +16,11 @@ from kernbench.cli.compare_tables import compared_document
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.common.json_input import parse_json
+from kernbench.core.op_log import OpLog
 from kernbench.evaluation import gemm_report
 from kernbench.evaluation.compare_inputs import read_results
 from kernbench.evaluation.compare_results import compare_results
-from kernbench.sim_engine.op_log import OpLog
-from kernbench.sim_engine.op_log_io import read_op_log, write_op_log
+from kernbench.observe.op_log_io import read_op_log, write_op_log
 
 ABOUT = {"axes": ["bench.m"], "bench": "b", "configuration": {"cube.hbm.slices": 8}}
 ROWS = [{"point": at, "bench.m": 32 + at, "status": "ok", "sim_ns": 10.0 + at, "params": "{}"} for at in range(2)]

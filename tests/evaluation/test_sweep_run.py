@@ -22,7 +22,7 @@ from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import Chunk, Outcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, write_results
 from kernbench.evaluation.sweep_workers import InlineWorker
-from kernbench.sim_engine.critical_path_model import Part
+from kernbench.observe.critical_path_model import Part
 from kernbench.topology.builder import Topology, compile_topology
 
 GRID = """\

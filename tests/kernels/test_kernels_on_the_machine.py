@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reference import assert_near, normal, wide
 
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, DType, dtype
+from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.attention import attention
 from kernbench.kernels.elementwise import elementwise, elementwise_composite, silu_mul
 from kernbench.kernels.gemm import gemm_composite, gemm_simple
@@ -20,7 +21,6 @@ from kernbench.kernels.mlp import mlp
 from kernbench.kernels.softmax import softmax
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
 
 Array = np.ndarray[Any, Any]

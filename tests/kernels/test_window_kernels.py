@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
 
 

@@ -10,9 +10,9 @@ from probe_oracle import Oracle
 
 from kernbench.common.ids import HOST, cube_part, pe_part
 from kernbench.common.units import ps_to_ns
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 
 MakeMachine = Callable[..., Topology]

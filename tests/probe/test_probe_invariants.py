@@ -9,17 +9,17 @@ from itertools import pairwise
 import pytest
 
 from kernbench.common.ids import sip_part
+from kernbench.engine.engine import GraphEngine
+from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import CASES, Absent, find_case
 from kernbench.probe.closed_form import closed_form
 from kernbench.probe.flow import Flow, StreamPlan, dma_stream
 from kernbench.probe.measure import probe_case, run_once, run_streams
 from kernbench.probe.report import ProbeReport
 from kernbench.probe.site import Site
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.hooks import LinkBusy
-from kernbench.sim_engine.statistics import link_traffic
-from kernbench.sim_engine.transport import Network
 from kernbench.topology.builder import Topology
+from kernbench.transport import Network
+from kernbench.transport.link import LinkBusy
 
 NAMES = [case.name for case in CASES]
 ALONE = [name for name in NAMES if name != "pe-hotspot"]

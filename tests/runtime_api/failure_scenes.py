@@ -11,9 +11,9 @@ import numpy as np
 from machines import run_ranks, working_machine
 
 from kernbench.ccl.install import IpcqPlan
+from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 
 MACHINE = working_machine(2, "sip.cube_mesh.w=1")
 PES = DPPolicy(pe="row_wise", num_cubes=1)

@@ -17,6 +17,7 @@ from kernbench.common.errors import SimulationDeadlock
 from kernbench.di.kinds import KINDS
 from kernbench.di.part import Part
 from kernbench.di.registry import Registry
+from kernbench.engine.memories import Memories
 from kernbench.messages.requests import (
     HostMsg,
     KernelLaunchMsg,
@@ -27,10 +28,9 @@ from kernbench.messages.requests import (
     PeCoord,
     TensorArg,
 )
+from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.pe_mmu import PeMMU
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.memories import Memories
-from kernbench.sim_engine.memory_store import MemoryStore
 from kernbench.topology.builder import Topology, compile_topology
 
 HOST_LATENCY_NS, HOST_GBS, FILL_NS, LAUNCH_NS, MAP_NS = 100.0, 64.0, 50.0, 1000.0, 30.0

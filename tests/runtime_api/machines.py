@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fake_engine import SMALL
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
 
 INTERCUBE = "{module: intercube_allreduce, topology: intercube, mapper: pe0_of_every_cube, validator: row_per_cube}"

@@ -27,8 +27,8 @@ from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.ccl.install import install_ipcq, uninstall
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
 from kernbench.common.errors import IpcqDeadlock, IpcqError
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore:messages that no kernel:RuntimeWarning")
 

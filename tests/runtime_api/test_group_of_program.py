@@ -9,10 +9,10 @@ from machines import RING, context_on, working_machine
 
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
 from kernbench.common.errors import InputError
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.process_group import QueueInstaller
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
 
 

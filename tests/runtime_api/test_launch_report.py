@@ -8,11 +8,11 @@ import pytest
 
 from kernbench.cli.run_engine import Limits, RunEngine
 from kernbench.messages.requests import PeDmaMsg
+from kernbench.observe.trace_log import TraceLog
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology, resolve_topology
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")

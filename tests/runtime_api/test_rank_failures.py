@@ -10,11 +10,11 @@ from fake_engine import FakeEngine, FakeHandle, no_kernel
 from machines import RING, context_on, run_ranks, working_machine
 
 from kernbench.common.errors import AbandonedError, InputError, IpcqDeadlock, RunError, UnsupportedError
+from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective_calls import CollectiveMismatch
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.sim_engine.engine import GraphEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
 

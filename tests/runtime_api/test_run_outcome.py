@@ -19,13 +19,13 @@ from kernbench.common.errors import (
     RunStopped,
     VerificationError,
 )
+from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
 
 SMALL = ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=2"]

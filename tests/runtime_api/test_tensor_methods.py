@@ -15,11 +15,11 @@ from hypothesis.extra import numpy as hnp
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.shapes import ShapeError
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
 
 MACHINE = small_machine()

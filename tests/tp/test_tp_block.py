@@ -7,9 +7,9 @@ import pytest
 from tp_ranks import LAYOUTS, in_parallel, machine, numbers, same_bits
 
 from kernbench.benches.tp_block import block_reference, block_weights
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tp import LayerNorm, ParallelAttention, TransformerBlock
 
 TOKENS, HIDDEN, HEADS, FFN = 5, 16, 4, 20

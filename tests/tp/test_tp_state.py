@@ -6,9 +6,9 @@ import pytest
 from tp_ranks import in_parallel, machine, spawn_ranks
 
 from kernbench.common.errors import InputError, RunError
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tp import (
     ColumnParallelLinear,
     VocabParallelEmbedding,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.tp import initialize_model_parallel
 

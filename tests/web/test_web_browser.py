@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from headless import Page as Tab
 
+from kernbench.observe.statistics import union_ps
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.statistics import union_ps
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web.observer import ObservedRun, observe_run
 from kernbench.web.page import Page, make_page

@@ -8,9 +8,9 @@ import sys
 from kernbench.common.errors import IpcqDeadlock
 from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.hooks import QueueEvent
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.hooks import QueueEvent
 
 __all__ = ["TRACE_VARIABLE", "CclTrace", "IpcqDeadlock", "pointer_dump", "trace_ccl", "trace_if_asked"]
 

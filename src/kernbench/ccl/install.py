@@ -20,8 +20,8 @@ from kernbench.ccl.queues import (
     uninstall,
     warn_of_lost,
 )
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.queues import BufferKind
-from kernbench.sim_engine.engine import GraphEngine
 
 __all__ = [
     "AlgorithmConfig",

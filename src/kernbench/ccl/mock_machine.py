@@ -19,11 +19,11 @@ from kernbench.ccl.topologies import Edge
 from kernbench.common.dtypes import dtype
 from kernbench.common.errors import InputError, SimulationDeadlock
 from kernbench.common.ids import pe_name
+from kernbench.engine.deadlock import Standstill
+from kernbench.engine.queue_state import QueuePair
 from kernbench.messages.queues import QueuePeer
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.sim_engine.deadlock import Standstill
-from kernbench.sim_engine.queue_state import QueuePair
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite

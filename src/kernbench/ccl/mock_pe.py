@@ -6,6 +6,7 @@ from kernbench.ccl.mock_commands import CommandUnit
 from kernbench.ccl.mock_memory import MockTcm
 from kernbench.ccl.mock_queues import MockQueues
 from kernbench.common.errors import KernelError
+from kernbench.engine.queue_state import QueuePair, QueueWait
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
@@ -18,7 +19,6 @@ from kernbench.messages.commands import (
     SendCommand,
 )
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.queue_state import QueuePair, QueueWait
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.places import Slot
 

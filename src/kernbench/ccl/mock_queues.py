@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from kernbench.ccl.mock_memory import Array, MockTcm
 from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.common.ids import pe_part
+from kernbench.engine.queue_state import QueuePair
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.queue_state import QueuePair
 from kernbench.triton_emu.places import Slot
 
 

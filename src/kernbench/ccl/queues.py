@@ -15,12 +15,12 @@ from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
 from kernbench.ccl.topologies import Edge
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
+from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
 from kernbench.messages.queues import Backpressure, BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
 
 _GLOBAL = "global_"
 _MOST_TOLD = 8
@@ -134,7 +134,9 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
 
     Warns of messages that are lost. IpcqError when they have been removed already.
     """
-    if not any(queue_part(engine, message.pe).installation == message.installation for message in queues.messages):
+    if not any(
+        queue_part(engine.machine, message.pe).installation == message.installation for message in queues.messages
+    ):
         raise IpcqError("the queues of this installation have been removed already")
     _carry_out(engine, queues.removals())
     release(engine, queues)
@@ -143,7 +145,7 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
 
 def warn_of_lost(engine: GraphEngine, queues: InstalledQueues) -> tuple[str, ...]:
     """Warn of what nobody had received of these queues, which have just been removed; a text for each way and line."""
-    lost = Counter(message for pe in queues.pes for message in queue_part(engine, pe).unreceived)
+    lost = Counter(message for pe in queues.pes for message in queue_part(engine.machine, pe).unreceived)
     texts = tuple(_told(message, n) for message, n in lost.items())
     if texts:
         more = [f"and {len(texts) - _MOST_TOLD} more"] if len(texts) > _MOST_TOLD else []
@@ -180,7 +182,7 @@ def _wait_for_all(engine: GraphEngine, handles: Sequence[RequestHandle]) -> list
 
 
 def _check_bare(engine: GraphEngine, pe: PeCoord) -> None:
-    there = queue_pairs_of(engine, pe)
+    there = queue_pairs_of(engine.machine, pe)
     if there:
         raise IpcqError(
             f"{pe_name(pe)} has queues already ({', '.join(there)}): a PE is installed once; remove them first"

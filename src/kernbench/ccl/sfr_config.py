@@ -13,7 +13,7 @@ from kernbench.ccl.queues import install_edges, settings_of
 from kernbench.ccl.topologies import intercube_edges
 from kernbench.common.config import Document
 from kernbench.common.errors import InputError
-from kernbench.sim_engine.engine import GraphEngine
+from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec, current_topology_name
 

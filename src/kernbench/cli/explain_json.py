@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernbench.cli.console import Json
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
+from kernbench.observe.roofline import Roofline
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
-from kernbench.sim_engine.critical_path_model import CriticalPath, KernelPlace, Spent
-from kernbench.sim_engine.roofline import Roofline
 
 
 def explanation_document(found: RunExplanation) -> Json:

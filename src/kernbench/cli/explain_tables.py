@@ -13,9 +13,9 @@ from kernbench.cli.console import bar, number, show, table, text
 from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.critical_path_model import CriticalPath
+from kernbench.observe.roofline import Bound, Roofline
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
-from kernbench.sim_engine.critical_path_model import CriticalPath
-from kernbench.sim_engine.roofline import Bound, Roofline
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernbench.common.errors import RunError
 from kernbench.common.units import format_ns, ns_to_ps
+from kernbench.core.clock import NEVER
+from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.observer import Observer
 from kernbench.messages.requests import HostMsg
-from kernbench.sim_engine.clock import NEVER
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
 from kernbench.topology.builder import Topology
 
 # Asking for the time of day costs as much as a few events.
@@ -31,8 +33,10 @@ class LimitReached(RunError):  # noqa: N818 - it says what happened
 class RunEngine(GraphEngine):
     """A GraphEngine that keeps the handles of all requests, and raises LimitReached where one waits."""
 
-    def __init__(self, topology: Topology, enable_data: bool, limits: Limits, *, sanitize: bool = False) -> None:
-        super().__init__(topology, enable_data, sanitize=sanitize)
+    def __init__(
+        self, topology: Topology, enable_data: bool, limits: Limits, *, observers: Sequence[Observer] = ()
+    ) -> None:
+        super().__init__(topology, enable_data, observers=observers)
         self.handles: list[RequestHandle] = []
         self._limits = limits
         self._last_ps = NEVER if limits.sim_ns is None else ns_to_ps(limits.sim_ns)

@@ -12,11 +12,11 @@ from kernbench.cli.failures import error_document, place_document, report_progra
 from kernbench.cli.session import Session
 from kernbench.cli.steps import steps
 from kernbench.common.errors import InputError
+from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.summary import Summary
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 
 

@@ -12,10 +12,10 @@ from kernbench.cli.explain_json import explanation_document
 from kernbench.cli.explain_tables import print_explanation
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_size
+from kernbench.engine.printing import PrintedLine
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.sanitizer import Finding, Side
 from kernbench.runtime_api.run_explanation import RunExplanation
-from kernbench.sim_engine.printing import PrintedLine
-from kernbench.sim_engine.sanitizer import Finding, Side
 
 WRONG = ("unwritten", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""

@@ -12,12 +12,13 @@ from kernbench.cli.run_engine import RunEngine
 from kernbench.cli.run_extras import Extras
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
+from kernbench.observe.op_log_io import checked_path, write_op_log
+from kernbench.observe.sanitizer import Sanitizer
+from kernbench.observe.trace import make_trace
+from kernbench.observe.trace_filter import EVERYTHING, LINKS, MEMORY, TraceFilter, parse_filter
+from kernbench.observe.trace_io import write_trace
+from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.run_explanation import explain_run
-from kernbench.sim_engine.op_log_io import checked_path, write_op_log
-from kernbench.sim_engine.trace import make_trace
-from kernbench.sim_engine.trace_filter import EVERYTHING, LINKS, MEMORY, TraceFilter, parse_filter
-from kernbench.sim_engine.trace_io import write_trace
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology
 
 
@@ -41,12 +42,12 @@ class Outputs:
         links = self.trace is not None and self.keep.may_keep(LINKS)
         return TraceLog(engine.machine, links=links, memories=self.explain or self.keep.may_keep(MEMORY))
 
-    def extras(self, engine: RunEngine, log: TraceLog | None, end_ns: float) -> Extras:
+    def extras(self, engine: RunEngine, log: TraceLog | None, sanitizer: Sanitizer | None, end_ns: float) -> Extras:
         """What the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
         return Extras(
             explanation=explain_run(log, engine.handles, 0.0, end_ns) if self.explain and log is not None else None,
             printed=engine.printed(),
-            findings=engine.findings() if self.sanitize else None,
+            findings=None if sanitizer is None else sanitizer.findings(engine),
         )
 
     def write(self, engine: RunEngine, log: TraceLog | None, what: str) -> None:

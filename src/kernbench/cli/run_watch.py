@@ -17,6 +17,8 @@ from kernbench.cli.run_tables import RunHead, print_run
 from kernbench.cli.steps import steps
 from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.errors import InputError, RunError
+from kernbench.observe.sanitizer import Sanitizer
+from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench, Run
 from kernbench.runtime_api.bench_result import BenchStatus, summarise
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
@@ -24,7 +26,6 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.error_place import ErrorPlace
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology
 
 
@@ -41,6 +42,7 @@ class Watch:
     ccl: str | None = None
     engine: RunEngine | None = None
     log: TraceLog | None = None
+    sanitizer: Sanitizer | None = None
     context: RuntimeContext[Any] | None = None
     result: BenchResult | None = None
     extras: Extras = field(default_factory=Extras)
@@ -84,7 +86,10 @@ class Watch:
     def _make_engine(self, machine: Topology, _: DeviceSelector) -> RunEngine:
         # The sanitizer looks at bytes, so it needs a run with data.
         data = self.verify or self.outputs.sanitize
-        self.engine = RunEngine(machine, data, self.limits, sanitize=self.outputs.sanitize)
+        self.sanitizer = Sanitizer() if self.outputs.sanitize else None
+        self.engine = RunEngine(
+            machine, data, self.limits, observers=() if self.sanitizer is None else (self.sanitizer,)
+        )
         self.log = self.outputs.observe(self.engine)
         return self.engine
 
@@ -100,7 +105,7 @@ class Watch:
         if self.engine is None:
             raise InputError(f"bench {self.bench.name!r} made no engine")
         end_ns = self.result.sim_ns if self.result is not None else self.program_end_ns
-        self.extras = self.outputs.extras(self.engine, self.log, end_ns)
+        self.extras = self.outputs.extras(self.engine, self.log, self.sanitizer, end_ns)
         head = self._head(self.engine)
         links = None if self.result is None else self.result.links
         report = report_run(self.engine, self.engine.handles, links)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from math import inf
 
 from kernbench.components.initiator import Target
+from kernbench.engine.address_map import AddressMap, Segment
 from kernbench.messages.fabric import Access
-from kernbench.sim_engine.address_map import AddressMap, Segment
 
 Dims = tuple[tuple[int, int], ...]
 """(count, stride in bytes) per axis, outermost first"""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernbench.components.footprint import Footprint, sharing
+from kernbench.core.op_log import Sharing
 from kernbench.messages.commands import PeCommand
-from kernbench.sim_engine.hooks import Sharing
 
 Footprints: TypeAlias = tuple[Footprint, ...]
 

@@ -9,9 +9,9 @@ from kernbench.components.accesses_under_way import NOTHING, Footprints, Touched
 from kernbench.components.footprint import footprints
 from kernbench.components.initiator import Target
 from kernbench.components.pe_parts import PeParts
+from kernbench.engine.address_map import AddressMap, Segment
 from kernbench.messages.commands import Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
-from kernbench.sim_engine.address_map import AddressMap, Segment
-from kernbench.sim_engine.memory_store import row_major
+from kernbench.numerics.memory_store import row_major
 
 
 @dataclass(frozen=True, slots=True)

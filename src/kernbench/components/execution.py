@@ -16,6 +16,19 @@ from kernbench.components.pe_math import MathOperation, PeMath
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
+from kernbench.core.op_log import Sharing
+from kernbench.engine.hooks import (
+    Inverted,
+    Issued,
+    Moved,
+    OpEnded,
+    OpStarted,
+    Ordered,
+    Printed,
+    Queued,
+    Streamed,
+)
+from kernbench.engine.machine import Machine
 from kernbench.messages.commands import (
     Composite,
     DotCommand,
@@ -34,19 +47,6 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.sim_engine.hooks import (
-    Inverted,
-    Issued,
-    Moved,
-    OpEnded,
-    OpStarted,
-    Ordered,
-    Printed,
-    Queued,
-    Sharing,
-    Streamed,
-)
-from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from kernbench.components.access_plan import Dims, runs
-from kernbench.sim_engine.address_map import Segment
-from kernbench.sim_engine.hooks import Sharing
+from kernbench.core.op_log import Sharing
+from kernbench.engine.address_map import Segment
 
 MOST_ROWS = 64
 """Beyond so many rows two boxes are compared by the ranges that enclose them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernbench.components.serial_cpu import SerialCpu
+from kernbench.engine.machine import Machine
 from kernbench.messages.control import PeReport, Report
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.graph import Node
 
 

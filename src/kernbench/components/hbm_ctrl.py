@@ -7,12 +7,11 @@ from kernbench.components.hbm_channels import HbmChannels
 from kernbench.components.memory_service import MemoryServer
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import ReadRequest, WriteData
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.attrs import HbmCtrlAttrs
 from kernbench.topology.graph import Node
+from kernbench.transport import Transfer
 
 
 def quantum_packets(machine: Machine) -> int:

@@ -8,6 +8,8 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import sip_part
 from kernbench.components.initiator import Initiator
 from kernbench.di.registry import register
+from kernbench.engine.hooks import Moved, OpStarted
+from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.messages.control import (
     CubeTargets,
     FillOrder,
@@ -32,11 +34,8 @@ from kernbench.messages.requests import (
     MmuUnmapMsg,
     PeCoord,
 )
-from kernbench.sim_engine.component import Component, Done, Outcome
-from kernbench.sim_engine.hooks import Moved, OpStarted
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.graph import Node
+from kernbench.transport import Transfer
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.component import Component
+    from kernbench.engine.machine import Component
 
 Target = tuple[str, Access]
 """The node of a memory and what is accessed there."""

@@ -10,6 +10,7 @@ from kernbench.common.ids import cube_part, pe_part, sip_part
 from kernbench.components.gather import Gatherer
 from kernbench.components.initiator import Initiator
 from kernbench.di.registry import register
+from kernbench.engine.machine import Machine
 from kernbench.messages.control import (
     BarrierArrival,
     BarrierRelease,
@@ -19,10 +20,9 @@ from kernbench.messages.control import (
     Report,
 )
 from kernbench.messages.fabric import Access, ReadReply, WriteAck
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.attrs import MCpuAttrs
 from kernbench.topology.graph import Node
+from kernbench.transport import Transfer
 
 
 @dataclass(slots=True)

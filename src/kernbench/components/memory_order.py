@@ -16,9 +16,9 @@ from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, M
 from kernbench.components.footprint import MOST_ROWS
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.components.tcm_use import names_tcm, tcm_meets
+from kernbench.core.op_log import Sharing
+from kernbench.engine.recorder import Recorder
 from kernbench.messages.commands import PeCommand
-from kernbench.sim_engine.hooks import Sharing
-from kernbench.sim_engine.recorder import Recorder
 
 Released: TypeAlias = Callable[[PeCommand, PeCommand, Sharing], None]
 """Takes a command, the earlier one that it waited for and has to no more, and how their bytes were compared"""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.transport import Pace
+from kernbench.core.clock import Clock
+from kernbench.transport import Pace
 
 
 class Job:

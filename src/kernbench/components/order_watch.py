@@ -15,11 +15,11 @@ from typing import TypeAlias
 from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, Footprints, Touched
 from kernbench.components.footprint import ALL_ROWS
 from kernbench.components.scoreboard import Scoreboard
+from kernbench.core.clock import Clock
+from kernbench.engine.hooks import TookPlace
+from kernbench.engine.recorder import Recorder
 from kernbench.messages.commands import PeCommand
-from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.hooks import TookPlace
-from kernbench.sim_engine.recorder import Recorder
-from kernbench.sim_engine.replay_extents import ByteRuns
+from kernbench.numerics.replay_extents import ByteRuns
 
 
 @dataclass(slots=True, eq=False)

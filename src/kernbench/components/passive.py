@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernbench.di.registry import register
-from kernbench.sim_engine.component import Component
+from kernbench.engine.machine import Component
 
 
 @register("builtin.switch", kind="switch")

@@ -12,6 +12,7 @@ from kernbench.components.pe_parts import PeParts
 from kernbench.components.program import KernelProgram
 from kernbench.components.serial_cpu import SerialCpu
 from kernbench.di.registry import register
+from kernbench.engine.machine import Machine
 from kernbench.messages.control import (
     BarrierArrival,
     BarrierRelease,
@@ -24,7 +25,6 @@ from kernbench.messages.control import (
     Report,
     UnmapOrder,
 )
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.attrs import PeCpuAttrs
 from kernbench.topology.graph import Node
 

@@ -17,13 +17,12 @@ from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
+from kernbench.engine.machine import Component, Done, Machine, Outcome
+from kernbench.engine.queue_state import QueuePart
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg
-from kernbench.sim_engine.component import Component, Done, Outcome
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.queue_state import QueuePart
-from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.graph import Node
+from kernbench.transport import Transfer
 
 
 class DmaChannel:

@@ -6,8 +6,7 @@ from kernbench.common.units import transfer_ps
 from kernbench.components.stage import StageUnit
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.machine import Machine
+from kernbench.engine.machine import Component, Machine
 from kernbench.topology.graph import Node
 
 

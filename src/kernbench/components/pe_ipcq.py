@@ -12,12 +12,12 @@ from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue_lane import Awaited, Got, Lane, Posting
 from kernbench.di.registry import register
+from kernbench.engine.hooks import OpEnded, QueueEvent, QueueEventKind
+from kernbench.engine.machine import Machine
+from kernbench.engine.queue_state import Carried, QueuePair, QueuePart, QueueWait, UnreceivedMessage
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.hooks import OpEnded, QueueEvent, QueueEventKind
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.queue_state import Carried, QueuePair, QueuePart, QueueWait, UnreceivedMessage
 from kernbench.topology.graph import Node
 from kernbench.triton_emu.places import Slot
 

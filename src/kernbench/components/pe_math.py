@@ -8,13 +8,12 @@ from typing import Any
 
 from kernbench.common.units import ns_to_ps
 from kernbench.components.stage import StageUnit, Token
+from kernbench.core.op_log import OpRecord
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.commands import MathCommand
 from kernbench.messages.operands import Operand
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.op_log import OpRecord
 from kernbench.topology.graph import Node
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
+from kernbench.engine.machine import Component, Machine
 from kernbench.policy.address.pe_mmu import PeMMU
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.graph import Node
 
 

@@ -10,8 +10,8 @@ from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.pe_scheduler import PeScheduler
+from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.machine import Machine
 
 
 class PeParts:

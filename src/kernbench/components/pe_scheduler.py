@@ -17,10 +17,9 @@ from kernbench.components.pe_math import PeMath
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
 from kernbench.components.tile_dma import TileDma, TileWork
 from kernbench.di.registry import register
+from kernbench.engine.hooks import StageEnded, StageName
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.hooks import StageEnded, StageName
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.attrs import PeSchedulerAttrs
 from kernbench.topology.graph import Node
 from kernbench.triton_emu.tile_plans import Tile, dot_tiles, gemm_tiles, math_tiles

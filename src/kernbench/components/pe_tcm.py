@@ -7,9 +7,8 @@ from kernbench.components.hbm_ctrl import quantum_packets
 from kernbench.components.memory_service import MemoryServer
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import Access
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.graph import Node
 
 

@@ -11,6 +11,8 @@ from kernbench.common.notes import KernelNote
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Awaited, Lane
+from kernbench.engine.hooks import QueueWaited, ScratchWaited
+from kernbench.engine.queue_state import WaitKind
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
@@ -22,8 +24,6 @@ from kernbench.messages.commands import (
     SendCommand,
 )
 from kernbench.messages.control import PeOrder, PeReport
-from kernbench.sim_engine.hooks import QueueWaited, ScratchWaited
-from kernbench.sim_engine.queue_state import WaitKind
 from kernbench.triton_emu.places import Slot
 
 

@@ -10,15 +10,15 @@ from kernbench.common.errors import KernbenchError
 from kernbench.common.ids import pe_part
 from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
+from kernbench.core.clock import Clock
+from kernbench.core.op_log import OpRecord
+from kernbench.engine.hooks import Sent, SlotReleased
+from kernbench.engine.queue_state import QueuePair, UnreceivedMessage
 from kernbench.messages.commands import PeCommand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import OPPOSITE_DIRECTION
-from kernbench.sim_engine.clock import Clock
-from kernbench.sim_engine.hooks import Sent, SlotReleased
-from kernbench.sim_engine.op_log import OpRecord
-from kernbench.sim_engine.queue_state import QueuePair, UnreceivedMessage
-from kernbench.sim_engine.transport import Port, Route, Transfer
+from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import Slot
 
 if TYPE_CHECKING:

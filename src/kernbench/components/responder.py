@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from kernbench.common.ids import pe_part
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
+from kernbench.engine.hooks import MemoryAccessed, MemoryServed
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
-from kernbench.sim_engine.hooks import MemoryAccessed, MemoryServed
-from kernbench.sim_engine.transport import Pace, Port, Supply, Transfer
+from kernbench.transport import Pace, Port, Supply, Transfer
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine.component import Component
+    from kernbench.engine.machine import Component
 
 
 class Responder:

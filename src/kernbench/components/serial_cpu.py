@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.transport import Transfer
+from kernbench.engine.machine import Component, Machine
 from kernbench.topology.graph import Node
+from kernbench.transport import Transfer
 
 
 class SerialCpu(Component):

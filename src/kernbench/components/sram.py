@@ -7,12 +7,11 @@ from kernbench.components.hbm_ctrl import quantum_packets
 from kernbench.components.memory_service import MemoryServer
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import Access, ReadRequest, WriteData
-from kernbench.sim_engine.component import Component
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.transport import Transfer
 from kernbench.topology.attrs import SramAttrs
 from kernbench.topology.graph import Node
+from kernbench.transport import Transfer
 
 
 @register("builtin.sram", kind="sram")

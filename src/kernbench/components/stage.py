@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kernbench.sim_engine.clock import Clock
+from kernbench.core.clock import Clock
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from kernbench.messages.commands import (
     StoreCommand,
 )
 from kernbench.messages.operands import Operand
-from kernbench.sim_engine.replay_extents import bounds
+from kernbench.numerics.replay_extents import bounds
 
 
 def names_tcm(command: PeCommand) -> bool:

@@ -12,9 +12,9 @@ from kernbench.components.access_plan import extent, plan
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import Token
+from kernbench.engine.hooks import OpStarted, TileMoved
+from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.hooks import OpStarted, TileMoved
-from kernbench.sim_engine.machine import Machine
 from kernbench.triton_emu.tile_plans import Tile, Window
 
 

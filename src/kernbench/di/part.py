@@ -7,6 +7,9 @@ from typing import ClassVar
 from kernbench.common.config import ConfigModel
 from kernbench.common.quantities import Duration
 
+COMPONENT = "kernbench.sim_engine.component.Component"
+"""The class to derive a part from, by the name that users import it by"""
+
 
 class InnerAttrs(ConfigModel):
     """The ``attrs`` of a part that no packet enters, such as an engine of a PE: it has none of its own."""
@@ -19,7 +22,7 @@ class PartAttrs(InnerAttrs):
 
 
 class Part:
-    """Base of every component class; ``sim_engine.component.Component`` is the one to derive from.
+    """Base of every component class; ``COMPONENT`` names the one to derive from.
 
     ``Attrs`` is the model that checks the ``attrs`` of the class in YAML; left as it is, that of the kind does.
     """

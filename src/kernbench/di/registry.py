@@ -19,11 +19,10 @@ from typing import TypeVar
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.common.imports import import_attribute, package_exists
 from kernbench.di.kinds import KINDS
-from kernbench.di.part import Part
+from kernbench.di.part import COMPONENT, Part
 
 P = TypeVar("P", bound=Part)
 ENTRY_POINT_GROUP = "kernbench.components"
-COMPONENT_BASE = "kernbench.sim_engine.component.Component"
 
 
 class Registry:
@@ -102,7 +101,7 @@ def _import_part(path: str) -> type[Part]:
     if not isinstance(found, type):
         raise InputError(f"component {path!r} is not a class, but {found!r}")
     if not issubclass(found, Part):
-        raise InputError(f"component {path!r} is not a component: derive it from {COMPONENT_BASE}")
+        raise InputError(f"component {path!r} is not a component: derive it from {COMPONENT}")
     return found
 
 

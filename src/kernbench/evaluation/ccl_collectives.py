@@ -18,6 +18,7 @@ from kernbench.ccl.topologies import Edge
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document
 from kernbench.common.units import ps_to_ns
+from kernbench.engine.engine import RequestHandle
 from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined
 from kernbench.evaluation.ccl_results import CollectivePoint, Timing
 from kernbench.evaluation.ccl_theory import ClosedForms
@@ -27,7 +28,6 @@ from kernbench.runtime_api.block_tables import shard_table
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.sim_engine.engine import RequestHandle
 from kernbench.topology.spec import TopologySpec
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -30,9 +30,9 @@ from kernbench.ccl.steps.grids import MANY_MESSAGES
 from kernbench.ccl.steps.messages import SEGMENT_BYTES
 from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.common.units import ps_to_ns, whole_ps
+from kernbench.engine.machine import Machine
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
 from kernbench.messages.requests import PeCoord
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.naming import hbm_id, pe_dma_id
 from kernbench.topology.sides import Side
 

@@ -13,9 +13,9 @@ from typing import Any
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, Measured, ResultFile
 from kernbench.evaluation.sweep_measure import part_column, slug
+from kernbench.observe.critical_path_model import Part
+from kernbench.observe.statistics import ENGINE_OF
 from kernbench.runtime_api.phases import PHASES
-from kernbench.sim_engine.critical_path_model import Part
-from kernbench.sim_engine.statistics import ENGINE_OF
 
 _NAMED: Mapping[str, tuple[Part, ...]] = {
     "host": (Part.HOST_TRANSFER, Part.HOST_WAIT),

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.units import ps_to_ns
+from kernbench.core.op_log import OpRecord
+from kernbench.engine.engine import RequestHandle
+from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, Usage, Verified, Window
 from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
 from kernbench.evaluation.recorded_engine import RecordedEngine
 from kernbench.kernels.composite import Matmul
 from kernbench.messages.control import PeReport
+from kernbench.observe.statistics import ENGINE_OF, union_ps
 from kernbench.runtime_api.bench_registry import lookup_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.op_log import OpRecord
-from kernbench.sim_engine.statistics import ENGINE_OF, union_ps
 from kernbench.topology.builder import Topology
 
 BENCH = "matmul-composite"

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from kernbench.common.dtypes import DType
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
+from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.naming import hbm_id, pe_dma_id
 
 MEMORY = "HBM slice"

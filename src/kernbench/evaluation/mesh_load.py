@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 
 from kernbench.evaluation.mesh_network import CYCLE_PS, MeshSpec, build_mesh, xy_route
 from kernbench.evaluation.mesh_traffic import Flow, Traffic, flow_traffic, messages, pattern_traffic
-from kernbench.sim_engine.transport import Network, Transfer
+from kernbench.transport import Network, Transfer
 
 SATURATED_AT = 3.0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernbench.sim_engine.transport import Network
+from kernbench.transport import Network
 
 CYCLE_NS = 1.0
 CYCLE_PS = 1000

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernbench.ccl.config import CclConfig
+from kernbench.engine.engine import GraphEngine, RequestHandle
 from kernbench.messages.requests import HostMsg
 from kernbench.runtime_api.context import NoParams, RuntimeContext
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
 from kernbench.topology.builder import Topology
 
 

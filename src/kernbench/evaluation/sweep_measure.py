@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import text_of
+from kernbench.engine.engine import GraphEngine, RequestHandle
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.messages.requests import HostMsg
+from kernbench.observe.critical_path_model import CriticalPath, Part
+from kernbench.observe.roofline import Roofline
+from kernbench.observe.statistics import ENGINE_OF, Traffic
+from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
 from kernbench.runtime_api.phases import PHASES
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
-from kernbench.sim_engine.critical_path_model import CriticalPath, Part
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.roofline import Roofline
-from kernbench.sim_engine.statistics import ENGINE_OF, Traffic
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology
 
 Cell: TypeAlias = "str | int | float | bool | None"

@@ -29,11 +29,11 @@ from kernbench.evaluation.sweep_measure import (
     flat_configuration,
     measure,
 )
+from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology, compile_topology
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.components.hbm_channels import HbmChannels
+from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
 from kernbench.probe.flow import Flow
-from kernbench.sim_engine.machine import Machine
 from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 
 

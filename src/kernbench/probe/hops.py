@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.machine import Machine
 from kernbench.probe.flow import Flow
 from kernbench.probe.report import TraceRow
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.transport import Transfer
+from kernbench.transport import Transfer
 
 
 def trace_rows(engine: GraphEngine, flow: Flow, handle: RequestHandle) -> tuple[TraceRow, ...]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from kernbench.common.errors import InputError
 from kernbench.common.units import format_size, ns_to_ps
+from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import Absent, ProbeCase
 from kernbench.probe.closed_form import closed_form, fair_rates_gbs
 from kernbench.probe.flow import Flow, StreamPlan, dma_stream, transaction
 from kernbench.probe.hops import trace_rows
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
 from kernbench.probe.site import Site
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.statistics import link_traffic
 from kernbench.topology.builder import Topology
 
 DEFAULT_BYTES = 4096

@@ -9,13 +9,13 @@ from enum import StrEnum
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import KernbenchError
 from kernbench.common.units import whole_ps
+from kernbench.observe.statistics import LinkTraffic
 from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.error_place import ErrorPlace, place_of
 from kernbench.runtime_api.memory import CleanupReport
 from kernbench.runtime_api.program_line import ProgramLine
 from kernbench.runtime_api.requests import RequestRecord
-from kernbench.sim_engine.statistics import LinkTraffic
 
 
 class BenchStatus(StrEnum):

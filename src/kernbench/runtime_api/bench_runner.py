@@ -12,14 +12,14 @@ from kernbench.common.config import ConfigModel
 from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
 from kernbench.common.exits import exit_is_failure
 from kernbench.common.units import whole_ps
+from kernbench.engine.engine import GraphEngine
+from kernbench.observe.statistics import LinkTraffic, link_traffic
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.program_line import ProgramLine
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.statistics import LinkTraffic, link_traffic
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.triton_emu.source import kernel_source
 

@@ -9,10 +9,10 @@ from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.di.kinds import PE_KINDS
+from kernbench.engine.engine import GraphEngine, RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.statistics import (
+from kernbench.observe.statistics import (
     EngineUsage,
     LinkTraffic,
     QueueTraffic,

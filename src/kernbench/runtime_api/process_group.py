@@ -25,6 +25,7 @@ from kernbench.ccl.plan import edges_of, layout_of
 from kernbench.ccl.steps.sip_rings import ring_values
 from kernbench.ccl.topologies import world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock, UnsupportedError
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.collective_calls import CallBook
 from kernbench.runtime_api.devices import Devices
 from kernbench.runtime_api.engine_api import Engine, RequestHandle
@@ -32,7 +33,6 @@ from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.rank_task import Gate
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.workers import Worker
-from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.spec import TopologySpec
 
 

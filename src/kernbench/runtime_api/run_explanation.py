@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.core.clock import NEVER
+from kernbench.engine.engine import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.observe.critical_path import PathFinder
+from kernbench.observe.critical_path_model import CriticalPath, Hop, KernelPlace, Spent, WaitedFor
+from kernbench.observe.roofline import Roofline, roofline
+from kernbench.observe.statistics import union_ps
+from kernbench.observe.trace_log import PLAN, TraceLog
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.sim_engine.clock import NEVER
-from kernbench.sim_engine.critical_path import PathFinder
-from kernbench.sim_engine.critical_path_model import CriticalPath, Hop, KernelPlace, Spent, WaitedFor
-from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.roofline import Roofline, roofline
-from kernbench.sim_engine.statistics import union_ps
-from kernbench.sim_engine.trace_log import PLAN, TraceLog
 from kernbench.triton_emu.source import kernel_source
 
 Interval = tuple[int, int]

@@ -1,0 +1,1 @@
+"""A face: names that programs import. The code is in ``engine``, ``core``, ``transport`` and ``observe``."""

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from kernbench.core.clock import NEVER
+from kernbench.engine.engine import RequestHandle
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.trace import IPCQ, PE_ROWS
+from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.sim_engine.clock import NEVER
-from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.trace import IPCQ, PE_ROWS
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.web.binning import Spans, union
 from kernbench.web.packing import Ints
 

@@ -10,16 +10,16 @@ import numpy as np
 
 from kernbench.common.errors import BenchError
 from kernbench.common.units import ns_to_ps
+from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.machine import Machine
 from kernbench.messages.requests import HostMsg
+from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.sim_engine.engine import GraphEngine, RequestHandle
-from kernbench.sim_engine.hooks import LinkBusy
-from kernbench.sim_engine.machine import Machine
-from kernbench.sim_engine.trace_log import TraceLog
 from kernbench.topology.builder import Topology
+from kernbench.transport.link import LinkBusy
 from kernbench.web.binning import Spans
 
 

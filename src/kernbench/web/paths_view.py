@@ -7,9 +7,9 @@ from linecache import getline
 from pathlib import Path
 
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Part
+from kernbench.observe.roofline import Bound, Roofline
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
-from kernbench.sim_engine.critical_path_model import CriticalPath, KernelPlace, Part
-from kernbench.sim_engine.roofline import Bound, Roofline
 from kernbench.web.observer import ObservedRun
 from kernbench.web.packing import Json
 

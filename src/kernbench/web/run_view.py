@@ -11,14 +11,14 @@ from itertools import chain
 
 from kernbench.common.errors import text_of
 from kernbench.common.units import ns_to_ps
+from kernbench.engine.engine import RequestHandle
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.critical_path_model import Part
+from kernbench.observe.statistics import queue_traffic
+from kernbench.observe.trace import PE_ROWS
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.phases import purpose_of
-from kernbench.sim_engine.critical_path_model import Part
-from kernbench.sim_engine.engine import RequestHandle
-from kernbench.sim_engine.statistics import queue_traffic
-from kernbench.sim_engine.trace import PE_ROWS
 from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_of, busy_memories, busy_rows
 from kernbench.web.binning import SpanRows, Window
 from kernbench.web.observer import ObservedRun

@@ -1,0 +1,257 @@
+"""What to say when nothing can happen any more: who waits, for whom, and why that cannot end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock, text_of
+from kernbench.common.ids import pe_name
+from kernbench.common.units import ps_to_ns
+from kernbench.engine.address_map import AddressMap
+from kernbench.engine.machine import Machine
+from kernbench.engine.queue_state import QueuePair, QueuePart, QueueWait
+from kernbench.messages.requests import PeCoord
+from kernbench.policy.address.phyaddr import PhysAddr
+
+Waits: TypeAlias = Mapping[PeCoord, QueueWait]
+Queues: TypeAlias = Mapping[PeCoord, Mapping[str, QueuePair]]
+# Of a longer one only both ends are shown.
+MOST_OF_A_CYCLE = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """What is known when nothing can happen any more ``at`` some time.
+
+    ``awaited``: what cannot complete; ``kernels``: by PE what its kernel waits for; ``waits``: of those that wait for
+    queues; ``failed``: PEs whose kernel has failed, with the error; ``others``: other parts that wait, a line each;
+    ``pointers``: lines for the queues that have to do with it.
+    """
+
+    at: str
+    awaited: Sequence[str]
+    kernels: Mapping[PeCoord, str]
+    waits: Waits
+    queues: Queues
+    failed: Sequence[tuple[PeCoord, str]] = ()
+    others: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
+
+    def error(self) -> SimulationDeadlock:
+        """A verdict of three lines, the cycle, and who waits: an IpcqDeadlock when some PE waits for a queue."""
+        cycle = find_cycle({pe: awaited(wait, self.queues) for pe, wait in self.waits.items()})
+        verdict = [
+            f"deadlock {self.at}: nothing can happen any more, and {_some(self.awaited)} cannot complete",
+            self._summary(),
+            self._cause(cycle),
+        ]
+        verdict += [f"who waits for whom: {_walk(cycle)}"] if cycle else []
+        pes = tuple(f"  {pe_name(pe)}: {self._wait(pe)}" for pe in sorted({*self.kernels, *self.waits}))
+        others = ("other parts that wait:", *self.others) if self.others else ()
+        groups = (("PEs that wait:", *pes),) if pes else ()
+        if not self.waits:
+            return SimulationDeadlock("\n".join(verdict), (*groups, *((others,) if others else ())))
+        whole = (f"the whole cycle: {_walk(cycle, most=len(cycle))}",) if len(cycle) > MOST_OF_A_CYCLE else ()
+        return IpcqDeadlock("\n".join(verdict), groups, (*whole, *others, *self.pointers))
+
+    def _summary(self) -> str:
+        """How many wait, and for what."""
+        kinds = Counter(text.partition("; ")[0] for text in self.kernels.values())
+        said = _some([f"{n} × {text}" if n > 1 else text for text, n in kinds.most_common()])
+        n = len(self.kernels)
+        return f"{n} PE{' waits' if n == 1 else 's wait'}: {said}" if n else "no kernel waits"
+
+    def _cause(self, cycle: Sequence[PeCoord]) -> str:
+        """Why it cannot end, and what to do."""
+        if self.failed:
+            (pe, error), more = self.failed[0], len(self.failed) - 1
+            first = " ".join(error.splitlines())
+            return f"the kernel on {pe_name(pe)} has failed: {first}{f' (and {more} more)' if more else ''}"
+        if cycle:
+            return _advice([self.waits[pe] for pe in cycle], self.queues)
+        if self.waits:
+            ends = {pe for wait in self.waits.values() for pe in awaited(wait, self.queues)} - self.waits.keys()
+            names = _some([pe_name(pe) for pe in sorted(ends)])
+            return f"no cycle: the waits end at PEs that wait for no queue: {names}"
+        # What is nearest to the PEs is the last.
+        return f"no queue is waited for: {self.others[-1].strip() if self.others else 'see what each PE waits for'}"
+
+    def _wait(self, pe: PeCoord) -> str:
+        wait = self.waits.get(pe)
+        causes = [] if wait is None else [_cause(wait, self.waits, self.queues)]
+        return "; ".join([*filter(None, [self.kernels.get(pe)]), *causes])
+
+
+def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
+    """The error for requests that can never complete."""
+    kernels: dict[PeCoord, str] = {}
+    others: list[str] = []
+    for part in machine.components:
+        node, lines = part.node, part.blocked()
+        if node.sip is not None and node.cube is not None and node.pe is not None and lines:
+            kernels[node.sip, node.cube, node.pe] = "; ".join(lines)
+        else:
+            others += [f"  {node.id}: {line}" for line in lines]
+    parts = sorted((part for part in machine.components if isinstance(part, QueuePart)), key=_place)
+    waits = {_place(part): part.waiting for part in parts if part.waiting is not None}
+    queues = {_place(part): part.queue_pairs for part in parts} if waits else {}
+    return Standstill(
+        at=f"at {ps_to_ns(machine.clock.time):g} ns",
+        awaited=awaited,
+        kernels=kernels,
+        waits=waits,
+        queues=queues,
+        failed=sorted(
+            (report.pe, text_of(report.error))
+            for part in machine.components
+            for _, report in part.failures()
+            if report.error is not None
+        ),
+        others=tuple(others),
+        pointers=tuple(_dump(waits, queues, machine.addresses)) if waits else (),
+    ).error()
+
+
+def _some(texts: Sequence[str], most: int = 3) -> str:
+    """The first of some texts, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def _walk(cycle: Sequence[PeCoord], most: int = MOST_OF_A_CYCLE) -> str:
+    """``a -> b -> a``; the middle of a long one is left out."""
+    names = [pe_name(pe) for pe in (*cycle, cycle[0])]
+    left_out = len(cycle) - most
+    if left_out > 0:
+        names[most // 2 : most // 2 + left_out] = [f"… {left_out} more …"]
+    return " -> ".join(names)
+
+
+def _dump(waits: Waits, queues: Queues, addresses: AddressMap) -> list[str]:
+    """The pointers of the queues that have to do with a deadlock: a machine may have thousands that are empty."""
+    told = {
+        pe: {name: pair for name, pair in pairs.items() if pe in waits or not pair.settled}
+        for pe, pairs in queues.items()
+    }
+    left_out = sum(len(pairs) for pairs in queues.values()) - sum(len(pairs) for pairs in told.values())
+    rest = [f"  and {left_out} queue pairs of PEs that wait for none, all empty"] if left_out else []
+    return [*dump_lines(told, addresses), *rest]
+
+
+def _place(part: QueuePart) -> PeCoord:
+    node = part.node
+    assert node.sip is not None
+    assert node.cube is not None
+    assert node.pe is not None
+    return node.sip, node.cube, node.pe
+
+
+def awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:
+    """The PEs that could end a wait."""
+    pairs = queues[wait.pe]
+    if wait.direction is None:
+        return tuple(pair.peer.pe for pair in pairs.values() if pair.my_rx_base_pa is not None)
+    return (pairs[wait.direction].peer.pe,)
+
+
+def find_cycle(edges: Mapping[PeCoord, tuple[PeCoord, ...]]) -> tuple[PeCoord, ...]:
+    """The first cycle that a walk along the edges closes, by the order of the PEs; empty when there is none."""
+    done: set[PeCoord] = set()
+    for start in edges:
+        path: list[PeCoord] = []
+        stack = [iter((start,))]
+        while stack:
+            pe = next(stack[-1], None)
+            if pe is None:
+                stack.pop()
+                if path:
+                    done.add(path.pop())
+            elif pe in path:
+                return tuple(path[path.index(pe) :])
+            elif pe in edges and pe not in done:
+                path.append(pe)
+                stack.append(iter(edges[pe]))
+    return ()
+
+
+def _cause(wait: QueueWait, waits: Waits, queues: Queues) -> str:
+    """Why a wait for a queue does not end."""
+    if wait.direction is None:
+        held = [pair.direction for pair in queues[wait.pe].values() if pair.held >= pair.n_slots]
+        full = f"; its kernel holds all slots of {', '.join(held)}: drop handles (del)" if held else ""
+        return f"no message has come{full}"
+    pair = queues[wait.pe][wait.direction]
+    peer, there = pe_name(pair.peer.pe), queues.get(pair.peer.pe, {}).get(pair.peer.direction)
+    other = f"queue {pair.peer.direction} of {peer}"
+    pointers = f"here {pair.counters}; there {there.counters if there else 'nothing is installed'}"
+    if wait.kind == "recv":
+        idle = (
+            ""
+            if pair.peer.pe in waits
+            else f"; {peer} waits for no queue: it has sent all it will, has failed, or never ran"
+        )
+        return f"{_no_message(pair, other)}{idle} [{pointers}]"
+    return f"{_no_slot(pair, other, there)} [{pointers}]"
+
+
+def _no_message(pair: QueuePair, other: str) -> str:
+    if pair.held >= pair.n_slots:
+        return (
+            f"its kernel holds all {pair.n_slots} slots of this queue, so that the next message has no place; "
+            f"drop handles (del) or receive copies (dst_space='tcm')"
+        )
+    return f"no message from {other}"
+
+
+def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
+    taken = pair.my_head - pair.peer_tail_cache
+    if taken < pair.n_slots:
+        text = f"{taken} slots of {other} are taken, no fewer than its window"
+    else:
+        text = f"all {taken} slots of {other} are taken"
+    if there is None:
+        return text
+    unread = there.peer_head_cache - min(there.taken, there.peer_head_cache)
+    return f"{text}: its kernel holds {there.held} of them and has yet to receive {unread}"
+
+
+def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
+    """Why the waits of a cycle do not end, and what to do."""
+    kinds = {wait.kind for wait in cycle}
+    if kinds == {"recv"}:
+        return "every PE of the cycle receives before it sends what the next one waits for: let one of them send first"
+    if kinds != {"send"}:
+        return "the PEs of the cycle wait for each other, some to send and some to receive: see why each of them waits"
+    pairs = [queues[wait.pe][wait.direction] for wait in cycle if wait.direction is not None]
+    ends = [queues[pair.peer.pe][pair.peer.direction] for pair in pairs]
+    taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
+    if any(end.held < slots for end, slots in zip(ends, taken, strict=True)):
+        return "every PE of the cycle sends while its own messages wait to be received: receive in between"
+    if any(slots < pair.n_slots for pair, slots in zip(pairs, taken, strict=True)):
+        return (
+            "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
+            "Send with a larger window, or receive copies (dst_space='tcm')"
+        )
+    n_slots = max(pair.n_slots for pair in pairs)
+    slots = "the only slot" if n_slots == 1 else f"all {n_slots} slots"
+    return (
+        f"every PE of the cycle holds {slots} it receives in while it waits to send on: with n_slots={n_slots}, "
+        f"slots that are forwarded without a copy cannot move. Install more slots, or receive copies (dst_space='tcm')"
+    )
+
+
+def dump_lines(queues: Queues, addresses: AddressMap) -> list[str]:
+    """The pointers of every queue pair, a line each."""
+    lines = ["queue pairs:"]
+    for pe, pairs in queues.items():
+        lines += [f"  {pe_name(pe)} {_dumped(pair, addresses)}" for pair in pairs.values()]
+    return lines
+
+
+def _dumped(pair: QueuePair, addresses: AddressMap) -> str:
+    base = pair.my_rx_base_pa
+    ring = "sends only" if base is None else f"receives at {PhysAddr.decode(base, addresses.format)!r}"
+    return f"{pair.direction} <-> {pe_name(pair.peer.pe)} {pair.peer.direction}: {pair.counters}; {ring}"

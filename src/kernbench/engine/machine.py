@@ -1,0 +1,258 @@
+"""The machine in simulation: the network and the parts, each made when it is first needed; and their base class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+from math import inf
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kernbench.common.errors import KernbenchError, UnsupportedError
+from kernbench.common.units import ns_to_ps
+from kernbench.core.clock import Clock
+from kernbench.core.op_log import OpLog
+from kernbench.di.part import InnerAttrs, Part
+from kernbench.di.registry import REGISTRY
+from kernbench.engine.address_map import AddressMap
+from kernbench.engine.hooks import Hooks, OpEnded, OpStarted, Sent
+from kernbench.engine.memories import Memories
+from kernbench.engine.places import CALLED
+from kernbench.engine.record_content import ContentMaker
+from kernbench.engine.recorder import Recorder
+from kernbench.messages.control import PeReport
+from kernbench.messages.requests import HostMsg
+from kernbench.policy.routing.planner import RoutePlanner
+from kernbench.topology.graph import Graph, Node
+from kernbench.transport import Network, Port, Route, Transfer
+
+A = TypeVar("A", bound=InnerAttrs)
+C = TypeVar("C", bound="Component")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a host request ended."""
+
+    error: Exception | None = None
+    reports: tuple[PeReport, ...] = field(default=())
+
+
+Done = Callable[[Outcome], None]
+
+
+class Component(Part):
+    """A part of the machine at ``node``.
+
+    A subclass says what a packet pays to enter (``overhead_ns``), takes the messages that are delivered to it
+    (``receive``) and, if the host may address it, its requests (``accept``). Made on first use; made once per machine.
+    """
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        self.node = node
+        self.machine = machine
+        self.clock = machine.clock
+
+    @property
+    def overhead_ns(self) -> float:
+        """Time that passing through this part, or entering it, costs a packet: ``attrs.overhead_ns``.
+
+        Override it to model another router; it is read once, when the links to this part are made.
+        """
+        return self.node.overhead_ns
+
+    @property
+    def overhead_ps(self) -> int:
+        """``overhead_ns`` in ps."""
+        return ns_to_ps(sound_overhead_ns(self))
+
+    @property
+    def handles_serially(self) -> bool:
+        """True for CPUs: their overhead is time of the CPU, one message after another, not time on the link."""
+        return False
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Take a message that was delivered to this part. UnsupportedError when it is not for such a part."""
+        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {type(message).__name__}")
+
+    def accept(self, msg: HostMsg, done: Done) -> None:
+        """Start a request of the host and call ``done`` when it is over."""
+        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) does not serve {type(msg).__name__}")
+
+    def blocked(self) -> tuple[str, ...]:
+        """What is stuck here, a line each, for a deadlock report that names this part."""
+        return ()
+
+    def failures(self) -> tuple[tuple[int, PeReport], ...]:
+        """Request and report of PEs that have failed while others have yet to report, as far as this part knows."""
+        return ()
+
+    def abandon(self, request_ids: frozenset[int]) -> None:
+        """Stop what runs here for requests that are given up."""
+
+    def reset(self) -> None:
+        """Forget what was under way; nothing is any more."""
+
+    def attrs_as(self, model: type[A]) -> A:
+        """The typed ``attrs`` of this part."""
+        if not isinstance(self.node.attrs, model):
+            raise KernbenchError(f"{self.node.id}: {self.node.impl} needs attrs of {model.__name__}")
+        return self.node.attrs
+
+
+def sound_overhead_ns(part: Component) -> float:
+    """Its ``overhead_ns``. UnsupportedError for what is no time."""
+    found: object = part.overhead_ns
+    if not isinstance(found, int | float | np.floating) or not 0 <= found < inf:
+        node = part.node
+        raise UnsupportedError(
+            f"{node.id}: overhead_ns of {node.impl} is {found!r}, must be a number of ns, at least 0"
+        )
+    return float(found)
+
+
+class Machine:
+    """Everything components share: clock, network, addresses, allocators, op-log, hooks, and each other by node id.
+
+    Without ``keep_data`` the op-log has no operands to replay.
+    """
+
+    def __init__(self, graph: Graph, *, keep_data: bool = True) -> None:
+        self.graph = graph
+        self.spec = graph.spec
+        self.clock = Clock()
+        transport = graph.spec.transport
+        self.header_bytes = transport.header_bytes
+        self.network = Network(transport.packet_bytes, clock=self.clock, express=transport.express)
+        self.hooks = Hooks()
+        self.addresses = AddressMap(graph.spec)
+        contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
+        self.recorder = Recorder(OpLog(), contents, keep_data=keep_data)
+        self.memories = Memories(graph.spec)
+        self._planner = RoutePlanner(graph)
+        self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
+        self._components: dict[str, Component] = {}
+        self._routes: dict[tuple[str, str, str | None], Route] = {}
+        self._shared: dict[type, Any] = {}
+        self.next_op = count(1).__next__  # a number for a new operation
+        self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
+        self._delivered = self._deliver  # bound once
+
+    def component(self, node_id: str) -> Component:
+        """The component at ``node_id``. UnknownNameError when the machine has no such part."""
+        found = self._components.get(node_id)
+        if found is None:
+            node = self.graph.node(node_id)
+            cls = REGISTRY.lookup(node.impl)
+            assert issubclass(cls, Component), "checked when the machine was made"
+            with _named(node):
+                found = self._components[node_id] = cls(node, self)
+        return found
+
+    def part(self, node_id: str, cls: type[C]) -> C:
+        """The component at ``node_id`` as a ``cls``. UnsupportedError when another implementation cannot stand in."""
+        found = self.component(node_id)
+        if not isinstance(found, cls):
+            needed = f"derive it from {cls.__module__}.{cls.__qualname__}"
+            raise UnsupportedError(f"{node_id}: {type(found).__name__} does not do what {cls.__name__} does; {needed}")
+        return found
+
+    def shared(self, cls: type[T]) -> T:
+        """The one object of ``cls`` that parts of this machine share; ``cls()`` makes it when it is first asked for."""
+        found: T | None = self._shared.get(cls)
+        if found is None:
+            found = self._shared[cls] = cls()
+        return found
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """The components made so far, in the order of their first use."""
+        return tuple(self._components.values())
+
+    def begin_op(self, event: OpStarted) -> None:
+        """Log an operation that begins, and tell who listens."""
+        self.recorder.started(event)
+        if self.hooks.op_started.listeners:
+            self.hooks.op_started.emit(event)
+
+    def end_op(self, op: int) -> None:
+        """Operation ``op`` is over."""
+        self.recorder.ended(op, self.clock.time)
+        if self.hooks.op_ended.listeners:
+            self.hooks.op_ended.emit(OpEnded(op, self.clock.time))
+
+    def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
+        """The way from one part to another (cached); its links are made on first use.
+
+        ``via_port``: the scale-up link to leave the SIP by, where that leads straight to the other.
+        """
+        key = (src, dst, via_port)
+        found = self._routes.get(key)
+        if found is None:
+            nodes = self._planner.route(src, dst, via_port)
+            for a, b in pairwise(nodes):
+                if (a, b) not in self.network.links:
+                    self._wire(a, b)
+            found = self._routes[key] = self.network.route(nodes)
+        return found
+
+    def _wire(self, src: str, dst: str) -> None:
+        edge = self.graph.edge(src, dst)
+        entered = self.component(dst)
+        with _named(self.graph.node(dst)):
+            serial = "handles_serially" in CALLED[entered.node.kind] and entered.handles_serially
+            entry_ns = 0.0 if serial else sound_overhead_ns(entered)
+        self.network.link(
+            src,
+            dst,
+            bw_gbs=edge.bw_gbs,
+            overhead_ns=entry_ns + edge.length_mm * self.spec.ns_per_mm + edge.overhead_ns,
+            fifo_bytes=edge.fifo_bytes,
+            index=self._link_index[src, dst],
+        )
+
+    def make(
+        self, port: Port, src: str, dst: str, nbytes: int, message: object, via_port: str | None = None
+    ) -> Transfer:
+        """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
+        transfer = self.network.make(port, self.route(src, dst, via_port), nbytes, self._delivered, message)
+        if self.hooks.sent.listeners:
+            self.hooks.sent.emit(Sent(transfer, message))
+        return transfer
+
+    def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
+        """Send ``message`` from the port of ``src`` for ``channel`` now."""
+        transfer = self.make(self.network.port(src, channel), src, dst, nbytes, message)
+        self.network.inject(transfer)
+        return transfer
+
+    def send_header(self, src: str, dst: str, message: object, channel: str = "") -> Transfer:
+        """Send a message that is a header only."""
+        return self.send(src, dst, self.header_bytes, message, channel)
+
+    def header_latency_ps(self, src: str, dst: str) -> int:
+        """How long a header takes on an empty machine, without the handling at its end."""
+        return self.route(src, dst).latency_ps(self.header_bytes)
+
+    def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
+        """Delay of a credit of ``nbytes`` from one part to another: the way's own time, and it occupies nothing."""
+        return self.network.sideband_ps(self.route(src, dst, via_port), nbytes)
+
+    def _deliver(self, transfer: Transfer) -> None:
+        self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)
+
+
+@contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """What the code of a part fails with says which part it was."""
+    try:
+        yield
+    except KernbenchError:
+        raise
+    except Exception as error:
+        error.add_note(f"in {node.id}, which is {node.impl}")
+        raise

@@ -1,0 +1,107 @@
+"""Classes of parts are checked before anything is simulated: what their places never call is refused.
+
+A class of a user's may override what its place calls, and add what it likes for itself. Behaviour that nobody calls
+would be built and ignored.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partialmethod
+from types import CodeType, FunctionType
+
+from kernbench.common.errors import InputError
+from kernbench.di.part import COMPONENT
+from kernbench.di.registry import REGISTRY
+from kernbench.engine.machine import Component
+from kernbench.engine.places import COMPONENT_CALLS, OTHER_CALLS, called_at
+from kernbench.topology.graph import Node
+
+NOWHERE = frozenset(("run", "process", "forward"))
+"""Names of what a part would do by itself, or decide: no place calls them."""
+_PROCESSES = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
+def check_parts(nodes: Iterable[Node]) -> None:
+    """InputError, a line each, for all that the classes of ``nodes`` define and their places never call."""
+    places: dict[tuple[str, str], Node] = {}
+    for node in nodes:
+        places.setdefault((node.kind, node.impl), node)
+    problems = [f"{node.id} ({node.kind}): {each}" for node in places.values() for each in _problems(node)]
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def _problems(node: Node) -> Iterator[str]:
+    cls = REGISTRY.lookup(node.impl)
+    if not issubclass(cls, Component):
+        yield f"{node.impl} is no component: derive it from {COMPONENT}"
+        return
+    yield from _unmakeable(cls, node.impl)
+    called = called_at(node.kind)
+    for name in _behaviour(cls):
+        if name not in called:
+            yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
+
+
+def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
+    """Why the machine cannot make a part of this class."""
+    if inspect.isabstract(cls):
+        yield f"{impl} is abstract: it has to define {', '.join(sorted(vars(cls)['__abstractmethods__']))}"
+    signature = inspect.signature(cls)
+    try:
+        signature.bind("node", "machine")
+    except TypeError:
+        yield f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}"
+
+
+def _behaviour(cls: type[Component]) -> Iterator[str]:
+    """What ``cls`` has that looks as if the machine were to call it."""
+    for name in sorted({name for base in cls.__mro__ for name in vars(base)}):
+        if name in COMPONENT_CALLS:
+            expected = inspect.getattr_static(cls, name) is not inspect.getattr_static(Component, name)
+        elif name in NOWHERE:
+            expected = True
+        else:
+            expected = (name in OTHER_CALLS or _is_process(cls, name)) and not _calls_itself(cls, name)
+        if expected:
+            yield name
+
+
+def _is_process(cls: type[Component], name: str) -> bool:
+    """Whether it is a public generator, as a process of the part would be."""
+    if name.startswith("_"):
+        return False
+    functions = _functions(inspect.getattr_static(cls, name))
+    return any(is_process(each) for each in functions for is_process in _PROCESSES)
+
+
+def _calls_itself(cls: type[Component], name: str) -> bool:
+    """Whether the class that defines ``name``, or one derived from it, uses it elsewhere: a helper of its own."""
+    owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
+    others = (value for base in cls.__mro__[: owner + 1] for key, value in vars(base).items() if key != name)
+    return any(name in _names(function.__code__) for value in others for function in _functions(value))
+
+
+def _functions(value: object) -> tuple[FunctionType, ...]:
+    """The functions that an attribute of a class is made of."""
+    match value:
+        case property():
+            found: tuple[object, ...] = (value.fget, value.fset)
+        case cached_property():
+            found = (value.func,)
+        case staticmethod() | classmethod():
+            found = (value.__func__,)
+        case partialmethod():
+            found = (value.func,)
+        case _:
+            found = (value,)
+    plain = (inspect.unwrap(each) for each in found if isinstance(each, FunctionType))
+    return tuple(each for each in plain if isinstance(each, FunctionType))
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that a function uses, and those inside it."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*map(_names, inner))

@@ -1,0 +1,73 @@
+"""What kernels print: texts at once, arrays once phase 2 has replayed up to the time of the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.common.ids import cube_part, pe_part
+from kernbench.common.units import ps_to_ns
+from kernbench.core.op_log import OpLog, OpRecord
+from kernbench.engine.hooks import Hooks, Printed
+from kernbench.messages.operands import Operand
+from kernbench.messages.requests import PeCoord
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedLine:
+    """A line that PE ``pe`` printed at ``time_ns``, from ``line`` of its kernel."""
+
+    time_ns: float
+    pe: PeCoord
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.time_ns:.3f} ns {cube_part(self.pe[0], self.pe[1], f'pe{self.pe[2]}')}: {self.text}"
+
+
+class Printer:
+    """Keeps what kernels print; with data, every array is a record of the op-log that replay fills in."""
+
+    def __init__(self, op_log: OpLog, hooks: Hooks, enable_data: bool) -> None:
+        self._log = op_log
+        self._enable_data = enable_data
+        self._kept: list[tuple[Printed, tuple[str | OpRecord, ...]]] = []
+        hooks.printed.subscribe(self._keep)
+
+    def lines(self) -> tuple[PrintedLine, ...]:
+        """All lines so far, in the order of their times; to be asked after a replay up to now."""
+        return tuple(
+            PrintedLine(ps_to_ns(event.time_ps), event.pe, event.line, " ".join(map(_text, parts)))
+            for event, parts in self._kept
+        )
+
+    def _keep(self, event: Printed) -> None:
+        self._kept.append((event, tuple(self._part(event, part) for part in event.parts)))
+
+    def _part(self, event: Printed, part: Operand | str) -> str | OpRecord:
+        if isinstance(part, str):
+            return part
+        if not self._enable_data:
+            return f"{part.dtype}{list(part.shape)}"
+        source = Operand("tcm", event.pe, part.address, part.nbytes, part.shape, part.dtype)
+        record = self._log.begin(
+            component=pe_part(*event.pe, "pe_cpu"),
+            kind="memory_read",
+            t_start_ps=event.time_ps,
+            t_read_ps=event.time_ps,
+            name="print",
+            inputs=(source,),
+            line=event.line,
+        )
+        self._log.finish(record, event.time_ps)
+        return record
+
+
+def _text(part: str | OpRecord) -> str:
+    if isinstance(part, str):
+        return part
+    if part.data is None:
+        return "(not replayed)"
+    return np.array2string(part.data, threshold=64, precision=6)

@@ -1,0 +1,189 @@
+"""Which bytes an operand touches, and which of many operands touch given ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from kernbench.messages.operands import Operand
+from kernbench.numerics.memory_store import row_major
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Range: TypeAlias = tuple[int, int]
+"""First address, and the first behind."""
+T = TypeVar("T")
+
+
+def bounds(operand: Operand) -> tuple[Range, ...]:
+    """Ranges that hold all bytes of an operand, gaps between its rows included: one, or one a segment."""
+    if operand.strides is None and operand.valid is None and not operand.segments:
+        return ((operand.address, operand.address + operand.nbytes),)
+    span = _span(operand)
+    if not span:
+        return ()
+    if not operand.segments:
+        return ((operand.address, operand.address + span),)
+    found: list[Range] = []
+    for address, nbytes in operand.segments:
+        found.append((address, address + min(nbytes, span)))
+        span -= nbytes
+        if span <= 0:
+            break
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteRuns:
+    """The exact bytes of an operand: disjoint stretches in the order of addresses."""
+
+    starts: Array
+    ends: Array
+
+    @staticmethod
+    def of(operand: Operand) -> ByteRuns:
+        """The bytes that ``operand`` touches."""
+        offsets, length = _offsets(operand)
+        if not operand.segments:
+            return _disjoint(offsets + operand.address, offsets + (operand.address + length))
+        pieces: list[tuple[Array, Array]] = []
+        base = 0
+        for address, nbytes in operand.segments:
+            low = np.maximum(offsets, base)
+            high = np.minimum(offsets + length, base + nbytes)
+            inside = low < high
+            pieces.append((low[inside] + (address - base), high[inside] + (address - base)))
+            base += nbytes
+        return _disjoint(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
+
+    @staticmethod
+    def of_boxes(boxes: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]]) -> ByteRuns:
+        """The bytes of boxes: first address, bytes of a run, and (count, stride) by which runs repeat."""
+        starts: list[Array] = []
+        ends: list[Array] = []
+        for low, run, steps in boxes:
+            begin = np.array([low], np.int64)
+            for count, stride in steps:
+                begin = (begin[:, None] + np.arange(count, dtype=np.int64) * stride).reshape(-1)
+            starts.append(begin)
+            ends.append(begin + run)
+        return _disjoint(np.concatenate(starts), np.concatenate(ends))
+
+    def common(self, other: ByteRuns) -> tuple[int, int]:
+        """The first address of both and how many bytes are; (0, 0) when none is."""
+        behind = np.searchsorted(other.ends, self.starts, "right")
+        shared = behind < len(other.ends)
+        shared[shared] = other.starts[behind[shared]] < self.ends[shared]
+        if not shared.any():
+            return 0, 0
+        i = int(np.argmax(shared))
+        first = max(int(self.starts[i]), int(other.starts[behind[i]]))
+        return first, int((other.below(self.ends) - other.below(self.starts)).sum())
+
+    def below(self, addresses: Array) -> Array:
+        """How many of the bytes lie below each address."""
+        total = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
+        i = np.searchsorted(self.starts, addresses, "right")
+        over = np.where(i > 0, np.maximum(self.ends[i - 1] - addresses, 0), 0)
+        return np.asarray(total[i] - over)
+
+
+def _span(operand: Operand) -> int:
+    """Bytes from the first to behind the last that is touched; 0 when none is."""
+    shape = operand.shape if operand.valid is None else operand.valid
+    if not prod(shape):
+        return 0
+    return operand.dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, _strides(operand), strict=True))
+
+
+def _strides(operand: Operand) -> tuple[int, ...]:
+    return row_major(operand.shape, operand.dtype.itemsize) if operand.strides is None else operand.strides
+
+
+def _offsets(operand: Operand) -> tuple[Array, int]:
+    """Where stretches of bytes begin, relative to the first element, and how long all of them are."""
+    shape = operand.shape if operand.valid is None else operand.valid
+    axes = list(zip(shape, _strides(operand), strict=True))
+    length = operand.dtype.itemsize
+    while axes and (axes[-1][1] == length or axes[-1][0] == 1):
+        length *= axes.pop()[0]
+    offsets = np.zeros(1, np.int64)
+    for count, stride in axes:
+        offsets = (offsets[:, None] + np.arange(count, dtype=np.int64) * stride).reshape(-1)
+    return offsets, length
+
+
+def _disjoint(starts: Array, ends: Array) -> ByteRuns:
+    """Sorted, and without the overlaps of an array whose strides make elements share bytes."""
+    filled = starts < ends
+    order = np.argsort(starts[filled], kind="stable")
+    starts, reach = starts[filled][order], np.maximum.accumulate(ends[filled][order])
+    if not len(starts):
+        return ByteRuns(starts, reach)
+    fresh = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((fresh[1:], [True]))
+    return ByteRuns(starts[fresh], reach[last])
+
+
+class ExtentIndex(Generic[T]):
+    """Items by the address range they take; asked for those that meet a range. Items may overlap.
+
+    Ranges that touch one another make a cluster. Clusters are disjoint: their edges, start and end in turn, are sorted.
+    """
+
+    __slots__ = ("_clusters", "_edges")
+
+    def __init__(self) -> None:
+        self._edges: list[int] = []
+        self._clusters: list[dict[tuple[int, int, T], None]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing."""
+        return not self._clusters
+
+    def misses(self, low: int, high: int) -> bool:
+        """True when no item takes a byte of ``[low, high)``; the quick answer to most questions."""
+        edges = self._edges
+        i = bisect_right(edges, low)
+        return not i & 1 and (i == len(edges) or edges[i] >= high)
+
+    def add(self, low: int, high: int, item: T) -> None:
+        """Note that ``item`` takes ``[low, high)``."""
+        if low >= high:
+            return
+        first, last = self._meeting(low, high)
+        items: dict[tuple[int, int, T], None] = {}
+        for cluster in self._clusters[first:last]:
+            # The larger takes in the smaller, so that many additions to one cluster stay cheap.
+            small, large = sorted((items, cluster), key=len)
+            large.update(small)
+            items = large
+        items[low, high, item] = None
+        met = self._edges[2 * first : 2 * last]
+        self._edges[2 * first : 2 * last] = [min([low, *met[:1]]), max([high, *met[-1:]])]
+        self._clusters[first:last] = [items]
+
+    def discard(self, low: int, high: int, item: T) -> None:
+        """Forget what ``add`` noted."""
+        if low >= high:
+            return
+        at = (bisect_right(self._edges, low) - 1) // 2
+        del self._clusters[at][low, high, item]
+        if not self._clusters[at]:
+            del self._clusters[at], self._edges[2 * at : 2 * at + 2]
+
+    def find(self, low: int, high: int) -> list[T]:
+        """The items that take a byte of ``[low, high)``."""
+        first, last = self._meeting(low, high)
+        return [
+            item for cluster in self._clusters[first:last] for start, end, item in cluster if start < high and low < end
+        ]
+
+    def _meeting(self, low: int, high: int) -> tuple[int, int]:
+        """Which clusters meet ``[low, high)``."""
+        return bisect_right(self._edges, low) // 2, (bisect_left(self._edges, high) + 1) // 2

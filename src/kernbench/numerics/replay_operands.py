@@ -1,0 +1,162 @@
+"""Operands of the op-log as arrays: strides, segments and ragged edges, to and from the memory store."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+from itertools import accumulate
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernbench.common.errors import RunError
+from kernbench.messages.operands import Operand
+from kernbench.numerics.memory_store import MemoryStore, as_bytes, row_major, split
+
+Array: TypeAlias = np.ndarray[Any, Any]
+# How many places are remembered before all are looked up afresh.
+_KEPT_PLACES = 1 << 15
+
+
+class Segments:
+    """Byte ranges put end to end: which address an offset into them is."""
+
+    __slots__ = ("_addresses", "_ends")
+
+    def __init__(self, segments: tuple[tuple[int, int], ...]) -> None:
+        self._ends = list(accumulate(nbytes for _, nbytes in segments))
+        # Address less offset, so that both directions are one addition.
+        self._addresses = [a - end + n for (a, n), end in zip(segments, self._ends, strict=True)]
+
+    def end_at(self, offset: int) -> int:
+        """The offset at which the segment that holds ``offset`` ends; RunError past the last."""
+        return self._ends[self._index(offset)]
+
+    def address(self, offset: int) -> int:
+        """The address of the byte at ``offset``; RunError past the last."""
+        return self._addresses[self._index(offset)] + offset
+
+    def _index(self, offset: int) -> int:
+        i = bisect_right(self._ends, offset)
+        if i == len(self._ends):
+            raise RunError(f"an operand reaches byte {offset} of segments that hold {self._ends[-1]}")
+        return i
+
+
+class OperandMemory:
+    """A memory store, accessed by operands."""
+
+    __slots__ = ("_operands", "_places", "_store")
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        # By identity, which is quick, and enough: the log has one operand for all uses of an array.
+        self._places: dict[int, Array] = {}
+        self._operands: list[Operand] = []  # those of the places, so that each keeps its identity
+
+    def load(self, operand: Operand, *, private: bool) -> Array:
+        """The operand's array; a ``private`` one stays as it is when memory changes, another is to be looked at."""
+        place = self._places.get(id(operand))
+        if place is None:
+            place = self._find(operand)
+        if place is not None:
+            return place.copy() if private else place
+        if operand.segments or operand.valid is not None:
+            return _padded(operand, _loaded_region(self._store, operand))
+        read = self._store.read if private else self._store.view
+        return read(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+
+    def deposit(self, operand: Operand, array: Array) -> None:
+        """Write ``array`` where the operand lies. RunError when it has another shape."""
+        place = self._places.get(id(operand))
+        if place is None:
+            place = self._find(operand)
+        if place is not None and array.shape == operand.shape:
+            place[...] = array
+        else:
+            _deposit(self._store, operand, array)
+
+    def _find(self, operand: Operand) -> Array | None:
+        """The bytes of ``operand`` themselves, to read and to write; None if they do not lie together."""
+        if operand.segments or operand.valid is not None:
+            return None
+        place = self._store.place(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+        if place is not None and operand.strides is None:
+            if len(self._places) == _KEPT_PLACES:
+                self._places.clear()
+                self._operands.clear()
+            self._places[id(operand)] = place
+            self._operands.append(operand)
+        return place
+
+
+def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
+    if array.shape != operand.shape:
+        raise RunError(f"a result of shape {array.shape} does not fit an output of shape {operand.shape}")
+    if operand.valid is not None:
+        array = array[_bounds(operand)]
+    if not operand.segments:
+        store.write(operand.space, operand.address, array, _strides(operand))
+        return
+    segments = Segments(operand.segments)
+    # A view may be of this very memory: a part written must not change the source of the next.
+    source = array if array.base is None else array.copy()
+    for offset, part, steps in split(0, as_bytes(source), (*_dense(operand), 1), segments.end_at):
+        store.write(operand.space, segments.address(offset), part, steps)
+
+
+def _loaded_region(store: MemoryStore, operand: Operand) -> Array:
+    shape = operand.shape if operand.valid is None else operand.valid
+    if not operand.segments:
+        return store.read(operand.space, operand.address, shape, operand.dtype, _strides(operand))
+    region = np.empty(shape, operand.dtype.numpy)
+    segments = Segments(operand.segments)
+    for offset, part, steps in split(0, as_bytes(region).view(np.int8), (*_dense(operand), 1), segments.end_at):
+        part[...] = store.view(operand.space, segments.address(offset), part.shape, "i8", steps)
+    return region
+
+
+def _padded(operand: Operand, region: Array) -> Array:
+    if operand.valid is None:
+        return region
+    whole = np.full(operand.shape, operand.other, operand.dtype.numpy)
+    whole[_bounds(operand)] = region
+    return whole
+
+
+def _bounds(operand: Operand) -> tuple[slice, ...]:
+    valid = operand.valid or ()
+    if len(valid) != len(operand.shape) or any(not 0 <= v <= n for v, n in zip(valid, operand.shape, strict=True)):
+        raise RunError(f"valid={valid} is not within the shape {operand.shape}")
+    return tuple(slice(0, n) for n in valid)
+
+
+def _strides(operand: Operand) -> tuple[int, ...] | None:
+    """Strides to use for the valid region: with bounds, rows keep the pitch of the whole shape."""
+    return operand.strides if operand.valid is None else _dense(operand)
+
+
+def _dense(operand: Operand) -> tuple[int, ...]:
+    return row_major(operand.shape, operand.dtype.itemsize) if operand.strides is None else operand.strides
+
+
+def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> Operand:
+    """The part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
+    steps = _dense(operand)
+    offset = sum(i * s for i, s in zip(first, steps, strict=True))
+    segments = _behind(operand.segments, offset)
+    address = segments[0][0] if segments else operand.address + offset
+    nbytes = prod(shape) * operand.dtype.itemsize
+    return replace(operand, address=address, nbytes=nbytes, shape=shape, strides=steps, segments=segments)
+
+
+def _behind(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
+    """What is left of segments when the first ``offset`` bytes are taken away."""
+    left: list[tuple[int, int]] = []
+    for address, nbytes in segments:
+        skipped = min(offset, nbytes)
+        offset -= skipped
+        if skipped < nbytes:
+            left.append((address + skipped, nbytes - skipped))
+    return tuple(left)

@@ -1,0 +1,144 @@
+"""What one record of the op-log computes: from operands in memory to the array it will commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernbench.common.dtypes import F32, DType
+from kernbench.common.errors import RunError
+from kernbench.common.operators import EPILOGUE, EpilogueStep, Operator, compute, gemm, narrow, operator, single
+from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, OpRecord
+from kernbench.messages.operands import Operand
+from kernbench.numerics.memory_store import as_bytes
+from kernbench.numerics.replay_operands import OperandMemory
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Rule: TypeAlias = Callable[[OpRecord, OperandMemory, DType, bool], Array]
+_I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilogue; no memory holds it
+
+
+def result(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
+    """The array that ``record`` makes of memory as it is now, in its output's type and shape.
+
+    ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
+    """
+    return RULES[record.kind](record, memory, acc, private)
+
+
+def combine(
+    record: OpRecord, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
+) -> Array:
+    """What a composite makes of ``args``, all of its operands or windows of them: the part of its output of ``shape``.
+
+    ``steps``: its epilogue with arrays. To be called under ``np.errstate(all="ignore")``.
+    """
+    out = _output(record).dtype
+    if record.kind == "gemm":
+        return gemm(args, out, steps, record.params, acc)
+    op = operator(record.name)
+    if not steps:
+        return compute(op, args, out, shape, record.params, acc)
+    return narrow(_finished(compute(op, args, _wide(op, args), shape, record.params, acc), steps), out)
+
+
+def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
+    """The type in which ``op`` computes: nothing is rounded before the epilogue."""
+    integers = all(x.dtype.kind == "i" for x in args if isinstance(x, np.ndarray))
+    return _I64 if integers and op.integer is not None else F32
+
+
+def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
+    """An epilogue on unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
+    if value.dtype.kind == "i":
+        value = value.astype(np.float64)
+    for name, *given in steps:
+        value = EPILOGUE[name].fn(value, *(x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in given))
+    return value
+
+
+def _copied(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    source, out = record.inputs[0], record.output
+    if out is None or not isinstance(source, Operand):
+        source, out = _operand(source), _output(record)
+    if source.dtype is not out.dtype:
+        raise RunError(f"a copy does not convert: {source.dtype} to {out.dtype}")
+    array = memory.load(source, private=private)
+    return array if source.shape == out.shape else array.reshape(out.shape)
+
+
+def _calculated(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
+    params, out = record.params, record.output or _output(record)
+    if params is NO_PARAMS and out.dtype is F32 and out.shape:  # mostly nothing is to be widened or rounded
+        arrays: list[Array] = []
+        for x in record.inputs:
+            if not isinstance(x, Operand) or x.dtype is not F32:
+                break
+            arrays.append(memory.load(x, private=False))
+        else:
+            fn = single(record.name, len(arrays))
+            if fn is not None:
+                made: Array = fn(*arrays)
+                return made
+    if params.epilogue:
+        return _combined(record, memory, acc, private)
+    op = operator(record.name)
+    # Only what moves elements without computing can give its operand back; everything else makes a new array.
+    private = private and op.kind == "move"
+    args = [memory.load(x, private=private) if isinstance(x, Operand) else x for x in record.inputs]
+    value = compute(op, args, out.dtype, out.shape, params, acc)
+    return value.reshape(out.shape) if op.kind == "reduce" else value
+
+
+def _combined(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    args = [memory.load(x, private=False) if isinstance(x, Operand) else x for x in record.inputs]
+    steps = [_step(e, memory) for e in record.params.epilogue]
+    return combine(record, args, steps, _output(record).shape, acc)
+
+
+def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
+    if step.operand is None:
+        return (step.name,)
+    if isinstance(step.operand, Operand):
+        return step.name, memory.load(step.operand, private=False)
+    return step.name, step.operand
+
+
+def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    out = _output(record)
+    if record.data is not None:
+        raw = as_bytes(record.data).reshape(-1)
+    elif record.params.pattern:
+        raw = np.resize(np.frombuffer(record.params.pattern, np.uint8), out.nbytes)
+    else:
+        raise RunError("a memory write has neither data nor a pattern")
+    if raw.nbytes != out.nbytes:
+        raise RunError(f"{raw.nbytes} bytes do not fill an output of {out.nbytes}")
+    return raw.view(out.dtype.numpy).reshape(out.shape)
+
+
+def _read_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    return memory.load(_operand(record.inputs[0]), private=True)
+
+
+def _operand(x: Operand | float) -> Operand:
+    if not isinstance(x, Operand):
+        raise RunError(f"a number, {x}, where an operand in memory is needed")
+    return x
+
+
+def _output(record: OpRecord) -> Operand:
+    if record.output is None:
+        raise RunError("no output")
+    return record.output
+
+
+RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copied) | {
+    "math": _calculated,
+    "gemm": _combined,
+    "memory_write": _written_by_host,
+    "memory_read": _read_by_host,
+}
+"""What makes the array of a record, by its kind: as ``result``, which see."""

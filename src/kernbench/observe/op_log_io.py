@@ -1,0 +1,304 @@
+"""The op-log as a file: JSON Lines or Parquet, the same rows in both. Written beside its place, then moved there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kernbench.common.complaints import one_line, show
+from kernbench.common.dtypes import U8, dtype
+from kernbench.common.errors import InputError
+from kernbench.common.files import replacing, writable
+from kernbench.common.json_input import parse_json
+from kernbench.core.op_log import Epilogue, OpParams, OpRecord
+from kernbench.messages.operands import Operand
+
+Row: TypeAlias = dict[str, Any]
+
+_INTS = pa.list_(pa.int64())
+_OPERAND = pa.struct(
+    [
+        ("space", pa.string()),
+        ("owner", _INTS),
+        ("address", pa.uint64()),
+        ("nbytes", pa.int64()),
+        ("shape", _INTS),
+        ("dtype", pa.string()),
+        ("strides", _INTS),
+        ("segments", pa.list_(pa.struct([("address", pa.uint64()), ("nbytes", pa.int64())]))),
+        ("valid", _INTS),
+        ("other", pa.float64()),
+    ]
+)
+_INPUT = [("operand", _OPERAND), ("number", pa.float64())]
+_PARAMS = pa.struct(
+    [
+        ("axis", pa.int64()),
+        ("perm", _INTS),
+        ("trans_a", pa.bool_()),
+        ("trans_b", pa.bool_()),
+        ("epilogue", pa.list_(pa.struct([("name", pa.string()), *_INPUT]))),
+        ("tile_sizes", _INTS),
+        ("pattern", pa.string()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("component", pa.string()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("t_start_ps", pa.int64()),
+        ("t_read_ps", pa.int64()),
+        ("t_commit_ps", pa.int64()),
+        ("t_end_ps", pa.int64()),
+        ("kernel", pa.string()),
+        ("launch_id", pa.int64()),
+        ("line", pa.int64()),
+        ("tile", _INTS),
+        ("parent", pa.int64()),
+        ("inputs", pa.list_(pa.struct(_INPUT))),
+        ("output", _OPERAND),
+        ("params", _PARAMS),
+        ("data", pa.struct([("shape", _INTS), ("dtype", pa.string())])),
+        ("order", pa.string()),
+    ]
+)
+"""Columns of a row. Host arrays are described (``data``), not kept; a pattern is in hexadecimal."""
+
+# The columns that are no lists and no structures.
+_PLAIN: dict[str, type] = {
+    field.name: str if field.type == pa.string() else int for field in SCHEMA if not pa.types.is_nested(field.type)
+}
+_LATER: Row = {"order": ""}
+"""Columns that older files lack, and what their rows then have there."""
+_ROWS_PER_GROUP = 50_000
+
+
+def write_op_log(records: Iterable[OpRecord], path: str | Path) -> None:
+    """Write ``records`` to ``path``: Parquet for ``.parquet``, JSON Lines for ``.jsonl``.
+
+    Equal logs give identical files. InputError for another suffix.
+    """
+    _format(path, _WRITERS)(records, Path(path))
+
+
+def read_op_log(path: str | Path) -> list[OpRecord]:
+    """The records of a file that ``write_op_log`` wrote, without host arrays.
+
+    InputError for another suffix, and for a file that holds something else.
+    """
+    records: list[OpRecord] = []
+    try:
+        for row in _format(path, _READERS)(Path(path)):
+            records.append(_record(row))
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from error
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else error
+        raise InputError(f"{path}: row {len(records) + 1} is none of an op-log: {one_line(why)}") from error
+    return records
+
+
+def write_jsonl(records: Iterable[OpRecord], path: Path) -> None:
+    """Write one JSON object a line."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(_line(_row(r)) for r in records)
+
+
+def write_parquet(records: Iterable[OpRecord], path: Path) -> None:
+    """Write a Parquet file of ``SCHEMA``."""
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as file:
+        for group in _groups(records):
+            file.write_table(pa.Table.from_pylist(group, SCHEMA))
+
+
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for line in file:
+            yield parse_json(line)
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    with path.open("rb") as raw, pq.ParquetFile(raw) as file:
+        found = file.schema_arrow
+        for column in SCHEMA:
+            if column.name in _LATER and column.name not in found.names:
+                continue
+            kind = found.field(column.name).type if found.names.count(column.name) == 1 else "not there"
+            if kind != column.type:
+                raise InputError(f"{path}: no op-log: column {column.name} is {one_line(kind)}, must be {column.type}")
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+
+
+_WRITERS: dict[str, Callable[[Iterable[OpRecord], Path], None]] = {".jsonl": write_jsonl, ".parquet": write_parquet}
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
+
+
+def _format(path: str | Path, formats: dict[str, Any]) -> Any:
+    found = formats.get(Path(path).suffix)
+    if found is None:
+        raise InputError(f"{path}: an op-log is written as one of {', '.join(formats)}")
+    return found
+
+
+def checked_path(path: str | Path) -> Path:
+    """``path`` if an op-log can be written there. InputError for another suffix, or a folder that does not exist."""
+    _format(path, _WRITERS)
+    return writable(path)
+
+
+def _groups(records: Iterable[OpRecord]) -> Iterator[list[Row]]:
+    group: list[Row] = []
+    for record in records:
+        group.append(_row(record))
+        if len(group) == _ROWS_PER_GROUP:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _line(row: Row) -> str:
+    try:
+        return json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(_finite(row), separators=(",", ":")) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities: they are written as texts, which ``float`` reads back."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _row(record: OpRecord) -> Row:
+    return {
+        "seq": record.seq,
+        "component": record.component,
+        "kind": record.kind,
+        "name": record.name,
+        "t_start_ps": record.t_start_ps,
+        "t_read_ps": record.t_read_ps,
+        "t_commit_ps": record.t_commit_ps,
+        "t_end_ps": record.t_end_ps,
+        "kernel": record.kernel,
+        "launch_id": record.launch_id,
+        "line": record.line,
+        "tile": record.tile,
+        "parent": record.parent,
+        "inputs": [_input_row(x) for x in record.inputs],
+        "output": _operand_row(record.output) if record.output is not None else None,
+        "params": _params_row(record.params),
+        "data": None if record.data is None else {"shape": record.data.shape, "dtype": record.data.dtype.name},
+        "order": record.order,
+    }
+
+
+def _input_row(x: Operand | float | None) -> Row:
+    if isinstance(x, Operand):
+        return {"operand": _operand_row(x), "number": None}
+    return {"operand": None, "number": x}
+
+
+def _operand_row(operand: Operand) -> Row:
+    segments = [{"address": a, "nbytes": n} for a, n in operand.segments]
+    return {
+        "space": operand.space,
+        "owner": operand.owner,
+        "address": operand.address,
+        "nbytes": operand.nbytes,
+        "shape": operand.shape,
+        "dtype": operand.dtype.name,
+        "strides": operand.strides,
+        "segments": segments,
+        "valid": operand.valid,
+        "other": operand.other,
+    }
+
+
+def _params_row(params: OpParams) -> Row:
+    return {
+        "axis": params.axis,
+        "perm": params.perm,
+        "trans_a": params.trans_a,
+        "trans_b": params.trans_b,
+        "epilogue": [{"name": e.name} | _input_row(e.operand) for e in params.epilogue],
+        "tile_sizes": params.tile_sizes,
+        "pattern": None if params.pattern is None else params.pattern.hex(),
+    }
+
+
+def _record(row: Row) -> OpRecord:
+    if not isinstance(row, dict):
+        raise TypeError(f"found {show(row)}, must be a mapping")
+    row = _LATER | row
+    plain = {name: row[name] for name in _PLAIN}
+    for name, kind in _PLAIN.items():
+        if type(plain[name]) is not kind:
+            raise TypeError(f"{name} is {show(plain[name])}, must be {'text' if kind is str else 'a whole number'}")
+    return OpRecord(
+        **plain,
+        tile=_tuple(row["tile"]),
+        inputs=tuple(_input(x) for x in row["inputs"]),
+        output=_operand(row["output"]) if row["output"] is not None else None,
+        params=_params(row["params"]),
+    )
+
+
+def _input(row: Row) -> Any:
+    if row["operand"] is not None:
+        return _operand(row["operand"])
+    return None if row["number"] is None else float(row["number"])
+
+
+def _operand(row: Row) -> Operand:
+    return Operand(
+        space=row["space"],
+        owner=tuple(row["owner"]),
+        address=row["address"],
+        nbytes=row["nbytes"],
+        shape=tuple(row["shape"]),
+        dtype=U8 if row["dtype"] == U8.name else dtype(row["dtype"]),  # bytes of the host, no type of tensors
+        strides=_tuple(row["strides"]),
+        segments=tuple((s["address"], s["nbytes"]) for s in row["segments"]),
+        valid=_tuple(row["valid"]),
+        other=float(row["other"]),
+    )
+
+
+def _params(row: Row) -> OpParams:
+    return OpParams(
+        axis=row["axis"],
+        perm=_tuple(row["perm"]),
+        trans_a=row["trans_a"],
+        trans_b=row["trans_b"],
+        epilogue=tuple(Epilogue(e["name"], _input(e)) for e in row["epilogue"]),
+        tile_sizes=_tile_sizes(row["tile_sizes"]),
+        pattern=None if row["pattern"] is None else bytes.fromhex(row["pattern"]),
+    )
+
+
+def _tile_sizes(values: list[int] | None) -> tuple[int, int, int] | None:
+    if values is None:
+        return None
+    m, k, n = values
+    return m, k, n
+
+
+def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)

@@ -1,0 +1,344 @@
+"""What is wrong with a run although it gave numbers: bytes that nobody wrote, races, misuse of queues, waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from kernbench.common.ids import cube_part, pe_name
+from kernbench.common.units import format_ns, format_size, ps_to_ns
+from kernbench.core.op_log import OpRecord
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.hooks import Inverted, Moved, OpEnded, OpStarted, Queued, ScratchWaited
+from kernbench.engine.machine import Machine
+from kernbench.engine.observer import Observer
+from kernbench.messages.commands import GemmComposite, LoadCommand, MathComposite, StoreCommand
+from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
+from kernbench.observe.sanitizer_queues import Misuse, QueueWatch
+from kernbench.observe.sanitizer_races import Access, Race, find_races
+from kernbench.observe.sanitizer_tensors import TensorNames
+from kernbench.observe.trace_queues import Message
+
+FindingKind: TypeAlias = Literal["unwritten", "race", "inversion", "slot", "message", "scratch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One party: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
+
+    The host has no kernel (empty), line (0) or PE (None). ``writes``: whether it writes the bytes of the finding.
+    """
+
+    action: str
+    kernel: str
+    line: int
+    pe: PeCoord | None
+    writes: bool
+    t_start_ns: float
+    t_end_ns: float
+
+    def __str__(self) -> str:
+        where = f" at line {self.line} of kernel {self.kernel!r}" if self.kernel else ""
+        on = f" on {cube_part(*self.pe[:2], f'pe{self.pe[2]}')}" if self.pe is not None else " of the host"
+        return f"{self.action}{where}{on}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
+
+    ``unwritten``: ``nbytes`` that ``side`` reads, the first at ``address``, were never written. ``race``: ``side`` and
+    ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``inversion``: ``side`` and
+    ``other``, which comes before it in the program, touch ``nbytes``, one of them writes, and ``side`` was first.
+    ``slot``: ``side`` reads ``nbytes``
+    of a queue's slot that is not its kernel's then. ``message``: what ``side`` sent was never received. ``scratch``:
+    the kernel had to wait for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none.
+    """
+
+    kind: FindingKind
+    message: str
+    side: Side
+    space: str
+    tensor: str
+    address: int
+    nbytes: int
+    other: Side | None = None
+    count: int = 1
+
+    @property
+    def kernel(self) -> str:
+        """The kernel it happened in; empty: the host."""
+        return self.side.kernel
+
+    @property
+    def line(self) -> int:
+        """The line of the kernel's source."""
+        return self.side.line
+
+    @property
+    def pe(self) -> PeCoord | None:
+        """The PE it happened on first."""
+        return self.side.pe
+
+    @property
+    def t_start_ns(self) -> float:
+        """When what ``side`` did began."""
+        return self.side.t_start_ns
+
+    @property
+    def t_end_ns(self) -> float:
+        """When it ended."""
+        return self.side.t_end_ns
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" + (f" ({self.count} times)" if self.count > 1 else "")
+
+
+Key: TypeAlias = tuple[object, ...]
+
+
+class Sanitizer(Observer):
+    """Watches a machine by its hooks and its op-log: one of the ``observers`` of an engine."""
+
+    needs_data = True
+
+    def begin(self, machine: Machine) -> None:
+        """Watch ``machine``."""
+        self._graph = machine.graph
+        self._log = machine.recorder.log
+        self._in_order = machine.spec.pe.dma.ordering == "program"
+        self._contents = machine.recorder.contents
+        self._tensors = TensorNames()
+        self._noted: dict[Key, Finding] = {}
+        self._reading: dict[int, OpRecord] = {}
+        self._host_reads: list[OpRecord] = []
+        self._queues = QueueWatch(machine)
+        hooks = machine.hooks
+        hooks.op_started.subscribe(self._op_started)
+        hooks.op_ended.subscribe(self._op_ended)
+        hooks.scratch_waited.subscribe(self._scratch_waited)
+        hooks.inverted.subscribe(self._inverted)
+
+    def submitted(self, msg: HostMsg, time_ps: int) -> None:
+        """The host has submitted ``msg``: mappings give tensors their names."""
+        self._tensors.submitted(msg, time_ps)
+        self._queues.submitted(msg, time_ps)
+
+    def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
+        """The replay of ``record`` read ``nbytes`` that nobody wrote, the first at ``address``."""
+        if record is None:  # the host looks at memory by itself: nothing of the run reads
+            return
+        side = self._side(record, writes=False)
+        tensor = self._tensors.name_at(address, record.t_read_ps)
+        message = f"{side} reads {format_size(nbytes)} of {_place(tensor, space, address)} that nobody wrote"
+        finding = Finding(
+            kind="unwritten", message=message, side=side, space=space, tensor=tensor, address=address, nbytes=nbytes
+        )
+        _note(self._noted, ("unwritten", side.kernel, side.line, side.action), finding)
+
+    def _pe_of(self, component: str) -> PeCoord | None:
+        node = self._graph.node(component)
+        return None if node.sip is None or node.cube is None or node.pe is None else (node.sip, node.cube, node.pe)
+
+    def findings(self, engine: GraphEngine) -> tuple[Finding, ...]:
+        """All that is wrong with what has ended in ``engine`` by now, once for each place in the kernels, by time."""
+        engine.replay()
+        # Kernels that are under way may still receive what lies in their queues.
+        busy = {pe for launch in engine.launches_under_way for pe in launch.targets}
+        found = dict(self._noted)
+        ends = self._queues.source_ends()
+        for misuse in self._queues.misuses(self._log, ends):
+            finding = self._misuse(misuse)
+            _note(found, ("slot", finding.kernel, finding.line, finding.side.action), finding)
+        for message in self._queues.left(busy):
+            finding = self._left(message)
+            _note(found, ("message", finding.kernel, finding.line), finding)
+        for race in find_races(self._log, self._host_reads, self._pe_of, ends, in_order=self._in_order):
+            finding = self._race(race)
+            assert finding.other is not None
+            sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
+            _note(found, ("race", finding.tensor, *sides), finding)
+        return tuple(sorted(found.values(), key=lambda f: (f.t_start_ns, f.kind, f.kernel, f.line)))
+
+    def _race(self, race: Race) -> Finding:
+        later, earlier = self._of_access(race.later), self._of_access(race.earlier)
+        tensor = self._tensors.name_at(race.address, race.later.start_ps)
+        space = race.later.operand.space
+        message = (
+            f"{later} {_does(later)} {format_size(race.nbytes)} of {_place(tensor, space, race.address)} that {earlier}"
+            f" {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
+        )
+        return Finding(
+            kind="race",
+            message=message,
+            side=later,
+            space=space,
+            tensor=tensor,
+            address=race.address,
+            nbytes=race.nbytes,
+            other=earlier,
+        )
+
+    def _misuse(self, misuse: Misuse) -> Finding:
+        side, message, other = self._of_access(misuse.access), misuse.message, misuse.other
+        space = misuse.access.operand.space
+        slot = next(each for each in (message, other) if each is not None)
+        what = f"{side} reads {format_size(misuse.nbytes)} of a slot of queue {slot.queue} of {pe_name(slot.peer)}"
+        text = f"{what} ({space} at {misuse.address:#x}) from {_span(side)}"
+        if message is not None:
+            text += f", which was given back at {ps_to_ns(message.released_ps):.3f} ns (message {message.sequence})"
+        if other is not None:
+            arrived = f"at {ps_to_ns(other.arrived_ps):.3f} ns came message {other.sequence}"
+            text += f"; {arrived}, which its kernel had not received then"
+        return Finding(
+            kind="slot",
+            message=text,
+            side=side,
+            space=space,
+            tensor="",
+            address=misuse.address,
+            nbytes=misuse.nbytes,
+        )
+
+    def _left(self, message: Message) -> Finding:
+        side = Side(
+            action=f"send {message.direction}",
+            kernel=message.kernel,
+            line=message.line,
+            pe=message.pe,
+            writes=True,
+            t_start_ns=ps_to_ns(message.sent_ps),
+            t_end_ns=ps_to_ns(message.arrived_ps),
+        )
+        text = (
+            f"message {message.sequence} of queue {message.queue} of {pe_name(message.peer)} "
+            f"({format_size(message.nbytes)}, {side}) was never received: the kernels there have ended, "
+            "and the next one that receives from this queue gets it"
+        )
+        return Finding(
+            kind="message",
+            message=text,
+            side=side,
+            space=self._contents.bytes_at(message.pa, message.nbytes).space,
+            tensor="",
+            address=message.pa,
+            nbytes=message.nbytes,
+        )
+
+    def _of_access(self, access: Access) -> Side:
+        """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
+        record = access.record
+        whole = self._log[record.parent] if record.parent >= 0 else record
+        side = self._side(whole, writes=access.writes)
+        return replace(side, t_start_ns=ps_to_ns(access.start_ps), t_end_ns=ps_to_ns(access.end_ps))
+
+    def _side(self, record: OpRecord, *, writes: bool) -> Side:
+        tiled = record.params.tile_sizes is not None and record.kind == "math"
+        return Side(
+            action=f"composite {record.name}" if tiled else (record.name if record.kernel else record.kind),
+            kernel=record.kernel,
+            line=record.line,
+            pe=self._pe_of(record.component),
+            writes=writes,
+            t_start_ns=record.t_start,
+            t_end_ns=record.t_end,
+        )
+
+    def _op_started(self, event: OpStarted) -> None:
+        """Reads of the host have no operands in the op-log, since nothing of them is replayed."""
+        moved = event.what
+        if isinstance(moved, Queued):
+            self._queues.begun(event, moved)
+        elif isinstance(moved, Moved) and isinstance(moved.what, MemoryReadMsg):
+            self._reading[event.op] = OpRecord(
+                seq=-event.op,
+                component=event.component,
+                kind="memory_read",
+                t_start_ps=event.start_ps,
+                t_read_ps=event.start_ps,
+                name=moved.what.name,
+                inputs=(self._contents.bytes_at(moved.what.pa, moved.what.nbytes),),
+            )
+
+    def _op_ended(self, event: OpEnded) -> None:
+        self._queues.ended(event.op)
+        record = self._reading.pop(event.op, None)
+        if record is not None:
+            record.t_end_ps = event.time_ps
+            self._host_reads.append(record)
+
+    def _inverted(self, event: Inverted) -> None:
+        later, earlier = (
+            Side(
+                action=_ACTIONS[type(each.command)],
+                kernel=event.kernel,
+                line=each.command.line,
+                pe=event.pe,
+                writes=each.writes,
+                t_start_ns=ps_to_ns(each.start_ps),
+                t_end_ns=ps_to_ns(each.end_ps),
+            )
+            for each in (event.later, event.earlier)
+        )
+        space = self._contents.bytes_at(event.address, 1).space
+        tensor = self._tensors.name_at(event.address, event.later.start_ps)
+        message = (
+            f"{later} {_does(later)} {format_size(event.nbytes)} of {_place(tensor, space, event.address)} at "
+            f"{later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
+            f"{earlier.t_start_ns:.3f} ns: put tl.barrier() between them, or set pe.dma.ordering to program"
+        )
+        finding = Finding(
+            kind="inversion",
+            message=message,
+            side=later,
+            space=space,
+            tensor=tensor,
+            address=event.address,
+            nbytes=event.nbytes,
+            other=earlier,
+        )
+        _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)
+
+    def _scratch_waited(self, event: ScratchWaited) -> None:
+        side = Side(
+            action="allocation",
+            kernel=event.kernel,
+            line=event.line,
+            pe=event.pe,
+            writes=False,
+            t_start_ns=ps_to_ns(event.start_ps),
+            t_end_ns=ps_to_ns(event.end_ps),
+        )
+        waited = format_ns(side.t_end_ns - side.t_start_ns)
+        message = f"{side} waits {waited} for {format_size(event.nbytes)} of scratch that commands under way hold"
+        finding = Finding(
+            kind="scratch", message=message, side=side, space="tcm", tensor="", address=0, nbytes=event.nbytes
+        )
+        _note(self._noted, ("scratch", event.kernel, event.line), finding)
+
+
+_ACTIONS: Mapping[type, str] = {
+    LoadCommand: "load",
+    StoreCommand: "store",
+    GemmComposite: "composite gemm",
+    MathComposite: "composite",
+}
+
+
+def _note(found: dict[Key, Finding], key: Key, finding: Finding) -> None:
+    """Keep the first of a kind; count the others."""
+    first = found.get(key)
+    found[key] = finding if first is None else replace(first, count=first.count + 1)
+
+
+def _does(side: Side) -> str:
+    return "writes" if side.writes else "reads"
+
+
+def _span(side: Side) -> str:
+    return f"{side.t_start_ns:.3f} to {side.t_end_ns:.3f} ns"
+
+
+def _place(tensor: str, space: str, address: int) -> str:
+    return f"tensor {tensor!r} ({address:#x} in {space})" if tensor else f"{space} at {address:#x}"

@@ -1,0 +1,191 @@
+"""Pairs of accesses that touch the same bytes at the same time, with nothing to order them.
+
+One access is ordered after another when it started after the other had ended: its acknowledgement was back, or its data
+had arrived. So two race when their times overlap, their bytes overlap, and one of them writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from kernbench.core.op_log import OpRecord
+from kernbench.messages.operands import Operand
+from kernbench.messages.requests import PeCoord
+from kernbench.numerics.replay_extents import ByteRuns, ExtentIndex, bounds
+from kernbench.numerics.replay_tiles import Part, parts_of
+
+PeOf: TypeAlias = Callable[[str], PeCoord | None]
+"""Which PE a component is a part of."""
+SourceEnds: TypeAlias = Mapping[tuple[str, int, int], int]
+"""Until when a message of a queue is read from its source, by component, start and address of the slot."""
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """One operand of ``record`` while the command takes; ``part``: which of a composite's operands it is, whole."""
+
+    record: OpRecord
+    operand: Operand
+    writes: bool
+    start_ps: int
+    end_ps: int
+    part: Part | None = None
+    runs: ByteRuns | None = None
+
+    def shared(self, other: Access) -> tuple[int, int]:
+        """The first address of the bytes that both touch, and how many there are."""
+        return self.touched().common(other.touched())
+
+    def touched(self) -> ByteRuns:
+        """The bytes that it touches, made when they are first asked for."""
+        if self.runs is None:
+            self.runs = ByteRuns.of(self.operand)
+        return self.runs
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """``later`` began before ``earlier`` had ended; both touch ``nbytes`` bytes, the first at ``address``."""
+
+    earlier: Access
+    later: Access
+    address: int
+    nbytes: int
+
+
+def find_races(
+    records: Iterable[OpRecord],
+    host_reads: Iterable[OpRecord],
+    pe_of: PeOf,
+    source_ends: SourceEnds | None = None,
+    *,
+    in_order: bool = False,
+) -> Iterator[Race]:
+    """The races among finished ``records`` of an op-log; of two composites, the first pair of tiles.
+
+    A PE's own accesses to its own TCM are left out: it gives scratch back when nobody uses it any more. So are, when
+    PEs keep the order of their programs (``in_order``), all pairs of one PE.
+    """
+    log = list(records)
+    ends = source_ends or {}
+    accesses = [a for record in (*log, *host_reads) for a in accesses_of(record, ends)]
+    tiles: dict[int, list[OpRecord]] = {}
+    for race in _meetings(_watched(accesses, pe_of)):
+        if in_order and _same_pe(race, pe_of):
+            continue
+        pair = (race.earlier, race.later)
+        if all(access.part is None for access in pair):
+            yield race
+            continue
+        if not tiles:
+            tiles = _tiles_of(log)
+        closer = _meetings([tile for access in pair for tile in _of_tiles(access, tiles)])
+        first = next(closer, None)
+        if first is not None:
+            yield first
+
+
+def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[Access]:
+    """What a finished command touches; records of tiles come with their composite."""
+    if record.t_end_ps < 0 or record.parent >= 0 or not (record.inputs or record.output):
+        return []
+    times = record.t_start_ps, record.t_end_ps
+    if record.params.tile_sizes is not None and record.output is not None:
+        return [Access(record, part.operand, part.operand is record.output, *times, part) for part in parts_of(record)]
+    until = record.t_end_ps
+    if record.kind == "ipcq_copy" and record.output is not None:
+        until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
+    found = [Access(record, x, False, record.t_start_ps, until) for x in record.inputs if isinstance(x, Operand)]
+    return [*found, Access(record, record.output, True, *times)] if record.output is not None else found
+
+
+def _same_pe(race: Race, pe_of: PeOf) -> bool:
+    pe = pe_of(race.later.record.component)
+    return pe is not None and pe == pe_of(race.earlier.record.component)
+
+
+def _watched(accesses: list[Access], pe_of: PeOf) -> list[Access]:
+    """Those that another part of the machine may disturb."""
+    foreign = {
+        a.operand.owner for a in accesses if a.operand.space == "tcm" and a.operand.owner != pe_of(a.record.component)
+    }
+    return [a for a in accesses if a.operand.space != "tcm" or a.operand.owner in foreign]
+
+
+def _meetings(accesses: list[Access]) -> Iterator[Race]:
+    """A sweep through time: each access meets those that are under way when it starts."""
+    sweep = _Sweep()
+    for access in sorted(accesses, key=lambda a: (a.start_ps, a.record.seq)):
+        sweep.end_until(access.start_ps)
+        for other in sweep.near(access):
+            if other.record is access.record or _same_composite(other.record, access.record):
+                continue
+            address, nbytes = access.shared(other)
+            if nbytes:
+                yield Race(other, access, address, nbytes)
+        sweep.begin(access)
+
+
+class _Sweep:
+    """The accesses under way, by the addresses they touch."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, ExtentIndex[Access]] = {}
+        self._writes: dict[str, ExtentIndex[Access]] = {}
+        self._ends: list[tuple[int, int, Access]] = []
+        self._begun = 0
+
+    def near(self, access: Access) -> list[Access]:
+        """Those whose ranges meet the access's and that it may race with, in the order of their start."""
+        index = (self._all if access.writes else self._writes).get(access.operand.space)
+        if index is None:
+            return []
+        met = [x for low, high in bounds(access.operand) for x in index.find(low, high)]
+        return sorted(dict.fromkeys(met), key=lambda a: (a.start_ps, a.record.seq))
+
+    def begin(self, access: Access) -> None:
+        self._begun += 1
+        heappush(self._ends, (access.end_ps, self._begun, access))
+        for index in self._indexes(access):
+            for low, high in bounds(access.operand):
+                index.add(low, high, access)
+
+    def end_until(self, now_ps: int) -> None:
+        while self._ends and self._ends[0][0] <= now_ps:
+            access = heappop(self._ends)[2]
+            for index in self._indexes(access):
+                for low, high in bounds(access.operand):
+                    index.discard(low, high, access)
+
+    def _indexes(self, access: Access) -> list[ExtentIndex[Access]]:
+        kinds = (self._all, self._writes) if access.writes else (self._all,)
+        return [kind.setdefault(access.operand.space, ExtentIndex()) for kind in kinds]
+
+
+def _same_composite(a: OpRecord, b: OpRecord) -> bool:
+    return a.parent >= 0 and a.parent == b.parent
+
+
+def _tiles_of(log: list[OpRecord]) -> dict[int, list[OpRecord]]:
+    """The records of tiles by composite."""
+    found: dict[int, list[OpRecord]] = {}
+    for record in log:
+        if record.parent >= 0 and record.t_end_ps >= 0 and record.kind in ("dma_read", "dma_write", "fetch"):
+            found.setdefault(record.parent, []).append(record)
+    return found
+
+
+def _of_tiles(access: Access, tiles: dict[int, list[OpRecord]]) -> list[Access]:
+    """The access tile by tile: when each tile moves its window. An operand in TCM is read when tiles are fetched."""
+    part, sizes = access.part, access.record.params.tile_sizes
+    if part is None or sizes is None:
+        return [access]
+    staged = part.operand.space == "tcm"
+    return [
+        Access(tile, part.window(tile.tile, sizes), access.writes, tile.t_start_ps, tile.t_end_ps)
+        for tile in tiles.get(access.record.seq, ())
+        if tile.tile is not None and (tile.kind == "fetch" if staged else tile.name == part.name)
+    ]

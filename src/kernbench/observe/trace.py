@@ -1,0 +1,198 @@
+"""A run as a timeline: tracks with spans on them, and arrows from where a message leaves to where it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kernbench.common.ids import pe_name, pe_part
+from kernbench.core.clock import NEVER
+from kernbench.engine.engine import RequestHandle
+from kernbench.engine.hooks import QueueWaited
+from kernbench.messages.control import PeReport
+from kernbench.messages.requests import PeCoord
+from kernbench.observe.trace_filter import (
+    CONTROL,
+    CPU,
+    ENGINE_KINDS,
+    HOST,
+    LINKS,
+    MEMORY,
+    PES,
+    WAITS,
+    TraceFilter,
+)
+from kernbench.observe.trace_flows import FlowMaker
+from kernbench.observe.trace_log import TraceLog, Work
+from kernbench.observe.trace_model import Fact, Place, Span, Trace, Track, fact
+from kernbench.observe.trace_queues import Message
+from kernbench.topology.graph import Graph
+
+IPCQ = "ipcq"
+# The rows of a PE, from top to bottom: its kernels and its engines.
+PE_ROWS = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out", IPCQ, "other")
+# Rows below one of these.
+WAITS_ROW, SLOTS_ROW = "cpu waits", "ipcq slots"
+_ORDER = {name: 2 * at for at, name in enumerate(PE_ROWS)}
+_ORDER |= {WAITS_ROW: _ORDER["cpu"] + 1, SLOTS_ROW: _ORDER[IPCQ] + 1}
+
+
+def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilter) -> Trace:
+    """What ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
+
+    What was still under way at the end is shown up to then.
+    """
+    return _Maker(log, keep).make(handles)
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Makes spans track by track, then the flows between them."""
+
+    log: TraceLog
+    keep: TraceFilter
+    trace: Trace = field(default_factory=Trace)
+    tracks: dict[tuple[Place, str], Track] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """The machine's parts."""
+        return self.log.machine.graph
+
+    def make(self, handles: Sequence[RequestHandle]) -> Trace:
+        """Everything."""
+        flows = FlowMaker(self.log, self.trace)
+        for handle in handles:
+            flows.note_request(handle.request_id, self._request(handle))
+            for report in _kernels(handle):
+                flows.note_kernel(handle.request_id, report.pe, self._kernel(handle, report))
+        for work in self.log.works:
+            flows.note_work(work, self._work(work))
+        for message in self.log.queues.messages.values():
+            flows.note_slot(message, self._slot(message))
+        for wait in self.log.queues.waits:
+            flows.note_wait(wait, self._wait(wait))
+        for each in self.log.control():
+            flows.note_control(
+                each, self._control(each.dst, type(each.message).__name__, each.begun_ps, each.handled_ps)
+            )
+        self._memories(flows)
+        self._links()
+        flows.make()
+        return self.trace
+
+    def _track(self, place: Place, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
+        """The track, made when it is first used; None when it is filtered out."""
+        found = self.tracks.get((place, row))
+        if found is None:
+            found = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(kinds, nodes))
+        return found if found.kept else None
+
+    def _span(self, track: Track | None, span: Span) -> Span | None:
+        if track is None:
+            return None
+        span.end_ps = min(span.end_ps, self.log.machine.clock.time)
+        span.track = track
+        self.trace.spans.append(span)
+        return span
+
+    def _request(self, handle: RequestHandle) -> Span | None:
+        what = type(handle.msg).__name__.removesuffix("Msg")
+        track = self._track(Place("host"), "requests", 0, (HOST,), "host")
+        name = f"{what} {handle.msg.title}".strip()
+        facts = (fact("request", handle.request_id),)
+        return self._span(track, Span(name, handle.submitted_ps, handle.ended_ps, facts))
+
+    def _kernel(self, handle: RequestHandle, report: PeReport) -> Span | None:
+        node = pe_part(*report.pe, "pe_cpu")
+        track = self._track(self._place(node), "cpu", 0, (PES, CPU), node)
+        facts = (fact("request", handle.request_id), fact("late", report.late))
+        return self._span(track, Span(handle.msg.title, report.start_ps, report.end_ps, facts))
+
+    def _work(self, work: Work) -> Span | None:
+        kind = ENGINE_KINDS.get(work.engine, work.engine)
+        track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
+        facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
+        message = self.log.queues.messages.get(work.op)
+        if message is None:
+            return self._span(track, Span(_name(work), work.start_ps, work.end_ps, facts))
+        name = f"send {message.direction} #{message.sequence}"
+        about = _about(message, message.direction, message.peer)
+        return self._span(track, Span(name, work.start_ps, work.end_ps, (*about, *facts)))
+
+    def _slot(self, message: Message) -> Span | None:
+        """A message in its slot, from its arrival until the kernel has done with it."""
+        if message.arrived_ps == NEVER:
+            return None
+        node = pe_part(*message.peer, "pe_ipcq")
+        track = self._track(self._place(node), SLOTS_ROW, _ORDER[SLOTS_ROW], (PES, IPCQ), node)
+        name = f"{message.queue} #{message.sequence}"
+        facts = _about(message, message.queue, message.pe)
+        return self._span(track, Span(name, message.arrived_ps, message.released_ps, facts))
+
+    def _wait(self, wait: QueueWaited) -> Span | None:
+        """A kernel waits for a queue."""
+        node = pe_part(*wait.pe, "pe_cpu")
+        track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
+        what = "slot" if wait.kind == "send" else "message"
+        facts = (fact("line", wait.line), fact("kernel", wait.kernel), fact("launch", wait.launch_id))
+        return self._span(track, Span(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
+
+    def _control(self, node: str, name: str, start_ps: int, end_ps: int) -> Span | None:
+        if end_ps == start_ps:  # a CPU that takes no time for messages has no row
+            return None
+        kind = self.graph.node(node).kind
+        track = self._track(self._place(node), kind, 0, (CONTROL,), node)
+        return self._span(track, Span(name, start_ps, end_ps))
+
+    def _memories(self, flows: FlowMaker) -> None:
+        """One span for each turn."""
+        place = Place("memories", 1)
+        works = {work.op: work for work in self.log.works if work.op in self.log.exchanges}
+        for turn in self.log.turns:
+            way = "write" if turn.writing else "read"
+            tcm = self.graph.node(turn.node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
+            track = self._track(place, f"{turn.node} TCM {way}" if tcm else turn.node, 0, (MEMORY,), turn.node)
+            name = f"{way} {_name(works[turn.op])}" if turn.op in works else way
+            flows.note_turn(turn, self._span(track, Span(name, turn.start_ps, turn.end_ps)))
+
+    def _links(self) -> None:
+        order = {(edge.src, edge.dst): at for at, edge in enumerate(self.graph.edges)} if self.log.busy else {}
+        place = Place("links", 2)
+        for each in self.log.busy:
+            row = f"{each.src} → {each.dst}"
+            track = self._track(place, row, order[each.src, each.dst], (LINKS,), each.src, each.dst)
+            facts = (fact("transfer", each.transfer_id),)
+            self._span(track, Span(f"{each.nbytes} B", each.start_ps, each.end_ps, facts))
+
+    def _place(self, node_id: str) -> Place:
+        node = self.graph.node(node_id)
+        if node.sip is None:
+            return Place(node_id)
+        parts = [f"SIP {node.sip}"]
+        parts += [f"cube {node.cube}"] if node.cube is not None else []
+        parts += [f"PE {node.pe}"] if node.pe is not None else []
+        at = tuple(-1 if part is None else part for part in (node.sip, node.cube, node.pe))
+        return Place(", ".join(parts), 0, at)
+
+
+def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
+    """What a message is, seen from one of its ends."""
+    return (
+        fact("direction", direction),
+        fact("sequence", message.sequence),
+        fact("bytes", message.nbytes),
+        fact("peer", pe_name(peer)),
+        fact("slot", f"{message.pa:#x}"),
+    )
+
+
+def _name(work: Work) -> str:
+    """What was done, and to which tile."""
+    return work.name if work.tile is None else f"{work.name} {','.join(map(str, work.tile))}"
+
+
+def _kernels(handle: RequestHandle) -> Iterator[PeReport]:
+    """The PEs that ran a kernel for a request."""
+    reports: Iterable[PeReport] = handle.outcome.reports if handle.outcome is not None else ()
+    return (report for report in reports if 0 < report.end_ps < NEVER)

@@ -1,0 +1,116 @@
+"""A timeline as a file of trace events, as chrome://tracing and ui.perfetto.dev read them.
+
+One event a line. Times are microseconds with the decimals of picoseconds. Places are processes, lanes of tracks are
+threads, spans are complete events, messages are flow events that bind to the spans around them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from kernbench.common.files import replacing
+from kernbench.observe.trace_model import Flow, Place, Span, Trace, Track
+
+Event: TypeAlias = dict[str, Any]
+"""A trace event, as JSON has it."""
+PS_PER_US = 1_000_000
+
+
+def write_trace(trace: Trace, path: str | Path) -> int:
+    """Write ``trace`` as JSON, all of it or nothing; returns the number of events. Equal traces give equal files."""
+    count = 0
+    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
+        for event in trace_events(trace):
+            file.write(("," if count else "") + json.dumps(event, separators=(",", ":"), ensure_ascii=False) + "\n")
+            count += 1
+        file.write("]}\n")
+    return count
+
+
+def trace_events(trace: Trace) -> Iterator[Event]:
+    """The events of ``trace``: names first, then spans and flows in the order of time."""
+    trace.assign_lanes()
+    numbers = _Numbers()
+    timed: list[tuple[int, int, Event]] = []
+    for track, spans in trace.tracks():
+        lanes = 1 + max(span.lane for span in spans)
+        yield from numbers.of_track(track, lanes)
+        timed += ((span.start_ps, 1, _complete(span, numbers)) for span in spans)
+    for number, flow in enumerate(trace.flows):
+        leaves, arrives = _ends(flow, number, numbers)
+        timed += [(flow.leaves_ps, 2, leaves), (flow.arrives_ps, 3, arrives)]
+    timed.sort(key=lambda each: each[:2])
+    yield from (event for _, _, event in timed)
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The process of each place and the thread of each lane, in one count.
+
+    Readers take the number of a process for that of its first thread too, so no thread may have it.
+    """
+
+    pids: dict[Place, int] = field(default_factory=dict)
+    tids: dict[tuple[Track, int], int] = field(default_factory=dict)
+
+    def of_track(self, track: Track, lanes: int) -> Iterator[Event]:
+        """Number a track's lanes; the events that name them."""
+        pid = self.pids.get(track.place)
+        if pid is None:
+            pid = self.pids[track.place] = self._next()
+            yield _name("process_name", pid, 0, name=track.place.name)
+            yield _name("process_sort_index", pid, 0, sort_index=pid)
+        for lane in range(lanes):
+            tid = self.tids[track, lane] = self._next()
+            yield _name("thread_name", pid, tid, name=f"{track.row} #{lane + 1}" if lanes > 1 else track.row)
+            yield _name("thread_sort_index", pid, tid, sort_index=tid)
+
+    def _next(self) -> int:
+        return len(self.pids) + len(self.tids) + 1
+
+    def of(self, span: Span) -> tuple[int, int]:
+        """Process and thread of a span."""
+        assert span.track is not None
+        return self.pids[span.track.place], self.tids[span.track, span.lane]
+
+
+def _name(what: str, pid: int, tid: int, **args: str | int) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+
+
+def _complete(span: Span, numbers: _Numbers) -> Event:
+    pid, tid = numbers.of(span)
+    assert span.track is not None
+    event: Event = {
+        "ph": "X",
+        "name": span.name,
+        "cat": span.track.row if span.track.place.group == 0 else span.track.place.name,
+        "pid": pid,
+        "tid": tid,
+        "ts": _microseconds(span.start_ps),
+        "dur": (span.end_ps - span.start_ps) / PS_PER_US,
+    }
+    given = {word: value for word, value in span.facts if value != ""}
+    return event | ({"args": given} if given else {})
+
+
+def _ends(flow: Flow, number: int, numbers: _Numbers) -> tuple[Event, Event]:
+    common = {"name": flow.name, "cat": "message", "id": number + 1}
+    ends: list[Event] = []
+    for phase, span, when in (("s", flow.src, flow.leaves_ps), ("f", flow.dst, flow.arrives_ps)):
+        pid, tid = numbers.of(span)
+        ends.append({"ph": phase, **common, "pid": pid, "tid": tid, "ts": _microseconds(when)})
+    ends[1]["bp"] = "e"  # bind to the span around it, not to the next one
+    return ends[0], ends[1]
+
+
+def _microseconds(ps: int) -> float:
+    """µs. Readers keep whole ns and cut off: where the nearest float falls just short of one, take the next."""
+    us = ps / PS_PER_US
+    return us if int(us * 1000) >= ps // 1000 else math.nextafter(us, math.inf)

@@ -1,0 +1,159 @@
+"""What queues did in a run, as far as hooks tell: messages, waits of kernels, and the credits that end them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kernbench.core.clock import NEVER
+from kernbench.engine.hooks import OpStarted, Queued, QueueEvent, QueueWaited, SlotReleased
+from kernbench.engine.machine import Machine
+from kernbench.messages.requests import PeCoord
+
+MessageKey = tuple[PeCoord, str, int]
+"""The PE that receives it, its queue there, the number in that queue"""
+QueueEnd = tuple[PeCoord, str]
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message that operation ``op`` sends: number ``sequence`` of queue ``direction`` of ``pe``.
+
+    It goes to the slot at ``pa``. ``queue``: the queue of ``peer`` that it arrives in, at ``arrived_ps``;
+    ``taken_ps``: its kernel has it; ``released_ps``: its slot is free; NEVER: not by now. ``posted``: when it came, a
+    receive ended that had been posted. ``epoch`` counts how often the queue has begun anew.
+    """
+
+    op: int
+    pe: PeCoord
+    direction: str
+    sequence: int
+    nbytes: int
+    peer: PeCoord
+    pa: int
+    sent_ps: int
+    line: int
+    kernel: str
+    queue: str = ""
+    arrived_ps: int = NEVER
+    taken_ps: int = NEVER
+    released_ps: int = NEVER
+    posted: bool = False
+    epoch: int = 0
+
+
+class Took(NamedTuple):
+    """The program of ``pe`` has issued a receive, at ``time_ps``."""
+
+    pe: PeCoord
+    time_ps: int
+
+
+@dataclass(slots=True)
+class QueueLog:
+    """Subscribes to the hooks of the queues of ``machine``; the log that has it tells it of operations.
+
+    ``messages`` go by operation, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
+    ``released`` by queue end and time; ``given``: which PE has given a credit that came when.
+    """
+
+    machine: Machine
+    messages: dict[int, Message] = field(default_factory=dict)
+    arrivals: dict[tuple[PeCoord, int], list[Message]] = field(default_factory=dict)
+    waits: list[QueueWaited] = field(default_factory=list)
+    credits: dict[QueueEnd, list[SlotReleased]] = field(default_factory=dict)
+    released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
+    given: set[tuple[PeCoord, int]] = field(default_factory=set)
+    _ended: Message | None = None
+    _posted: set[MessageKey] = field(default_factory=set)
+    _epochs: dict[QueueEnd, tuple[int, set[int]]] = field(default_factory=dict)
+    _heads: dict[QueueEnd, tuple[int, int]] = field(default_factory=dict)
+    _here: dict[MessageKey, Message] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.machine.hooks.queue.subscribe(self._event)
+        self.machine.hooks.queue_waited.subscribe(self.waits.append)
+        self.machine.hooks.slot_released.subscribe(self._released)
+
+    def begun(self, event: OpStarted, queued: Queued) -> None:
+        """A message is sent."""
+        assert event.pe is not None
+        command = queued.what
+        end = (event.pe, command.direction)
+        epoch, sent = self._epochs.get(end, (0, set()))
+        if queued.sequence in sent:  # it was installed again, or emptied
+            epoch, sent = epoch + 1, set()
+        sent.add(queued.sequence)
+        self._epochs[end] = epoch, sent
+        self.messages[event.op] = Message(
+            op=event.op,
+            pe=event.pe,
+            direction=command.direction,
+            sequence=queued.sequence,
+            nbytes=command.src.nbytes,
+            peer=queued.peer,
+            pa=queued.pa,
+            sent_ps=event.start_ps,
+            line=command.line,
+            kernel=event.kernel,
+            epoch=epoch,
+        )
+
+    def ended(self, op: int) -> None:
+        """An operation is over: of a message, it is there, and its queue tells next."""
+        self._ended = self.messages.get(op)
+
+    def credit_before(self, end: QueueEnd, since_ps: int, until_ps: int) -> SlotReleased | None:
+        """The release whose credit ended a wait: the first to be there after ``since_ps``, by ``until_ps``."""
+        given = self.credits.get(end, [])
+        at = bisect_right(given, since_ps, key=_credited)
+        if at == len(given) or _credited(given[at]) > until_ps:
+            at = bisect_left(given, since_ps, key=_credited)
+        return given[at] if at < len(given) and _credited(given[at]) <= until_ps else None
+
+    def _event(self, event: QueueEvent) -> None:
+        key = (event.pe, event.direction, event.sequence)
+        if event.kind == "arrive":
+            self._arrived(key, event.time_ps)
+        elif event.kind == "recv" and event.nbytes:
+            message = self._here.get(key)
+            if message is not None:
+                message.taken_ps = event.time_ps
+        elif event.kind == "recv":
+            self._posted.add(key)
+
+    def _arrived(self, key: MessageKey, now: int) -> None:
+        message, self._ended = self._ended, None
+        if message is None:
+            return
+        message.queue, message.arrived_ps = key[1], now
+        self._here[key] = message
+        self.arrivals.setdefault((key[0], now), []).append(message)
+        self._move_head(message, now)
+
+    def _move_head(self, message: Message, now: int) -> None:
+        """Messages are there in order: one that comes early waits for those before it, and with it its receive."""
+        end = (message.peer, message.queue)
+        epoch, head = self._heads.get(end, (0, 0))
+        head = head if epoch == message.epoch else 0
+        while (found := self._here.get((*end, head))) is not None and found.epoch == message.epoch:
+            if (*end, head) in self._posted:
+                self._posted.remove((*end, head))
+                found.taken_ps, message.posted = now, True
+            head += 1
+        self._heads[end] = message.epoch, head
+
+    def _released(self, event: SlotReleased) -> None:
+        message = self._here.pop((event.pe, event.direction, event.sequence), None)
+        if message is not None:
+            message.released_ps = event.time_ps
+            self.released[event.pe, event.direction, event.time_ps] = message
+        if event.credited_ps is not None:
+            self.given.add((event.pe, event.credited_ps))
+            self.credits.setdefault((event.peer, event.peer_direction), []).append(event)
+
+
+def _credited(event: SlotReleased) -> int:
+    assert event.credited_ps is not None
+    return event.credited_ps

@@ -1,0 +1,5 @@
+"""The transport by itself: links, routes and transfers on a clock."""
+
+from kernbench.transport import AT_ONCE, Hop, Link, Network, Pace, Port, Profile, Route, Supply, Transfer
+
+__all__ = ["AT_ONCE", "Hop", "Link", "Network", "Pace", "Port", "Profile", "Route", "Supply", "Transfer"]

@@ -1,0 +1,217 @@
+"""The network: links by name, routes, ports, and the two ways a transfer can take through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from kernbench.common.errors import TransportError
+from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.core.clock import Clock
+from kernbench.core.hook import Hook
+from kernbench.transport.express import Express
+from kernbench.transport.link import Link, LinkBusy
+from kernbench.transport.port import Port
+from kernbench.transport.route import Route, Timing
+from kernbench.transport.transfer import HopTimes, Supply, Transfer
+
+PORT_INDEX_BASE = 1 << 24
+
+
+class Network:
+    """Links, ports and transfers on one clock.
+
+    ``packet_bytes`` is the unit of arbitration, the same on every link; ``express`` switches the exact fast path for
+    uncontended transfers; ``trace_hops`` keeps per-link times of every transfer sent after it is set.
+    """
+
+    def __init__(self, packet_bytes: int = 1024, *, clock: Clock | None = None, express: bool = True) -> None:
+        if packet_bytes < 1:
+            raise TransportError(f"packet_bytes must be at least 1, not {packet_bytes}")
+        self.packet_bytes = packet_bytes
+        self.clock = clock if clock is not None else Clock()
+        self.links: dict[tuple[str, str], Link] = {}
+        self.link_busy: Hook[LinkBusy] = Hook()
+        self.express = Express(self.clock, self.link_busy)
+        self.express_enabled = express
+        self.trace_hops = False
+        self.n_transfers = 0
+        self._link_indices: set[int] = set()
+        self._ports: dict[tuple[str, str], Port] = {}
+        self._routes: dict[tuple[str, ...], Route] = {}
+        self._timings: dict[tuple[tuple[float, int, int], ...], Timing] = {}  # by the figures of links
+
+    @property
+    def now_ns(self) -> float:
+        """Current time."""
+        return ps_to_ns(self.clock.time)
+
+    @property
+    def undelivered(self) -> int:
+        """How many of the transfers made have not been delivered."""
+        return sum(port.undelivered for port in self._ports.values())
+
+    def link(
+        self,
+        src: str,
+        dst: str,
+        *,
+        bw_gbs: float,
+        overhead_ns: float = 0.0,
+        fifo_bytes: int | None = None,
+        index: int | None = None,
+    ) -> Link:
+        """Add a directed link. ``fifo_bytes`` bounds the FIFO at its far end (None: unbounded).
+
+        ``index`` orders links (and the inputs they feed) at equal times; by default the order of the calls.
+        """
+        if (src, dst) in self.links:
+            raise TransportError(f"link {src} -> {dst} exists already")
+        if bw_gbs <= 0 or overhead_ns < 0:
+            raise TransportError(f"link {src} -> {dst}: bandwidth must be positive and overhead not negative")
+        if fifo_bytes is not None and fifo_bytes < self.packet_bytes:
+            raise TransportError(
+                f"link {src} -> {dst}: a FIFO of {fifo_bytes} bytes holds no packet of {self.packet_bytes} bytes"
+            )
+        index = len(self.links) if index is None else index
+        if index in self._link_indices:
+            raise TransportError(
+                f"link {src} -> {dst}: index {index} is taken; it orders links and has to tell them apart"
+            )
+        self._link_indices.add(index)
+        made = Link(
+            self.clock,
+            index,
+            (src, dst),
+            bw_gbs=bw_gbs,
+            overhead_ps=ns_to_ps(overhead_ns),
+            fifo_bytes=fifo_bytes,
+            packet_bytes=self.packet_bytes,
+            busy_hook=self.link_busy,
+            catch_up=self.express.catch_up,
+        )
+        self.links[src, dst] = made
+        return made
+
+    def port(self, node: str, channel: str = "") -> Port:
+        """The source port of ``node`` for ``channel`` (a DMA queue, a virtual channel), made on first use."""
+        found = self._ports.get((node, channel))
+        if found is None:
+            found = self._ports[node, channel] = Port(PORT_INDEX_BASE + len(self._ports), node)
+        return found
+
+    def route(self, nodes: Sequence[str]) -> Route:
+        """The route through ``nodes``; TransportError when two neighbours have no link or a link comes twice."""
+        key = tuple(nodes)
+        found = self._routes.get(key)
+        if found is None:
+            if len(key) < 2:
+                raise TransportError(f"a route needs a source and a destination, not {list(key)}")
+            if len(set(pairwise(key))) < len(key) - 1:
+                raise TransportError(f"a route passes each link once: {' -> '.join(key)}")
+            links = tuple(map(self._link_between, key, key[1:]))
+            figures = tuple((link.bw_gbs, link.overhead_ps, link.capacity) for link in links)
+            found = self._routes[key] = Route(links, self.packet_bytes, self._timings.get(figures))
+            self._timings[figures] = found.timing
+        return found
+
+    def _link_between(self, src: str, dst: str) -> Link:
+        link = self.links.get((src, dst))
+        if link is None:
+            raise TransportError(f"there is no link {src} -> {dst}")
+        return link
+
+    def send(
+        self,
+        nodes: Sequence[str],
+        nbytes: int,
+        at_ns: float | None = None,
+        *,
+        channel: str = "",
+        done: Callable[[Transfer], None] | None = None,
+    ) -> Transfer:
+        """Send ``nbytes`` along ``nodes`` at ``at_ns`` (default: now) from the source's port for ``channel``."""
+        transfer = self.make(self.port(nodes[0], channel), self.route(nodes), nbytes, done)
+        when = self.clock.time if at_ns is None else ns_to_ps(at_ns)
+        if when < self.clock.time:
+            raise TransportError(f"at_ns={at_ns} is in the past; it is {self.now_ns} ns")
+        self.clock.call_at(when, self.inject, transfer)
+        return transfer
+
+    def make(
+        self,
+        port: Port,
+        route: Route,
+        nbytes: int,
+        done: Callable[[Transfer], None] | None = None,
+        arg: object = None,
+    ) -> Transfer:
+        """A transfer that has not been injected yet. Transfers are numbered in the order they are made."""
+        transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
+        self.n_transfers += 1
+        port.undelivered += 1
+        if self.trace_hops:
+            transfer.hop_times = HopTimes(len(route.links))
+        return transfer
+
+    def inject(self, transfer: Transfer, supply: Supply | None = None, *, open_ended: bool = False) -> None:
+        """Put ``transfer`` on its port now.
+
+        ``supply`` says when its bytes become available (default: at once); ``open_ended``: they are supplied later.
+        """
+        transfer.injected_ps = self.clock.time
+        if supply is not None or open_ended:
+            transfer.supplies = [supply] if supply is not None else []
+            transfer.supplied = supply.first + supply.count if supply is not None else 0
+        if self.express_enabled and self.express.admit(transfer):
+            return
+        self._by_packets(transfer)
+
+    def _by_packets(self, transfer: Transfer) -> None:
+        self.express.revoke((transfer.port, *transfer.route.links))
+        transfer.port.enqueue(transfer, self.clock.time)
+
+    def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> None:
+        """Make a transfer of what is all there, and put it on its port now."""
+        if self.trace_hops or not self.express_enabled:
+            self.inject(self.make(port, route, nbytes, done, arg))
+            return
+        transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
+        self.n_transfers += 1
+        port.undelivered += 1
+        transfer.injected_ps = self.clock.time
+        if not self.express.admit(transfer):
+            self._by_packets(transfer)
+
+    def supply(self, transfer: Transfer, supply: Supply) -> None:
+        """More packets of an injected transfer become available."""
+        transfer.port.supply(transfer, supply, self.clock.time)
+
+    def curtail(self, transfer: Transfer, count: int) -> None:
+        """Only the first ``count`` packets of ``transfer`` come as promised; the rest will be supplied anew."""
+        if transfer.express:
+            self.express.revoke((transfer.port,))
+        transfer.port.curtail(transfer, count)
+
+    def sideband_ps(self, route: Route, nbytes: int) -> int:
+        """Delay of a credit of ``nbytes`` on the same way, which occupies nothing: overheads, wires, bottleneck."""
+        return route.latency_ps(nbytes)
+
+    def run(self, until_ns: float | None = None) -> None:
+        """Run until nothing is left (or ``until_ns``); TransportError when packets are stuck for ever."""
+        if until_ns is not None:
+            self.clock.advance(ns_to_ps(until_ns))
+            return
+        self.clock.advance()
+        self.check_quiescent()
+
+    def check_quiescent(self) -> None:
+        """TransportError unless everything sent was delivered."""
+        undelivered = self.undelivered
+        if undelivered:
+            stuck = [f"{a} -> {b}" for (a, b), link in self.links.items() if link.fifo or link.requests]
+            raise TransportError(
+                f"{undelivered} transfers were not delivered; "
+                f"packets wait at: {', '.join(stuck) or 'their sources'}. "
+                "A cycle of full FIFOs cannot drain: give one of the links an unbounded FIFO"
+            )

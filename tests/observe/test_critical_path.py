@@ -1,0 +1,302 @@
+"""Critical paths: they add up, in whole ps, and go where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_support import hbm, place
+from kernbench.common.units import ns_to_ps
+from kernbench.messages.requests import (
+    HostMsg,
+    KernelLaunchMsg,
+    KernelRef,
+    MemoryReadMsg,
+    MemoryWriteMsg,
+    PeDmaMsg,
+)
+from kernbench.observe.critical_path import PathFinder
+from kernbench.observe.critical_path_model import Part
+from kernbench.observe.roofline import Roofline
+from kernbench.triton_emu.tl_context import TLContext as Tl
+from path_support import Watched, check, check_request
+
+SIDE = 64
+
+
+def load_and_store(p: int, *, tl: Tl) -> None:
+    tl.store(p, tl.load(p, (SIDE, SIDE), "f16"))
+
+
+def test_a_load_and_a_store_part_by_part() -> None:
+    """The closed forms of page 02, one after the other."""
+    engine = Watched()
+    parts = check_request(engine, engine.run(load_and_store, place(engine, np.zeros((SIDE, SIDE), np.float16))))
+    spec = engine.machine.spec
+    issue, setup, access = (1000, 2000, 30_000)
+    assert parts[Part.LAUNCH] == ns_to_ps(spec.pe.components.pe_cpu.attrs.launch_ns)
+    assert parts[Part.ISSUE] == issue  # the store's is hidden behind the load
+    assert parts[Part.DMA_SETUP] == 2 * setup
+    assert parts[Part.ACCESS] == 2 * access
+    assert parts[Part.SERVICE] == 2 * 40_000  # 8 KiB at 204.8
+    assert Part.MEMORY_QUEUE not in parts
+    assert Part.NETWORK_QUEUE not in parts
+    assert Part.WAIT not in parts
+
+
+def stages(p: int, *, tl: Tl) -> None:
+    a = tl.load(p, (SIDE, SIDE), "f16")
+    b = tl.load(p, (SIDE, SIDE), "f16")
+    tl.store(p, tl.exp(tl.dot(a, b)))
+
+
+def test_dots_and_math_wait_for_their_operands() -> None:
+    engine = Watched()
+    parts = check_request(engine, engine.run(stages, place(engine, np.zeros((SIDE, SIDE), np.float16))))
+    # Four tiles: a fetch each, then the last one's GEMM and store; MATH works on 8 KiB.
+    assert parts[Part.FETCH] == 4 * 16_000
+    assert parts[Part.GEMM] == 16_000
+    assert parts[Part.STORE] == 4000
+    assert parts[Part.MATH] == 2000 + 32_000
+    assert parts[Part.TILE_ISSUE] == 1000
+    assert Part.WAIT not in parts
+
+
+def test_lines_of_the_kernel() -> None:
+    engine = Watched()
+    path = engine.path(engine.run(stages, place(engine, np.zeros((SIDE, SIDE), np.float16))))
+    first = stages.__code__.co_firstlineno
+    lines = {each.line - first: each for each in path.lines}
+    assert set(lines) == {1, 2, 3}
+    assert lines[1].ps <= 3000  # issue and set-up: the first load is over before the second
+    assert {part.part for part in lines[3].parts} >= {Part.FETCH, Part.GEMM, Part.MATH, Part.STORE}
+    assert sum(part.ps for part in lines[3].parts) == lines[3].ps
+
+
+def test_a_barrier_goes_on_with_the_pe_that_came_last() -> None:
+    def meet(p: int, *, tl: Tl) -> None:
+        if tl.program_id(0) == 1:
+            tl.load(p, (SIDE, SIDE), "f16")
+        tl.barrier()
+
+    engine = Watched()
+    x = place(engine, np.zeros((SIDE, SIDE), np.float16))
+    handle = engine.run(meet, x, targets=((0, 0, 0), (0, 0, 1)))
+    parts = check_request(engine, handle)
+    assert parts[Part.SERVICE] == 40_000
+    assert parts[Part.BARRIER] > 0
+    assert {step.pe for step in engine.path(handle).steps if step.part is Part.SERVICE} == {(0, 0, 1)}
+
+
+def test_waiting_for_scratch_is_waiting_for_what_gives_it_back() -> None:
+    def reads_ahead(p: int, *, tl: Tl) -> None:
+        for _ in range(8):
+            tl.store(p, tl.load(p, (1024, 2048), "f16") + 1.0)
+
+    engine = Watched("pe.tcm.bytes=14MiB")  # room for two blocks and a half
+    parts = check_request(engine, engine.run(reads_ahead, place(engine, np.zeros((1024, 2048), np.float16))))
+    assert Part.WAIT not in parts
+    assert parts[Part.SERVICE] + parts.get(Part.MEMORY_QUEUE, 0) > 8 * 20_000_000
+
+
+def test_a_kernel_behind_another_waits_for_it() -> None:
+    engine = Watched()
+    x = place(engine, np.zeros((SIDE, SIDE), np.float16))
+    first, second = (
+        engine.submit(
+            KernelLaunchMsg(kernel=KernelRef(name="k", function=load_and_store), args=(x.arg,), targets=((0, 0, 0),))
+        )
+        for _ in range(2)
+    )
+    engine.wait(first)
+    engine.wait(second)
+    assert Part.EARLIER_KERNEL not in check_request(engine, first)
+    assert check_request(engine, second)[Part.EARLIER_KERNEL] > 50_000
+
+
+@pytest.mark.parametrize(
+    ("msg", "parts"),
+    [
+        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096), {Part.HOST_TRANSFER}),
+        (MemoryReadMsg(pa=hbm(0, 0, 0), nbytes=4096), {Part.HOST_TRANSFER}),
+        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096, pattern=b"\0"), {Part.DOWN, Part.FILL, Part.UP}),
+        (PeDmaMsg(pe=(0, 0, 0), pa=hbm(0, 0, 0), nbytes=4096), {Part.RAW}),
+    ],
+)
+def test_other_requests(msg: HostMsg, parts: set[Part]) -> None:
+    engine = Watched()
+    handle = engine.submit(msg)
+    engine.wait(handle)
+    assert set(check_request(engine, handle)) == parts
+
+
+def test_all_pes_of_the_machine() -> None:
+    everyone = tuple((sip, cube, pe) for sip in range(2) for cube in range(16) for pe in range(8))
+    engine = Watched(small=False)
+    parts = check_request(engine, engine.run(lambda *, tl: None, targets=everyone))
+    assert parts.keys() == {Part.DOWN, Part.LAUNCH, Part.UP} | (parts.keys() & {Part.COMMON_START})
+
+
+def test_a_run_goes_from_request_to_request() -> None:
+    engine = Watched()
+    x = place(engine, np.zeros((SIDE, SIDE), np.float16))
+    engine.run_until(engine.now + 100)  # the host program does something else
+    launched = engine.run(stages, x)
+    path = PathFinder(engine.log, engine.handles).of_run(0, engine.machine.clock.time)
+    check(path, 0, engine.machine.clock.time)
+    parts = {each.part: each.ps for each in path.parts}
+    assert parts[Part.HOST_WAIT] == 100_000
+    assert parts[Part.HOST_TRANSFER] > 100_000
+    assert path.steps[-1] == engine.path(launched).steps[-1]
+
+
+# --- any program ------------------------------------------------------------------------------------------------------
+
+OPS = ("load", "dot", "math", "store", "ref_ref", "load_ref", "load_load", "sum", "epilogue", "barrier", "elementwise")
+
+
+def program(ops: tuple[str, ...], size: tuple[int, int], pe_skips: int) -> Callable[..., object]:
+    """A kernel of the given calls on the results of those before; one PE leaves some out."""
+    m, k = size
+
+    def kernel(p: int, *, tl: Tl) -> None:
+        live: list[Any] = [tl.load(p, (m, k), "f16")]
+        for number, op in enumerate(ops):
+            if op != "barrier" and tl.program_id(0) == 1 and number < pe_skips:
+                continue
+            last = live[-1]
+            match op:
+                case "load":
+                    live.append(tl.load(p, (m, k), "f16"))
+                case "dot":
+                    tl.store(p, tl.dot(last, live[0], trans_b=True))
+                case "math":
+                    live.append(last * live[0])
+                case "sum":
+                    tl.store(p, tl.sum(last, 0))
+                case "store":
+                    tl.store(p, last)
+                case "barrier":
+                    tl.barrier()
+                case "elementwise":
+                    tl.composite("add", tl.ref(p, (m, k), "f16"), last, out_ptr=p)
+                case _:
+                    composite(op, p, (m, k), tl)
+            live = live[-3:]
+
+    return kernel
+
+
+def composite(op: str, p: int, size: tuple[int, int], tl: Tl) -> None:
+    m, k = size
+    a, b = ((tl.load if staged else tl.ref) for staged in (op in ("load_ref", "load_load"), op == "load_load"))
+    steps = (("relu",), ("add", tl.ref(p, (m, m), "f16"))) if op == "epilogue" else ()
+    tl.composite("gemm", a(p, (m, k), "f16"), b(p, (k, m), "f16"), out_ptr=p, epilogue=steps)
+
+
+@settings(max_examples=40)
+@given(
+    ops=st.lists(st.sampled_from(OPS), max_size=7).map(tuple),
+    size=st.sampled_from([(32, 64), (64, 64), (48, 80), (1, 7), (96, 160)]),
+    pes=st.integers(1, 3),
+    pe_skips=st.integers(0, 3),
+    overrides=st.lists(
+        st.sampled_from(
+            (
+                "pe.components.pe_scheduler.attrs.tiles_in_flight=1",
+                "pe.components.pe_scheduler.attrs.stage_slots=1",
+                "pe.components.pe_scheduler.attrs.issue_ns=0",
+                "pe.components.pe_cpu.attrs.issue_ns=0",
+                "pe.dma.setup_ns=0",
+                "pe.dma.setup_ns=20",
+                "transport.express=false",
+                "pe.components.pe_cpu.attrs.launch_ns=0",
+            )
+        ),
+        max_size=3,
+    ),
+)
+def test_any_program_adds_up(
+    ops: tuple[str, ...], size: tuple[int, int], pes: int, pe_skips: int, overrides: list[str]
+) -> None:
+    engine = Watched(*overrides)
+    x = place(engine, np.zeros((160, 160), np.float16))
+    handle = engine.run(program(ops, size, pe_skips), x, targets=tuple((0, 0, pe) for pe in range(pes)))
+    parts = check_request(engine, handle)
+    assert parts.get(Part.WAIT, 0) == 0  # every wait has a cause
+    check(PathFinder(engine.log, engine.handles).of_run(0, handle.ended_ps), 0, handle.ended_ps)
+
+
+# --- what bounds it ---------------------------------------------------------------------------------------------------
+
+# Enough to cover the round trip to the memory, so that nothing but a resource can bind.
+DEEP = "pe.components.pe_scheduler.attrs.tiles_in_flight=16"
+WIDER = tuple(f"cube.links.{name}.bw_gbs=512" for name in ("xbar_to_hbm", "pe_to_xbar"))
+
+
+def gemm(variant: str, m: int, k: int, n: int, *overrides: str) -> tuple[int, Roofline]:
+    """Time of a composite GEMM's launch and its roofline."""
+
+    def kernel(a: int, b: int, c: int, *, tl: Tl) -> None:
+        x = (tl.ref if variant == "ref_ref" else tl.load)(a, (m, k), "f16")
+        y = (tl.load if variant == "load_load" else tl.ref)(b, (k, n), "f16")
+        for _ in range(4 if variant == "load_load" else 1):
+            tl.composite("gemm", x, y, out_ptr=c)
+
+    engine = Watched(*overrides)
+    shapes = ((m, k), (k, n), (m, n))
+    handle = engine.run(kernel, *(place(engine, np.zeros(shape, np.float16)) for shape in shapes))
+    check_request(engine, handle)
+    return handle.ended_ps - handle.submitted_ps, engine.roofline(handle)
+
+
+def test_a_streamed_product_is_bound_by_memory_and_speeds_up_with_it() -> None:
+    took, found = gemm("ref_ref", 256, 256, 256, DEEP)
+    wide_took, wide = gemm("ref_ref", 256, 256, 256, DEEP, *WIDER)
+    assert found.binding is not None
+    assert wide.binding is not None
+    assert found.binding.resource == wide.binding.resource == "HBM"
+    assert found.binding.ps == 2 * wide.binding.ps
+    assert 0 < found.beyond < 0.03
+    assert 0 < wide.beyond < 0.06
+    assert took - wide_took == pytest.approx(found.binding.ps - wide.binding.ps, rel=0.01)
+
+
+def test_too_few_tiles_in_flight_are_seen_as_idle_memory() -> None:
+    """The bound is what it was; the memory waits for tiles to leave the pipeline."""
+    took, found = gemm("ref_ref", 256, 256, 256, *WIDER)
+    assert found.binding is not None
+    assert found.binding.resource == "HBM"
+    assert found.beyond > 0.3
+    idle = {each.what: each.ps for each in found.differences}
+    inside = sum(idle.get(part, 0) for part in (Part.FETCH, Part.GEMM, Part.ACCESS, Part.REQUEST, Part.DMA_SETUP))
+    assert inside > 0.8 * (took - found.binding.ps)
+
+
+def test_a_staged_product_is_bound_by_compute_and_does_not() -> None:
+    took, found = gemm("load_load", 256, 256, 256)
+    wide_took, wide = gemm("load_load", 256, 256, 256, *WIDER)
+    assert found.binding is not None
+    assert wide.binding is not None
+    assert found.binding.resource == wide.binding.resource == "compute"
+    assert found.binding.ps == wide.binding.ps == 4 * 256 * 16_000
+    assert wide_took == pytest.approx(took, rel=0.1)
+    loading = sum(each.ps for each in found.differences if each.what in (Part.SERVICE, Part.MEMORY_QUEUE))
+    faster = sum(each.ps for each in wide.differences if each.what in (Part.SERVICE, Part.MEMORY_QUEUE))
+    assert took - wide_took == pytest.approx(loading - faster, rel=0.1)  # only the loads before it are faster
+
+
+def test_edges_of_tiles_are_told() -> None:
+    _, found = gemm("ref_ref", 33, 64, 32)
+    assert found.useful == pytest.approx(33 / 64)
+
+
+def test_a_sum_of_a_vector_is_bound_by_nothing_big() -> None:
+    engine = Watched()
+    handle = engine.run(lambda *, tl: None)
+    assert {each.resource for each in engine.roofline(handle).bounds} <= {"host link", "NoC"}

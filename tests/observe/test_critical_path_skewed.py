@@ -1,0 +1,37 @@
+"""What the critical path calls the time of a kernel on the skewed machine, part by part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_support import place
+
+from kernbench.engine.engine import GraphEngine
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+from kernbench.observe.critical_path import PathFinder
+from kernbench.observe.critical_path_model import Part
+from kernbench.observe.trace_log import TraceLog
+from kernbench.triton_emu.tl_context import TLContext as Tl
+from skewed import skewed
+
+
+def test_a_load_a_sum_and_a_store() -> None:
+    """Each waits for the one before, so all of it is on the path; the other two issues are under the load."""
+    engine = GraphEngine(skewed(), enable_data=False)
+    log = TraceLog(engine.machine, memories=True)
+    x = place(engine, np.zeros(400, np.float32))
+
+    def kernel(p: int, *, tl: Tl) -> None:
+        y = tl.load(p, (400,), "f32")
+        tl.store(p, y + y)
+
+    handle = engine.submit(
+        KernelLaunchMsg(kernel=KernelRef(name="kernel", function=kernel), args=(x.arg,), targets=((0, 0, 0),))
+    )
+    engine.wait(handle)
+    found = {each.part: each.ps / 1000 for each in PathFinder(log, [handle]).of_request(handle).parts}
+    assert found[Part.LAUNCH] == pytest.approx(6.7, abs=0.001)
+    assert found[Part.ISSUE] == pytest.approx(1.1, abs=0.001)
+    assert found[Part.DMA_SETUP] == pytest.approx(2 * (2.7 + 0.8), abs=0.001)
+    assert found[Part.MATH] == pytest.approx(3.1 + 1600 / 193, abs=0.001)
+    assert sum(found.values()) == pytest.approx((handle.ended_ps - handle.submitted_ps) / 1000)

@@ -1,0 +1,309 @@
+"""Timelines: files that Perfetto reads without a warning, and what they show."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_support import Placed, machine, place
+
+from kernbench.common.errors import InputError
+from kernbench.core.hook import Hook
+from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.messages.requests import (
+    HostMsg,
+    KernelLaunchMsg,
+    KernelRef,
+    MemoryWriteMsg,
+    PeCoord,
+)
+from kernbench.observe.trace import make_trace
+from kernbench.observe.trace_filter import EVERYTHING, TraceFilter, parse_filter
+from kernbench.observe.trace_io import trace_events, write_trace
+from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.trace_model import Place, Span, Trace, Track
+from kernbench.triton_emu.tl_context import TLContext as Tl
+
+SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "system.sips.count=1")
+NS = 1e-3
+"""of a µs"""
+Event = dict[str, Any]
+
+
+class Traced(GraphEngine):
+    """An engine whose run becomes a trace."""
+
+    def __init__(self, *overrides: str, links: bool = True) -> None:
+        super().__init__(machine(*SMALL, *overrides), enable_data=False)
+        self.log = TraceLog(self.machine, links=links, memories=True)
+        self.handles: list[RequestHandle] = []
+
+    def submit(self, msg: HostMsg) -> RequestHandle:
+        self.handles.append(super().submit(msg))
+        return self.handles[-1]
+
+    def run(
+        self, kernel: Callable[..., object], *args: Placed | int, targets: tuple[PeCoord, ...] = ((0, 0, 0),)
+    ) -> None:
+        given = tuple(a.arg if isinstance(a, Placed) else a for a in args)
+        ref = KernelRef(name=kernel.__name__, function=kernel)
+        self.wait(self.submit(KernelLaunchMsg(name="work", kernel=ref, args=given, targets=targets)))
+
+    def events(self, keep: TraceFilter = EVERYTHING) -> list[Event]:
+        return list(trace_events(make_trace(self.log, self.handles, keep)))
+
+
+def gemm(a: int, b: int, c: int, size: int, *, tl: Tl) -> None:
+    tl.composite("gemm", tl.ref(a, (size, size), "f16"), tl.ref(b, (size, size), "f16"), out_ptr=c)
+
+
+def mixed(p: int, *, tl: Tl) -> None:
+    x = tl.load(p, (96, 64), "f16")
+    y = tl.load(p, (96, 64), "f16")
+    tl.store(p, tl.exp(tl.dot(x, y, trans_b=True)) + 1.0)
+    tl.barrier()
+    tl.composite("add", tl.ref(p, (96, 64), "f16"), x, out_ptr=p)
+
+
+def traced_gemm(size: int = 64, **more: bool) -> Traced:
+    engine = Traced(**more)
+    engine.run(gemm, *(place(engine, np.zeros((size, size), np.float16)) for _ in range(3)), size)
+    return engine
+
+
+def traced_mix() -> Traced:
+    engine = Traced("transport.express=false")
+    x = place(engine, np.zeros((96, 96), np.float16))
+    engine.run(mixed, x, targets=((0, 0, 0), (0, 0, 5), (0, 1, 3)))
+    return engine
+
+
+def names(events: list[Event]) -> dict[tuple[int, int], tuple[str, str]]:
+    """Process and thread names by (pid, tid)."""
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    return {
+        (e["pid"], e["tid"]): (processes[e["pid"]], e["args"]["name"]) for e in events if e["name"] == "thread_name"
+    }
+
+
+def spans(events: list[Event], process: str, thread: str) -> list[Event]:
+    """The spans of threads whose name begins with ``thread``."""
+    known = names(events)
+    keys = {key for key, (p, t) in known.items() if p == process and t.split(" #")[0] == thread}
+    return [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) in keys]
+
+
+def check_perfetto(events: list[Event]) -> None:
+    """All that its importer complains about, in the whole ns that it keeps."""
+    assert {e["ph"] for e in events} <= {"M", "X", "s", "f"}
+    known = names(events)
+    pids, tids = {pid for pid, _ in known}, [tid for _, tid in known]
+    assert len(set(tids)) == len(tids)
+    assert not pids & set(tids)
+    timed = [e for e in events if e["ph"] != "M"]
+    assert all((e["pid"], e["tid"]) in known for e in timed)
+    assert [e["ts"] for e in timed] == sorted(e["ts"] for e in timed)
+    assert all(isinstance(e["ts"], float) and e["ts"] >= 0 and e.get("dur", 0.0) >= 0 for e in timed)
+    by_thread: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for e in timed:
+        if e["ph"] == "X":
+            assert e["name"]
+            by_thread[e["pid"], e["tid"]].append(e)
+    assert set(by_thread) == set(known)  # no empty track
+    for given in by_thread.values():
+        for before, after in pairwise(given):
+            assert int(before["ts"] * 1000) + int(before["dur"] * 1000) <= int(after["ts"] * 1000)
+    check_flows(timed, by_thread)
+
+
+def check_flows(timed: list[Event], by_thread: dict[tuple[int, int], list[Event]]) -> None:
+    starts = {e["id"]: e for e in timed if e["ph"] == "s"}
+    ends = {e["id"]: e for e in timed if e["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(starts) + len(ends) == sum(e["ph"] in "sf" for e in timed)
+    for number, start in starts.items():
+        end = ends[number]
+        assert end["bp"] == "e"
+        assert (start["name"], start["cat"]) == (end["name"], end["cat"])
+        assert start["ts"] <= end["ts"]
+        for e in (start, end):
+            around = [s for s in by_thread[e["pid"], e["tid"]] if s["ts"] <= e["ts"] <= s["ts"] + s["dur"]]
+            assert around, e
+
+
+@pytest.mark.parametrize("make", [traced_gemm, traced_mix])
+def test_a_trace_is_what_perfetto_wants(make: Callable[[], Traced]) -> None:
+    engine = make()
+    engine.wait(engine.submit(MemoryWriteMsg(pa=place(engine, np.zeros(64, np.float16)).pa, nbytes=64, pattern=b"1")))
+    check_perfetto(engine.events())
+
+
+def test_tracks_of_a_pe() -> None:
+    engine = traced_mix()
+    found = set(names(engine.events()).values())
+    of_pe = {thread.split(" #")[0] for process, thread in found if process == "SIP 0, cube 0, PE 5"}
+    assert of_pe == {"cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out"}
+    assert ("host", "requests") in found
+    assert ("SIP 0", "io_cpu") in found
+    assert ("SIP 0, cube 1", "m_cpu") in found
+    assert ("memories", "sip0.cube0.hbm0") in found
+    assert ("links", "host → switch") in found
+
+
+def test_the_next_tile_comes_in_while_one_is_multiplied() -> None:
+    events = traced_gemm().events()
+    tiles = [f"{i},{j},0" for i in range(2) for j in range(2)]
+    products = {e["name"].removeprefix("tile "): e for e in spans(events, "SIP 0, cube 0, PE 0", "GEMM")}
+    reads: dict[str, list[Event]] = defaultdict(list)
+    for e in spans(events, "SIP 0, cube 0, PE 0", "DMA in"):
+        reads[e["name"].split()[1]].append(e)
+    assert list(products) == tiles
+    for tile, following in pairwise(tiles):
+        product = products[tile]
+        assert all(product["ts"] >= e["ts"] + e["dur"] - 1e-9 for e in reads[tile])
+        assert any(
+            e["ts"] < product["ts"] + product["dur"] and product["ts"] < e["ts"] + e["dur"] for e in reads[following]
+        )
+
+
+def test_spans_say_what_the_log_says() -> None:
+    engine = traced_gemm()
+    events = engine.events()
+    products = [r for r in engine.op_log if r.kind == "gemm" and r.tile is not None]
+    found = spans(events, "SIP 0, cube 0, PE 0", "GEMM")
+    assert [(round(e["ts"] * 1e6), round(e["dur"] * 1e6)) for e in found] == [
+        (r.t_start_ps, r.t_end_ps - r.t_start_ps) for r in products
+    ]
+    assert {e["args"]["line"] for e in found} == {gemm.__code__.co_firstlineno + 1}
+    (kernel,) = spans(events, "SIP 0, cube 0, PE 0", "cpu")
+    assert (kernel["name"], kernel["args"]["late"]) == ("work", False)
+    (launch,) = [e for e in spans(events, "host", "requests") if e["name"].startswith("KernelLaunch")]
+    assert launch["name"] == "KernelLaunch work"
+
+
+def test_links_carry_one_thing_at_a_time_and_all_bytes() -> None:
+    engine = traced_gemm()
+    events = engine.events(TraceFilter(("links",)))
+    assert not any("#" in thread for _, thread in names(events).values())
+    for (src, dst), link in engine.machine.network.links.items():
+        carried = sum(int(e["name"].split()[0]) for e in spans(events, "links", f"{src} → {dst}"))
+        assert carried == link.nbytes
+
+
+def test_a_memory_works_as_long_as_its_accesses_take() -> None:
+    """Turns that are cut for others' end where the next one begins."""
+    engine = traced_gemm(128)
+    turns = spans(engine.events(), "memories", "sip0.cube0.hbm0")
+    moved = sum(each.access.nbytes for of_op in engine.log.exchanges.values() for each in of_op)
+    assert sum(e["dur"] for e in turns) * 1e3 == pytest.approx(moved / 204.8, rel=1e-6)
+
+
+def test_messages_go_from_where_they_leave_to_where_they_arrive() -> None:
+    engine = traced_mix()
+    events = engine.events()
+    known = names(events)
+    ways = defaultdict(set)
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    for e in events:
+        if e["ph"] == "s":
+            end = ends[e["id"]]
+            ways[e["name"]].add((known[e["pid"], e["tid"]][0], known[end["pid"], end["tid"]][0]))
+    assert ways["SipOrder"] == {("host", "SIP 0")}
+    assert ("SIP 0", "SIP 0, cube 1") in ways["CubeOrder"]
+    assert ("SIP 0, cube 0", "SIP 0, cube 0, PE 5") in ways["PeOrder"]
+    assert {("SIP 0, cube 1, PE 3", "SIP 0, cube 1"), ("SIP 0, cube 1", "SIP 0"), ("SIP 0", "host")} <= ways["Report"]
+    assert ("SIP 0, cube 0, PE 5", "memories") in ways["request"]
+    assert ("memories", "SIP 0, cube 0, PE 5") in ways["acknowledgement"]
+    assert ways["data"] >= {("memories", "SIP 0, cube 0, PE 5"), ("SIP 0, cube 0, PE 5", "memories")}
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "processes"),
+    [
+        ("host", {"host"}),
+        ("gemm,fetch", {"SIP 0, cube 0, PE 0"}),
+        ("pes", {"SIP 0, cube 0, PE 0"}),
+        ("sip0.cube0.hbm*,!links", {"memories"}),
+        ("!links,!control,!pes", {"host", "memories"}),
+        ("sip0.cube1.*,!links", {"SIP 0, cube 1"}),
+    ],
+)
+def test_filters(text: str, processes: set[str]) -> None:
+    engine = traced_gemm()
+    events = engine.events(parse_filter(text, engine.machine.graph.nodes))
+    check_perfetto(events)
+    assert {process for process, _ in names(events).values()} == processes
+
+
+@pytest.mark.parametrize("text", ["", "host,", "gmem", "!", "sip9.*", "!lniks"])
+def test_bad_filters(text: str) -> None:
+    with pytest.raises(InputError, match="kinds of track: host, control, pes"):
+        parse_filter(text, machine(*SMALL).topology_obj.nodes)
+
+
+def test_what_a_filter_never_keeps_need_not_be_observed() -> None:
+    nodes = machine(*SMALL).topology_obj.nodes
+    wanted = {text: parse_filter(text, nodes).may_keep("links") for text in ("!links", "pes", "links", "sip0.*", "l*")}
+    assert wanted == {"!links": False, "pes": False, "links": True, "sip0.*": True, "l*": True}
+
+
+def test_nothing_is_observed_unless_asked() -> None:
+    engine = GraphEngine(machine(*SMALL), enable_data=False)
+    hooks = engine.machine.hooks
+    unused: tuple[Hook[Any], ...] = (hooks.sent, hooks.served, hooks.issued, engine.machine.network.link_busy)
+    assert not any(hook.listeners for hook in unused)
+    TraceLog(engine.machine)
+    assert [bool(hook.listeners) for hook in unused] == [True, False, True, False]
+
+
+def test_observing_changes_no_time() -> None:
+    plain = GraphEngine(machine(*SMALL), enable_data=False)
+    args = tuple(place(plain, np.zeros((64, 64), np.float16)).arg for _ in range(3))
+    ref = KernelRef(name="gemm", function=gemm)
+    plain.wait(plain.submit(KernelLaunchMsg(name="work", kernel=ref, args=(*args, 64), targets=((0, 0, 0),))))
+    assert (plain.now, plain.n_events) == ((traced := traced_gemm()).now, traced.n_events)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_file(tmp_path: Path) -> None:
+    engine = traced_gemm()
+    path = tmp_path / "trace.json"
+    trace = make_trace(engine.log, engine.handles, EVERYTHING)
+    count = write_trace(trace, path)
+    document = json.loads(path.read_text())
+    assert document["displayTimeUnit"] == "ns"
+    assert document["traceEvents"] == list(trace_events(trace))
+    assert len(document["traceEvents"]) == count
+    again = traced_gemm()
+    write_trace(make_trace(again.log, again.handles, EVERYTHING), tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["again.json", "trace.json"]
+
+
+def test_lanes_are_as_few_as_it_takes() -> None:
+    track = Track(Place("p"), "row", 0, kept=True)
+    trace = Trace(
+        [Span("s", start, end, track=track) for start, end in ((0, 9), (1, 5), (5, 7), (9, 12), (6, 8), (9, 9))]
+    )
+    trace.assign_lanes()
+    assert [span.lane for span in trace.spans] == [0, 1, 1, 0, 2, 0]
+
+
+def test_times_keep_picoseconds_and_never_fall_below_their_ns() -> None:
+    track = Track(Place("p"), "row", 0, kept=True)
+    times = [1, 999, 1_003_000, 4_035_000, 123_456_789_012, 10**15 + 1]
+    trace = Trace([Span("s", ps, ps + 1, track=track) for ps in times])
+    shown = [e["ts"] for e in trace_events(trace) if e["ph"] == "X"]
+    assert [round(ts * 1e6) for ts in shown] == times
+    assert [int(ts * 1000) for ts in shown] == [ps // 1000 for ps in times]
