@@ -27,7 +27,7 @@ from kernbench.components.serial_cpu import SerialCpu
 from kernbench.di.kinds import KINDS
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.engine import engine as engine_module
-from kernbench.engine import places
+from kernbench.engine import part_check
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Component
 from kernbench.engine.places import CALLED, COMPONENT_CALLS, OTHER_CALLS, called_at
@@ -226,7 +226,7 @@ def test_a_registered_class_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) ->
         found = REGISTRY.lookup(name)
         registry.register(name, kind=REGISTRY.kinds_of(found))(found)
     registry.register("mine.router", kind="noc_router")(Receiving)
-    monkeypatch.setattr(places, "REGISTRY", registry)
+    monkeypatch.setattr(part_check, "REGISTRY", registry)
     topology = resolve_topology("default", [*SMALL, "cube.components.noc_router.impl=mine.router"], registry)
     with pytest.raises(InputError, match=r"nothing calls receive of mine\.router"):
         GraphEngine(topology)
