@@ -269,11 +269,8 @@ def test_hash_seed_does_not_matter() -> None:
     code = "from test_engine import signature; import hashlib; print(hashlib.sha256(signature().encode()).hexdigest())"
     seen, here = set(), Path(__file__).parent
     for seed in ("0", "1234"):
-        env = {
-            **os.environ,
-            "PYTHONHASHSEED": seed,
-            "PYTHONPATH": os.pathsep.join((str(here), str(here.parent), os.environ.get("PYTHONPATH", ""))),
-        }
+        paths = (str(here), str(here.parent), os.environ.get("PYTHONPATH", ""))
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
         seen.add(done.stdout)
     assert len(seen) == 1
