@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from engine_support import Placed, fetch, launch, machine, place
 
+from engine_support import Placed, fetch, launch, machine, place
 from kernbench.common.operators import EPILOGUE, evaluate, operator
 from kernbench.core.op_log import Operand, OpLog, OpRecord
 from kernbench.engine.engine import GraphEngine, RequestHandle

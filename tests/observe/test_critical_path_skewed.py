@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_support import place
 
+from engine_support import place
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.observe.critical_path import PathFinder

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_support import Placed, machine, place
 
+from engine_support import Placed, machine, place
 from kernbench.common.errors import InputError
 from kernbench.core.hook import Hook
 from kernbench.engine.engine import GraphEngine, RequestHandle

@@ -16,14 +16,13 @@ from kernbench.components.pe_math import MathOperation, PeMath
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
-from kernbench.core.op_log import Sharing
+from kernbench.core.log import NONE, Cause, Row
 from kernbench.engine.hooks import (
     Inverted,
     Issued,
     Moved,
     OpEnded,
     OpStarted,
-    Ordered,
     Printed,
     Queued,
     Streamed,
@@ -70,10 +69,9 @@ class KernelExecution:
         "_hooks",
         "_kernel",
         "_math",
-        "_math_id",
+        "_math_part",
         "_name",
         "_order",
-        "_ordered",
         "_plans",
         "_recorder",
         "_region",
@@ -100,9 +98,9 @@ class KernelExecution:
         self.launch = launch = order.launch
         self._plans: dict[int, Any] = {}
         self._math: PeMath | None = None
-        self._math_id = ""
+        self._math_part = NONE
         self._recorder = machine.recorder
-        self._name = launch.kernel.name
+        self._name = machine.log.kernels[launch.request_id] = launch.kernel.name
         self._request_id = launch.request_id
         self._hooks = machine.hooks
         self.failure: Exception | None = None
@@ -123,7 +121,6 @@ class KernelExecution:
         self._order = self._memory_order()
         most_rows = 0 if self._order is None else self._order.most_rows
         self._addressing = Addressing(machine.addresses, parts, most_rows=most_rows)
-        self._ordered: dict[int, Sharing] = {}  # what let commands start last: bytes of others, so compared
         # Made once: a method is bound anew wherever it is handed on.
         self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
 
@@ -147,7 +144,7 @@ class KernelExecution:
         """What keeps the order of accesses to the same bytes, or tells of others; None: nobody wants to know."""
         recorder = self.machine.recorder
         if self.machine.spec.pe.dma.ordering == "program":
-            return ProgramOrder(recorder, self.board, self._release)
+            return ProgramOrder(recorder, self.board, self.board.release)
         return (
             OrderWatch(recorder, self.board, self.clock, self._tell_inverted)
             if self._hooks.inverted.listeners
@@ -177,21 +174,21 @@ class KernelExecution:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
-    def issue_send(self, command: SendCommand, lane: Lane, sequence: int) -> None:
+    def issue_send(self, command: SendCommand, lane: Lane, sequence: int, cause: Cause) -> None:
         """Enter a message that goes by ``lane``, as number ``sequence``."""
         if self._hooks.issued.listeners:
             self._tell_issued(command)
         waits = 0 if self._order is None else self._order.enter(command, NOTHING)
         if not (command.after or waits) or self.board.issue(command, waits):
-            self._start_send(command, (lane, sequence))
+            self._start_send(command, (lane, sequence), cause)
         else:
             self._plans[command.serial] = (lane, sequence)
 
     def _tell_issued(self, command: PeCommand) -> None:
         self._hooks.issued.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
 
-    def issue(self, command: PeCommand) -> None:
-        """Enter a command; an address that nothing maps is the program's failure at this line."""
+    def issue(self, command: PeCommand, cause: Cause) -> None:
+        """Enter a command that has been issued; an address that nothing maps is the program's failure at this line."""
         if self._hooks.issued.listeners:
             self._tell_issued(command)
         kind = type(command)
@@ -206,26 +203,18 @@ class KernelExecution:
                 return
         waits = 0 if self._order is None else self._order.enter(command, NOTHING if work is None else work.touched)
         if not (command.after or waits) or self.board.issue(command, waits):
-            _STARTED_BY[kind](self, command, work)
+            _STARTED_BY[kind](self, command, work, cause)
         else:
             self._plans[command.serial] = work
-
-    def _release(self, command: PeCommand, earlier: PeCommand, how: Sharing) -> None:
-        """``command`` need not wait for the bytes that ``earlier`` accesses any more."""
-        if self.board.waits_for_one(command):
-            self._ordered[command.serial] = how
-            if self._hooks.ordered.listeners:
-                self._hooks.ordered.emit(Ordered(self.coord, self._request_id, command, earlier, how, self.clock.time))
-        self.board.release(command)
 
     def _tell_inverted(self, found: Inversion) -> None:
         sides = (found.earlier, found.later)
         self._hooks.inverted.emit(Inverted(self.coord, self._name, *sides, found.address, found.nbytes))
 
-    def _start_dma(self, command: LoadCommand | StoreCommand, work: Descriptor) -> None:
+    def _start_dma(self, command: LoadCommand | StoreCommand, work: Descriptor, cause: Cause) -> None:
         targets = work.targets
         if not targets:
-            self._start_empty(command)
+            self._start_empty(command, cause)
             return
         op = self.machine.next_op()
         if self._order is not None:
@@ -233,107 +222,102 @@ class KernelExecution:
         reading = isinstance(command, LoadCommand)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
         moved = Moved(command, work.segments)
-        begun = partial(self._begun, op, self.parts.dma.node.id, command.serial, moved, reads, writes)
-        self.parts.dma.start(op, reading, targets, begun, partial(self._completed, command, op))
+        begun = partial(self._begun, op, self.parts.dma.node.id, moved, reads, writes)
+        self.parts.dma.start(op, reading, targets, begun, partial(self._moved, command, op), cause)
 
-    def _start_empty(self, command: LoadCommand | StoreCommand) -> None:
+    def _start_empty(self, command: LoadCommand | StoreCommand, cause: Cause) -> None:
         """A descriptor without a valid element moves nothing; a load sets ``other``."""
         if isinstance(command, StoreCommand):
-            self.board.complete(command)
+            self.board.complete(command, cause[0])
             return
         fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
-        self._math_id = self.parts.math.node.id
-        operation = MathOperation(fill, (), 0, (), 0, self._when_done, self._when_begun, self.machine.next_op())
+        self._math_part = self.machine.log.part(self.parts.math.node.id)
+        operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, self.machine.next_op())
         self._math_begun(operation, self.clock.time)
         self._math_ended(operation)
 
-    def _start_composite(self, command: Composite, work: Streams) -> None:
+    def _start_composite(self, command: Composite, work: Streams, cause: Cause) -> None:
         op = self.machine.next_op()
         scheduler = self.parts.scheduler
         begun = partial(self._composite_begun, op, scheduler.node.id, Streamed(command, work.segments))
-        scheduler.submit(op, command, begun, partial(self._completed, command, op))
+        scheduler.submit(op, command, begun, partial(self._completed, command, op), cause)
 
-    def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int) -> None:
-        serial = streamed.what.serial
+    def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int, cause: Cause) -> Row:
         if self._order is not None:
-            self._order.started(serial, -1)
-        self._begun(op, component, serial, streamed, 0, 0, start_ps)
+            self._order.started(streamed.what.serial, -1)
+        return self._begun(op, component, streamed, 0, 0, start_ps, cause)
 
-    def _start_dot(self, command: DotCommand, _: None) -> None:
+    def _start_dot(self, command: DotCommand, _: None, cause: Cause) -> None:
         op = self.machine.next_op()
-        begun = partial(self._begun, op, self.parts.gemm_id, command.serial, command, 0, 0)
-        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op))
+        begun = partial(self._begun, op, self.parts.gemm_id, command, 0, 0)
+        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op), cause)
 
-    def _start_math(self, command: MathCommand, _: None) -> None:
+    def _start_math(self, command: MathCommand, _: None, cause: Cause) -> None:
         math = self._math
         if math is None:
             math = self._math = self.parts.math
-            self._math_id = math.node.id
+            self._math_part = self.machine.log.part(math.node.id)
         next_op = self.machine.next_op
-        math.submit(next_op(), command, self._when_begun, self._when_ended)
+        math.submit(next_op(), command, self._when_begun, self._when_ended, cause)
 
-    def _math_begun(self, operation: MathOperation, start_ps: int) -> None:
+    def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
         command: MathCommand = operation.work
-        record = self._recorder.math(self._math_id, command, start_ps, self._name, self._request_id)
-        operation.record = record
-        if self._ordered:
-            record.order = self._ordered.pop(command.serial, "")
+        record = self._recorder.math
+        row = operation.row = record(self._math_part, command, start_ps, self._request_id, operation.cause)
         if self._hooks.op_started.listeners:
-            self._tell_started(operation.op, self._math_id, command, 0, 0, start_ps)
+            self._tell_started(operation.op, self.parts.math.node.id, command, 0, 0, start_ps)
+        return row
 
     def _math_ended(self, operation: MathOperation) -> None:
-        record = operation.record
-        assert record is not None
-        record.t_commit_ps = record.t_end_ps = self.clock.time
         if self._hooks.op_ended.listeners:
             self._hooks.op_ended.emit(OpEnded(operation.op, self.clock.time))
-        self.board.complete(operation.work)
+        self.board.complete(operation.work, operation.row)
 
-    def _start_send(self, command: SendCommand, claim: Claim) -> None:
+    def _start_send(self, command: SendCommand, claim: Claim, cause: Cause) -> None:
         next_op, now = self.machine.next_op, self.clock.time
         op = next_op()
         lane, sequence = claim
-        place, sender = lane.place(sequence, command.src), lane.sender
-        record = self._recorder.message(
-            sender, lane.record_name, command, place.slot, now, self._name, self._request_id
-        )
-        if self._ordered:
-            record.order = self._ordered.pop(command.serial, "")
+        place, launch = lane.place(sequence, command.src), self._request_id
+        row = self._recorder.message(lane.part, lane.record_name, command, place.slot, now, launch, cause)
         if self._hooks.op_started.listeners:
             queued = Queued(command, place.access.pa, lane.pair.peer.pe, sequence)
-            self._tell_started(op, sender, queued, 0, 1, now)
+            self._tell_started(op, lane.sender, queued, 0, 1, now)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
-        lane.send(op, place, sequence, record, command, self._when_done)
+        lane.send(op, place, sequence, row, command, self._when_done)
 
-    def _start_print(self, command: PrintCommand, _: None) -> None:
+    def _start_print(self, command: PrintCommand, _: None, cause: Cause) -> None:
         hook = self._hooks.printed
         if hook.listeners:
             hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
-        self.board.complete(command)
+        self.board.complete(command, cause[0])
 
-    def _begun(self, op: int, component: str, serial: int, what: What, reads: int, writes: int, start_ps: int) -> None:
-        """An engine begins the command ``serial``."""
-        where = (self.coord, self._name, self._request_id, self._ordered.pop(serial, ""))
-        self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, *where))
+    def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause) -> Row:
+        """An engine begins operation ``op``."""
+        where = (self.coord, self._name, self._request_id)
+        return self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, *where), cause)
 
     def _tell_started(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
         """Tell who listens of a command that is in the op-log."""
         where = (self.coord, self._name, self._request_id)
         self._hooks.op_started.emit(OpStarted(op, component, what, start_ps, reads, writes, *where))
 
-    def received(self, command: RecvCommand, error: Exception | None) -> None:
-        """The message of a receive that was posted is there."""
-        if error is not None:
-            self.fail_next(error)
-        self.board.complete(command)
+    def received(self, command: RecvCommand, found: Row | Exception) -> None:
+        """The message of a receive that was posted is there: ``found`` is its row, or what is wrong with it."""
+        if isinstance(found, Exception):
+            self.fail_next(found)
+            self.board.complete(command, NONE)
+        else:
+            self.board.complete(command, found)
 
-    def _completed(self, command: PeCommand, op: int) -> None:
-        self.machine.end_op(op)
-        self.board.complete(command)
+    def _moved(self, command: PeCommand, op: int, _: Row) -> None:
+        self.board.complete(command, self.machine.end_op(op))
 
-    def _start(self, command: PeCommand) -> None:
+    def _completed(self, command: PeCommand, op: int, last: Row) -> None:
+        self.board.complete(command, self.machine.end_op(op, last))
+
+    def _start(self, command: PeCommand, cause: Cause) -> None:
         """What ``command`` waited for is done."""
-        _STARTED_BY[type(command)](self, command, self._plans.pop(command.serial, None))
+        _STARTED_BY[type(command)](self, command, self._plans.pop(command.serial, None), cause)
 
     # By the type of a command: what is found out when it is issued (addresses), and what starts it later.
     PREPARED_BY: ClassVar[dict[type, Callable[[Addressing, Any], Descriptor | Streams]]] = {
@@ -342,7 +326,7 @@ class KernelExecution:
         GemmComposite: Addressing.of_composite,
         MathComposite: Addressing.of_composite,
     }
-    STARTED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any, Any], None]]] = {
+    STARTED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any, Any, Cause], None]]] = {
         LoadCommand: _start_dma,
         StoreCommand: _start_dma,
         GemmComposite: _start_composite,

@@ -40,7 +40,7 @@ class Gatherer(SerialCpu):
         if not gathering.left:
             del self.gatherings[report.request_id]
             answer = Report(request_id=report.request_id, pes=tuple(gathering.pes), error=gathering.error)
-            self.machine.send_header(self.node.id, gathering.reply_to, answer, "control")
+            self.tell(gathering.reply_to, answer)
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
         """What has been gathered of requests whose other PEs have not answered."""

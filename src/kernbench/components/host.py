@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import sip_part
 from kernbench.components.initiator import Initiator
+from kernbench.core.log import Row
 from kernbench.di.registry import register
 from kernbench.engine.hooks import Moved, OpStarted
 from kernbench.engine.machine import Component, Done, Machine, Outcome
@@ -84,7 +85,8 @@ class Host(Component):
             case ReadReply() | WriteAck():
                 self._dma.answered(message)
             case Report():
-                self._reported(message)
+                self.machine.log.close(transfer.row, self.clock.time)
+                self._reported(message, transfer.row)
             case _:
                 super().receive(message, transfer)
 
@@ -95,8 +97,7 @@ class Host(Component):
         op = self._begin(msg, reads=len(targets) if reading else 0, writes=0 if reading else len(targets))
 
         def over() -> None:
-            self.machine.end_op(op)
-            done(Outcome())
+            done(Outcome(last=self.machine.end_op(op)))
 
         (self._dma.read if reading else self._dma.write)(op, targets, over)
 
@@ -104,7 +105,7 @@ class Host(Component):
         op = self.machine.next_op()
         moved = Moved(msg, ((msg.pa, msg.nbytes),))
         started = OpStarted(op, self.node.id, moved, self.clock.time, reads, writes, None, "", -1)
-        self.machine.begin_op(started)
+        self.machine.begin_op(started, self.machine.log.cause_of(msg.request_id))
         return op
 
     def _fill(self, msg: MemoryWriteMsg, done: Done) -> None:
@@ -141,11 +142,12 @@ class Host(Component):
         if not targets:
             raise UnsupportedError(f"{type(msg).__name__} {msg.name!r} has no target PE")
         self._ordered[msg.request_id] = _Ordered(len(targets), done, op)
+        cause = self.machine.log.cause_of(msg.request_id)
         for sip, cubes in targets.items():
             message = SipOrder(request_id=msg.request_id, order=order, targets=cubes)
-            self.machine.send_header(self.node.id, sip_part(sip, "io_cpu"), message, "control")
+            self.machine.send_control(self.node.id, sip_part(sip, "io_cpu"), message, cause)
 
-    def _reported(self, report: Report) -> None:
+    def _reported(self, report: Report, row: Row) -> None:
         ordered = self._ordered[report.request_id]
         ordered.reports += report.pes
         ordered.error = ordered.error or report.error or next((p.error for p in report.pes if p.error), None)
@@ -153,8 +155,8 @@ class Host(Component):
         if not ordered.left:
             del self._ordered[report.request_id]
             if ordered.op is not None:
-                self.machine.end_op(ordered.op)
-            ordered.done(Outcome(ordered.error, tuple(sorted(ordered.reports, key=lambda r: r.pe))))
+                row = self.machine.end_op(ordered.op, row)
+            ordered.done(Outcome(ordered.error, tuple(sorted(ordered.reports, key=lambda r: r.pe)), row))
 
 
 def _by_sip(pes: tuple[PeCoord, ...]) -> dict[int, tuple[CubeTargets, ...]]:

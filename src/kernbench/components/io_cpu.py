@@ -27,8 +27,14 @@ class IoCpu(Gatherer):
         self.open(message.request_id, HOST, len(message.targets))
         start = self._common_start(message) if isinstance(message.order, LaunchOrder) else 0
         for target in message.targets:
-            order = CubeOrder(request_id=message.request_id, order=message.order, pes=target.pes, start_ps=start)
-            self.machine.send_header(self.node.id, self._m_cpu(target), order, "control")
+            order = CubeOrder(
+                request_id=message.request_id,
+                order=message.order,
+                pes=target.pes,
+                start_ps=start,
+                start_row=self.cause[0],
+            )
+            self.tell(self._m_cpu(target), order)
 
     def _m_cpu(self, target: CubeTargets) -> str:
         return cube_part(self._sip, target.cube, "m_cpu")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from kernbench.common.errors import KernelError, UnsupportedError
 from kernbench.common.ids import cube_part, pe_part, sip_part
 from kernbench.components.gather import Gatherer
 from kernbench.components.initiator import Initiator
+from kernbench.core.log import By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import (
@@ -45,7 +47,7 @@ class MCpu(Gatherer):
         channels = self.attrs_as(MCpuAttrs).dma_channels
         self._idle_dmas = deque(Initiator(self, f"dma{i}") for i in range(channels))
         self._dma_of: dict[int, Initiator] = {}
-        self._fills: deque[CubeOrder] = deque()
+        self._fills: deque[tuple[CubeOrder, Cause]] = deque()
         self._meetings: dict[int, Meeting] = {}
 
     def receive(self, message: object, transfer: Transfer) -> None:
@@ -59,7 +61,7 @@ class MCpu(Gatherer):
         """An order, a PE's report, or a PE's arrival at a barrier."""
         match message:
             case CubeOrder(order=FillOrder()):
-                self._fills.append(message)
+                self._fills.append((message, self.cause))
                 self._start_fills()
             case CubeOrder():
                 self._fan_out(message)
@@ -77,9 +79,13 @@ class MCpu(Gatherer):
         self.open(message.request_id, self._io_cpu, len(message.pes))
         for pe in message.pes:
             order = PeOrder(
-                request_id=message.request_id, order=message.order, start_ps=message.start_ps, mates=message.pes
+                request_id=message.request_id,
+                order=message.order,
+                start_ps=message.start_ps,
+                mates=message.pes,
+                start_row=message.start_row,
             )
-            self.machine.send_header(self.node.id, self._pe_cpu(pe), order, "control")
+            self.tell(self._pe_cpu(pe), order)
 
     @property
     def _io_cpu(self) -> str:
@@ -93,19 +99,25 @@ class MCpu(Gatherer):
 
     def _start_fills(self) -> None:
         while self._fills and self._idle_dmas:
-            message, dma = self._fills.popleft(), self._idle_dmas.popleft()
+            (message, cause), dma = self._fills.popleft(), self._idle_dmas.popleft()
             order = message.order
+            if self.cause[1] is By.ENGINE:  # a channel has come free for it
+                cause = self.cause
             assert isinstance(order, FillOrder)
             self._dma_of[order.op] = dma
             places = self.machine.addresses.by_node(((order.pa, order.nbytes),))
             targets = [(node, Access(pa, nbytes)) for node, (pa, nbytes) in places]
-            dma.write(order.op, targets, lambda m=message: self._filled(m))  # type: ignore[misc]
+            log = self.machine.log
+            row = log.open(log.part(self.node.id), Kind.RAW, self.clock.time, cause, launch=message.request_id)
+            dma.write(order.op, targets, partial(self._filled, message, row))
 
-    def _filled(self, message: CubeOrder) -> None:
+    def _filled(self, message: CubeOrder, row: Row) -> None:
         assert isinstance(message.order, FillOrder)
+        self.machine.log.close(row, self.clock.time)
         self._idle_dmas.append(self._dma_of.pop(message.order.op))
-        report = Report(request_id=message.request_id, pes=())
-        self.machine.send_header(self.node.id, self._io_cpu, report, "control")
+        self.cause = row, By.OPERAND
+        self.tell(self._io_cpu, Report(request_id=message.request_id, pes=()))
+        self.cause = row, By.ENGINE
         self._start_fills()
 
     def _arrived(self, message: BarrierArrival) -> None:
@@ -134,8 +146,8 @@ class MCpu(Gatherer):
         elif meeting.mates != frozenset(meeting.here):
             return
         for pe in meeting.here:
-            release = BarrierRelease(request_id=request_id, error=error)
-            self.machine.send_header(self.node.id, self._pe_cpu(pe), release, "control")
+            self.cause = self.cause[0], By.BARRIER
+            self.tell(self._pe_cpu(pe), BarrierRelease(request_id=request_id, error=error))
         meeting.here.clear()
         if not meeting.gone:
             del self._meetings[request_id]

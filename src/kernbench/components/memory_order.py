@@ -16,12 +16,13 @@ from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, M
 from kernbench.components.footprint import MOST_ROWS
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.components.tcm_use import names_tcm, tcm_meets
+from kernbench.core.log import By, Cause, Row
 from kernbench.core.op_log import Sharing
 from kernbench.engine.recorder import Recorder
 from kernbench.messages.commands import PeCommand
 
-Released: TypeAlias = Callable[[PeCommand, PeCommand, Sharing], None]
-"""Takes a command, the earlier one that it waited for and has to no more, and how their bytes were compared"""
+Released: TypeAlias = Callable[[PeCommand, Cause], None]
+"""Takes a command, and what it waited for and has to no more"""
 
 
 class MemoryOrder(Protocol):
@@ -42,7 +43,7 @@ class MemoryOrder(Protocol):
 class ProgramOrder:
     """Accesses to the same bytes happen in the order of the program; others overlap freely.
 
-    ``released(command, earlier, how)`` is called once for each access that a command has to wait for.
+    ``released(command, cause)`` is called once for each access that a command has to wait for.
     """
 
     __slots__ = ("_accesses", "_board", "_named", "_recorder", "_released", "_tcm")
@@ -96,14 +97,14 @@ class ProgramOrder:
             if access.waiting:
                 self._recorder.when_done(op, partial(self._release, access))
 
-    def _ended(self, command: PeCommand) -> None:
+    def _ended(self, command: PeCommand, row: Row) -> None:
         for access in self._accesses.remove(command.serial):
-            self._release(access)
+            self._release(access, row)
         self._named.pop(command.serial, None)
         for waiter in self._tcm.pop(command.serial, ()):
-            self._released(waiter, command, "bytes")
+            self._released(waiter, (row, By.MEMORY_END))
 
-    def _release(self, access: MemoryAccess) -> None:
+    def _release(self, access: MemoryAccess, row: Row) -> None:
         waiting, access.waiting = access.waiting, []
         for waiter, how in waiting:
-            self._released(waiter, access.command, how)
+            self._released(waiter, (row, By.MEMORY_RANGE if how == "range" else By.MEMORY))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias
 
 from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, Footprints, Touched
 from kernbench.components.footprint import ALL_ROWS
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.clock import Clock
+from kernbench.core.log import Row
 from kernbench.engine.hooks import TookPlace
 from kernbench.engine.recorder import Recorder
 from kernbench.messages.commands import PeCommand
@@ -116,9 +116,9 @@ class OrderWatch:
         if op < 0:
             watched.begin_ps = self._clock.time
         else:
-            self._recorder.when_done(op, partial(self._done, watched))
+            self._recorder.when_done(op, lambda _: self._done(watched))
 
-    def _ended(self, command: PeCommand) -> None:
+    def _ended(self, command: PeCommand, _: Row) -> None:
         watched = self._watched.pop(command.serial)
         self._accesses.remove(command.serial)
         if watched.done_ps < 0:

@@ -11,6 +11,7 @@ from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.program import KernelProgram
 from kernbench.components.serial_cpu import SerialCpu
+from kernbench.core.log import By
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import (
@@ -105,7 +106,7 @@ class PeCpu(SerialCpu):
         return () if self._program is None else (self._program.waits_for(),)
 
     def _report(self, request_id: int, report: PeReport) -> None:
-        self.machine.send_header(self.node.id, self._m_cpu, Report(request_id=request_id, pes=(report,)), "control")
+        self.tell(self._m_cpu, Report(request_id=request_id, pes=(report,)))
 
     def _go_on(self) -> None:
         """Carry out what is in line, as long as no kernel runs."""
@@ -118,19 +119,22 @@ class PeCpu(SerialCpu):
 
     def _start(self, order: PeOrder, launch: LaunchOrder) -> None:
         run = KernelExecution(self.machine, self._parts, self.coord, launch)
-        self._program = KernelProgram(run, order, self._issue_ps, self._meet, self._over)
-        self._program.begin(self._launch_ps)
+        part = self.machine.log.part(self.node.id)
+        self._program = KernelProgram(run, order, part, self._issue_ps, self._meet, self._over)
+        waits = order.start_ps > self.clock.time
+        self._program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause)
 
     def _meet(self, program: KernelProgram) -> None:
-        order = program.order
+        order, self.cause = program.order, program.cause
         self._at_barrier = True
         arrival = BarrierArrival(request_id=order.request_id, pe=self.coord[2], mates=order.mates)
-        self.machine.send_header(self.node.id, self._m_cpu, arrival, "control")
+        self.tell(self._m_cpu, arrival)
 
     def _released(self, message: BarrierRelease) -> None:
         program, waits = self._program, self._at_barrier
         self._at_barrier = False
         if program is not None and waits:
+            program.cause = self.cause[0], By.BARRIER
             if message.error is not None:
                 program.fail(message.error)
             else:
@@ -141,5 +145,8 @@ class PeCpu(SerialCpu):
     def _over(self, report: PeReport) -> None:
         program, self._program = self._program, None
         assert program is not None
+        self.cause = program.cause
         self._report(program.order.request_id, report)
+        row, by = program.cause
+        self.cause = row, by if by in (By.CREDIT, By.NOTHING) else By.KERNEL
         self._go_on()

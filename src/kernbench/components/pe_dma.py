@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -16,6 +16,7 @@ from kernbench.common.units import ns_to_ps
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
+from kernbench.core.log import NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.queue_state import QueuePart
@@ -24,37 +25,58 @@ from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
+Begun: TypeAlias = Callable[[int, Cause], Row]
+"""Takes when the set-up of a descriptor began, and after what; returns its row"""
+
+Ended: TypeAlias = Callable[[Row], None]
+"""Takes the row of a descriptor that is over"""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A descriptor: its row, once its set-up has begun."""
+
+    row: Row = NONE
+
 
 class DmaChannel:
     """One virtual channel: sets descriptors up one at a time, then reads or writes."""
 
-    __slots__ = ("_clock", "_ready_at", "_setup_ps", "initiator", "port")
+    __slots__ = ("_clock", "_last", "_ready_at", "_setup_ps", "initiator", "port")
 
     def __init__(self, dma: PeDma, name: str, setup_ps: int) -> None:
         self._clock = dma.clock
         self._setup_ps = setup_ps
         self._ready_at = 0
+        self._last = _Begun()  # the descriptor that was, or is to be, set up last
         self.initiator = Initiator(dma, name)
         self.port = dma.machine.network.port(dma.node.id, name)
 
-    def start(
-        self, op: int, reading: bool, targets: Sequence[Target], begun: Callable[[int], None], done: Callable[[], None]
-    ) -> None:
-        """Queue a descriptor; ``begun(now)`` when its set-up begins, ``done()`` when all of it is acknowledged."""
-        begin = max(self._ready_at, self._clock.time)
+    def start(self, op: int, reading: bool, targets: Sequence[Target], begun: Begun, done: Ended, cause: Cause) -> None:
+        """Queue a descriptor that could go after ``cause``; ``done(row)`` when all of it is acknowledged.
+
+        ``begun(start, cause)`` is told what its set-up began after, when it begins, at the end of it when it reads.
+        """
+        begin, before = self._clock.time, self._last
+        waits = self._ready_at > begin
+        begin = self._ready_at if waits else begin
         self._ready_at = begin + self._setup_ps
         move = self.initiator.read if reading else self.initiator.write
+        mine = self._last = _Begun()
+
+        def set_up(_: object) -> None:
+            mine.row = begun(begin, (before.row, By.SETUP) if waits else cause)
 
         def go(_: object) -> None:
             if reading:
-                begun(begin)
-            move(op, targets, done)
+                set_up(None)
+            move(op, targets, lambda: done(mine.row))
 
         if not reading:  # what is written is read when the set-up begins: then, not later, others may look
-            if begin > self._clock.time:
-                self._clock.call_at(begin, lambda _: begun(begin))
+            if waits:
+                self._clock.call_at(begin, set_up)
             else:
-                begun(begin)
+                set_up(None)
         self._clock.call_at(self._ready_at, go)
 
     def post(self, after_ps: int, ready: Callable[[Any], None], posting: object) -> None:
@@ -88,7 +110,6 @@ class PeDma(Component):
             write_ps=tcm.write_ps,
             arrived=self._arrived,
         )
-        self._channel_of: dict[int, DmaChannel] = {}
         self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
 
     def start(
@@ -96,20 +117,13 @@ class PeDma(Component):
         op: int,
         reading: bool,
         targets: Sequence[Target],
-        begun: Callable[[int], None],
-        done: Callable[[], None],
-        channel: DmaChannel | None = None,
+        begun: Begun,
+        done: Ended,
+        cause: Cause,
     ) -> None:
-        """Queue a descriptor on ``channel`` (default: compute)."""
+        """Queue a descriptor on the channel ``compute``, as that says."""
         self.check_reach(node for node, _ in targets)
-        channel = channel or self.compute
-        self._channel_of[op] = channel
-
-        def over() -> None:
-            del self._channel_of[op]
-            done()
-
-        channel.start(op, reading, targets, begun, over)
+        self.compute.start(op, reading, targets, begun, done, cause)
 
     def _arrived(self, message: QueueData) -> None:
         # Found when the first message comes; the others go to it straight away.
@@ -125,7 +139,7 @@ class PeDma(Component):
         """Answers to this DMA, and requests of others for the TCM."""
         match message:
             case ReadReply() | WriteAck():
-                self._channel_of[message.op].initiator.answered(message)
+                self.compute.initiator.answered(message)
             case ReadRequest() | WriteData():
                 self._responder.take(message, transfer)
             case QueueArrival(data=data):
@@ -144,7 +158,7 @@ class PeDma(Component):
             return
         stream = _Stream(self, msg, done)
         for _ in range(min(msg.outstanding, msg.repeat)):
-            stream.start_next()
+            stream.start_next(self.machine.log.cause_of(msg.request_id))
 
 
 @dataclass(slots=True)
@@ -157,22 +171,23 @@ class _Stream:
     issued: int = 0
     ended: int = 0
 
-    def start_next(self) -> None:
+    def start_next(self, cause: Cause) -> None:
         """Queue the next descriptor."""
         msg, machine = self.msg, self.dma.machine
         pa = msg.pa + self.issued * msg.stride_bytes
         self.issued += 1
         places = machine.addresses.by_node(((pa, msg.nbytes),))
         targets = [(node, Access(start, nbytes)) for node, (start, nbytes) in places]
-        self.dma.start(machine.next_op(), msg.op == "read", targets, _unobserved, self._ended)
+        self.dma.start(machine.next_op(), msg.op == "read", targets, self._begun, self._ended, cause)
 
-    def _ended(self) -> None:
+    def _begun(self, start: int, cause: Cause) -> Row:
+        log = self.dma.machine.log
+        return log.open(log.part(self.dma.node.id), Kind.RAW, start, cause)
+
+    def _ended(self, row: Row) -> None:
+        self.dma.machine.log.close(row, self.dma.clock.time)
         self.ended += 1
         if self.issued < self.msg.repeat:
-            self.start_next()
+            self.start_next((row, By.SLOT))
         elif self.ended == self.msg.repeat:
-            self.done(Outcome())
-
-
-def _unobserved(_: int) -> None:
-    """Raw traffic has no operands to read."""
+            self.done(Outcome(last=row))

@@ -20,8 +20,8 @@ class PeFetchStore(Component):
         super().__init__(node, machine)
         scheduler = machine.spec.pe.components.pe_scheduler.attrs
         # What waits to be fetched lies in the tile buffers of the TCM: one for each tile in flight.
-        self.fetch = StageUnit(self.clock, "fetch", scheduler.tiles_in_flight)
-        self.store = StageUnit(self.clock, "store", scheduler.stage_slots)
+        self.fetch = StageUnit(self.clock, machine.log, "fetch", scheduler.tiles_in_flight)
+        self.store = StageUnit(self.clock, machine.log, "store", scheduler.stage_slots)
 
     def fetch_ps(self, nbytes: int) -> int:
         """Time to read operand tiles of ``nbytes`` in all."""

@@ -20,7 +20,7 @@ class PeGemm(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         slots = machine.spec.pe.components.pe_scheduler.attrs.stage_slots
-        self.unit = StageUnit(self.clock, "gemm", slots)
+        self.unit = StageUnit(self.clock, machine.log, "gemm", slots)
 
     def tile_ps(self, element: DType) -> int:
         """Time of one tile. UnsupportedError when the unit does not multiply this type."""

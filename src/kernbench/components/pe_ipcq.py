@@ -11,6 +11,8 @@ from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue_lane import Awaited, Got, Lane, Posting
+from kernbench.components.scoreboard import Scoreboard
+from kernbench.core.log import END, NONE, Row
 from kernbench.di.registry import register
 from kernbench.engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.engine.machine import Machine
@@ -47,11 +49,17 @@ class PeIpcq(QueuePart):
         self._installation = 0
         self.delay_ps = self.overhead_ps
         self._dma: PeDma | None = None
+        self.board: Scoreboard | None = None  # of the kernel that uses them
 
     @property
-    def credits_back_ps(self) -> int:
-        """When the last credit that was given will have come."""
-        return max((lane.credits_back_ps for lane in self._lanes.values()), default=0)
+    def last_credit(self) -> tuple[int, Row]:
+        """When the last credit that was given will have come, and the row after which it was given."""
+        return max((lane.last_credit for lane in self._lanes.values()), default=(0, NONE))
+
+    @property
+    def now(self) -> Row:
+        """The row after whose end the PE does what it does."""
+        return NONE if self.board is None else self.board.now
 
     @property
     def dma(self) -> PeDma:
@@ -178,7 +186,7 @@ class PeIpcq(QueuePart):
             while lane.posted:
                 receive = lane.posted.pop(0)
                 if receive.effective(self.clock):
-                    receive.got(gone)
+                    receive.got(gone, self.now)
             lane.forget_waits()
         self._any = None
 
@@ -239,8 +247,8 @@ class PeIpcq(QueuePart):
         lane = self._lane_of_slot.get(access.pa) or self._lane_of(message)
         pair = lane.pair
         pair.arrive(sequence, access.pa, access.row_bytes)
-        record = lane.records[sequence % pair.n_slots] = message.record
-        record.t_end_ps = now
+        row = lane.slot_rows[sequence % pair.n_slots] = message.row
+        lane.rows[row + END] = now
         hooks = self.machine.hooks
         if hooks.op_ended.listeners:
             hooks.op_ended.emit(OpEnded(message.op, now))
@@ -251,14 +259,14 @@ class PeIpcq(QueuePart):
             receive = posted.pop(0)
             got = receive.got
             if receive.due_ps < now or clock.has_come(receive.due_ps, receive.place):
-                got(self._slot(lane, receive.sequence, receive.nbytes, told=receive.posted))
+                got(self._slot(lane, receive.sequence, receive.nbytes, told=receive.posted), row)
             else:
-                got(None)
+                got(None, NONE)
         if self._any is not None and pair.ready:
             nbytes, _, take = self._any
             self._any = None
             self._turn = [each for each in self._lanes.values() if each.pair.my_rx_base_pa is not None].index(lane) + 1
-            take(self._slot(lane, pair.take(), nbytes))
+            take(self._slot(lane, pair.take(), nbytes), row)
 
     def _lane_of(self, message: QueueData) -> Lane:
         """Where a message belongs that is the first in its slot. IpcqError when it belongs nowhere."""
@@ -338,8 +346,8 @@ class PeIpcq(QueuePart):
         lane.posted.append(receive)
         return None
 
-    def post(self, direction: str, nbytes: int, line: int, there: Callable[[Exception | None], None]) -> Slot:
-        """The slot of the next message of a queue; when it is ``pending``, ``there`` is called once it has come."""
+    def post(self, direction: str, nbytes: int, line: int, there: Callable[[Row | Exception], None]) -> Slot:
+        """The slot of the next message of a queue; when it is ``pending``, ``there(row)`` follows once it has come."""
         lane = self._lane_to_receive(direction, nbytes)
         pair = lane.pair
         ready = pair.ready
@@ -347,8 +355,8 @@ class PeIpcq(QueuePart):
         if ready:
             return self.taken(direction, sequence, nbytes)
 
-        def got(found: Slot | Exception | None) -> None:
-            there(found if isinstance(found, Exception) else None)
+        def got(found: Slot | Exception | None, row: Row) -> None:
+            there(found if isinstance(found, Exception) else row)
 
         lane.posted.append(Awaited(got, sequence, nbytes, line, posted=True))
         if self.machine.hooks.queue.listeners:

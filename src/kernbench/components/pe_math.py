@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kernbench.common.units import ns_to_ps
 from kernbench.components.stage import StageUnit, Token
-from kernbench.core.op_log import OpRecord
+from kernbench.core.log import Cause, Row
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
@@ -19,10 +19,9 @@ from kernbench.topology.graph import Node
 
 @dataclass(slots=True, eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine: operation ``op``, with its record once it has begun."""
+    """A single command in the MATH engine: operation ``op``."""
 
     op: int
-    record: OpRecord | None = field(default=None, init=False)
 
 
 @register("builtin.pe_math", kind="pe_math")
@@ -33,7 +32,9 @@ class PeMath(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.unit = StageUnit(self.clock, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots)
+        self.unit = StageUnit(
+            self.clock, machine.log, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots
+        )
         self._operation_ps: dict[int, int] = {}
         # What the tokens of single commands share.
         self._route = (self.unit,)
@@ -49,10 +50,15 @@ class PeMath(Component):
         return found
 
     def submit(
-        self, op: int, command: MathCommand, begun: Callable[[Any, int], None], done: Callable[[Any], None]
+        self,
+        op: int,
+        command: MathCommand,
+        begun: Callable[[Any, int], Row],
+        done: Callable[[Any], None],
+        cause: Cause,
     ) -> None:
-        """Run ``command``: ``begun(operation, now)`` when it reads its operands, ``done(operation)`` when its result is
-        there, both with the same MathOperation."""
+        """Run ``command`` after ``cause``: ``begun(operation, now)`` when it reads its operands, which returns its row,
+        ``done(operation)`` when its result is there, both with the same MathOperation."""
         dst = command.dst
         widest = dst.nbytes
         for x in command.inputs:
@@ -60,4 +66,4 @@ class PeMath(Component):
                 widest = x.nbytes
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
-        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, op))
+        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, op))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
@@ -16,6 +15,8 @@ from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
 from kernbench.components.tile_dma import TileDma, TileWork
+from kernbench.core.hook import Hook
+from kernbench.core.log import END, LAUNCH, LINE, NONE, START, By, Cause, Kind, Log, Row
 from kernbench.di.registry import register
 from kernbench.engine.hooks import StageEnded, StageName
 from kernbench.engine.machine import Component, Machine
@@ -34,8 +35,9 @@ class Plan:
     op: int
     command: TiledCommand
     tiles: Iterator[Tile]
-    begun: Callable[[int], None] | None
-    done: Callable[[], None]
+    begun: Callable[[int, Cause], Row]
+    done: Callable[[Row], None]
+    row: Row = NONE
     inside: int = 0
     exhausted: bool = False
 
@@ -63,16 +65,24 @@ class PeScheduler(Component):
         self._math = machine.part(pe_part(*here, "pe_math"), PeMath)
         self._fetch_store = machine.part(pe_part(*here, "pe_fetch_store"), PeFetchStore)
         dma = TileDma(machine, here, machine.part(pe_part(*here, "pe_dma"), PeDma))
-        self._issue = StageUnit(self.clock, "issue", attrs.tiles_in_flight)
+        self._issue = StageUnit(self.clock, machine.log, "issue", attrs.tiles_in_flight)
         self._dma_in = OverlappingStage("dma_in", attrs.tiles_in_flight, dma.read)
         self._dma_out = OverlappingStage("dma_out", attrs.tiles_in_flight, dma.write)
         self._plans: deque[Plan] = deque()
         self._observe()
 
-    def submit(self, op: int, command: TiledCommand, begun: Callable[[int], None], done: Callable[[], None]) -> None:
-        """Run ``command``: ``begun(now)`` when its first tile is issued, ``done()`` when its last one has retired."""
+    def submit(
+        self,
+        op: int,
+        command: TiledCommand,
+        begun: Callable[[int, Cause], Row],
+        done: Callable[[Row], None],
+        cause: Cause,
+    ) -> None:
+        """Run ``command`` after ``cause``: ``begun(now, cause)`` when its first tile is issued, which returns its row,
+        ``done(row)`` when that of its last tile's last stage has ended."""
         self._plans.append(Plan(op, command, self._tiles(command), begun, done))
-        self._inject()
+        self._inject(cause)
 
     def _tiles(self, command: TiledCommand) -> Iterator[Tile]:
         match command:
@@ -83,8 +93,8 @@ class PeScheduler(Component):
             case MathComposite():
                 return math_tiles(command, self._sizes)
 
-    def _inject(self) -> None:
-        """Let tiles in while there is room."""
+    def _inject(self, cause: Cause) -> None:
+        """Let tiles in, after ``cause``, while there is room."""
         while self._plans and self._in_flight:
             plan = self._plans[0]
             tile = next(plan.tiles, None)
@@ -94,12 +104,9 @@ class PeScheduler(Component):
                 continue
             plan.inside += 1
             self._in_flight -= 1
-            token = self._token(plan, tile)
-            if plan.begun is not None:
-                token.begun, plan.begun = partial(_begin, plan.begun), None
-            self._issue.put(token)
+            self._issue.put(self._token(plan, tile, cause))
 
-    def _token(self, plan: Plan, tile: Tile) -> Token:
+    def _token(self, plan: Plan, tile: Tile, cause: Cause) -> Token:
         """The way of a tile, and its time in each timed stage; both are read from the end."""
         route: list[Stage] = [self._issue]
         times = [self._issue_ps]
@@ -120,18 +127,20 @@ class PeScheduler(Component):
             route.append(self._dma_out)
         route.reverse()
         times.reverse()
-        return Token(TileWork(plan.op, tile, plan), route, len(route), times, len(times), self._retired, None)
+        number = self.machine.log.tile(tile.index)
+        return Token(TileWork(plan, tile, number), route, len(route), times, len(times), self._retired, None, cause)
 
     def _retired(self, token: Token) -> None:
-        plan = token.work.plan
+        plan, row = token.work.plan, token.row
         plan.inside -= 1
         self._in_flight += 1
-        self._inject()
+        self._inject((row, By.SLOT))
         if plan.exhausted and not plan.inside:
-            plan.done()
+            plan.done(row)
 
     def _observe(self) -> None:
-        """Report every timed stage a tile has passed."""
+        """Log every timed stage of a tile, and report those that it has passed."""
+        log, hook = self.machine.log, self.machine.hooks.stage_ended
         units: tuple[tuple[StageUnit, Component, StageName], ...] = (
             (self._fetch_store.fetch, self._fetch_store, "fetch"),
             (self._gemm.unit, self._gemm, "gemm"),
@@ -139,11 +148,29 @@ class PeScheduler(Component):
             (self._fetch_store.store, self._fetch_store, "store"),
         )
         for unit, component, name in units:
-            unit.ended = _StageReporter(self.machine, component.node.id, name)
+            writer = _StageWriter(log, hook, component.node.id, name)
+            unit.open, unit.ended = writer.open, writer.ended
+        self._part = log.part(self.node.id)
+        self._issue.open = self._open_issue
 
-
-def _begin(begun: Callable[[int], None], _: Token, now: int) -> None:
-    begun(now)
+    def _open_issue(self, token: Token, start: int) -> Row:
+        """A tile is issued, the first one of a plan together with the plan."""
+        plan = token.work.plan
+        if plan.row < 0:
+            plan.row = plan.begun(start, token.cause)
+        log = self.machine.log
+        launch, line = log.rows[plan.row + LAUNCH], log.rows[plan.row + LINE]
+        work = token.work
+        return log.open(
+            self._part,
+            Kind.TILE_ISSUE,
+            start,
+            token.cause,
+            launch=launch,
+            line=line,
+            tile=work.number,
+            parent=plan.row,
+        )
 
 
 def _element(command: TiledCommand) -> DType:
@@ -151,20 +178,34 @@ def _element(command: TiledCommand) -> DType:
     return command.a.dtype
 
 
-class _StageReporter:
-    """Emits what a stage has finished."""
+_STAGES = {"fetch": Kind.FETCH, "gemm": Kind.GEMM, "math": Kind.MATH, "store": Kind.STORE}
 
-    def __init__(self, machine: Machine, component: str, stage: StageName) -> None:
-        self._log = machine.recorder.stage
-        self._hook = machine.hooks.stage_ended
+
+class _StageWriter:
+    """Opens the rows of a stage's tiles, and emits what it has finished."""
+
+    def __init__(self, log: Log, hook: Hook[StageEnded], component: str, stage: StageName) -> None:
+        self._rows = log.rows
+        self._part = log.part(component)
+        self._kind = int(_STAGES[stage])
+        self._what = log.named("stage")
+        self._hook = hook
         self._component = component
         self._stage: StageName = stage
 
-    def __call__(self, token: Token, start: int, end: int) -> None:
+    def open(self, token: Token, start: int) -> Row:
+        """A tile begins."""
+        rows, work, (after, by) = self._rows, token.work, token.cause
+        whole, row = work.plan.row, len(rows)
+        launch, line = rows[whole + LAUNCH], rows[whole + LINE]
+        what, tile = self._what, work.number
+        rows += (self._part, self._kind, what, launch, line, tile, whole, start, -1, -1, -1, after, by, NONE)
+        return row
+
+    def ended(self, token: Token) -> None:
+        """A tile has passed, or a single MATH command, which has hooks of its own."""
         work = token.work
-        if isinstance(work, TileWork):  # a single MATH command has a record of its own
-            event = StageEnded(work.op, self._component, self._stage, work.tile.index, start, end)
-            log = self._log
-            log(event)
-            if self._hook.listeners:
-                self._hook.emit(event)
+        if self._hook.listeners and isinstance(work, TileWork):
+            rows, row = self._rows, token.row
+            times = rows[row + START], rows[row + END]
+            self._hook.emit(StageEnded(work.plan.op, self._component, self._stage, work.tile.index, *times))

@@ -11,6 +11,7 @@ from kernbench.common.notes import KernelNote
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Awaited, Lane
+from kernbench.core.log import NONE, ROOT, By, Cause, Kind, Row
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
 from kernbench.engine.queue_state import WaitKind
 from kernbench.messages.commands import (
@@ -26,25 +27,35 @@ from kernbench.messages.commands import (
 from kernbench.messages.control import PeOrder, PeReport
 from kernbench.triton_emu.places import Slot
 
+_ISSUE = int(Kind.ISSUE)
+
 
 class KernelProgram:
     """Runs the kernel of ``order``: every command takes ``issue_ps``, and has its effect at the end of it.
 
-    ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done.
+    ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done. ``part``: the
+    CPU's number in the log. Before the kernel goes on, ``cause`` is set to what made it: it stands in the scoreboard's
+    ``now``, with the reason here.
     """
 
     __slots__ = (
         "_awaited",
+        "_board",
+        "_by",
         "_clock",
         "_error",
         "_ipcq",
+        "_issue",
         "_issue_ps",
         "_late",
+        "_launch_id",
         "_meet",
         "_over",
+        "_part",
         "_queue_waited",
         "_request",
         "_returned",
+        "_rows",
         "_start_ps",
         "order",
         "run",
@@ -54,12 +65,17 @@ class KernelProgram:
         self,
         run: KernelExecution,
         order: PeOrder,
+        part: int,
         issue_ps: int,
         meet: Callable[[KernelProgram], None],
         over: Callable[[PeReport], None],
     ) -> None:
         self.run = run
         self.order = order
+        self._board = run.board
+        self._rows = run.machine.log.rows
+        self._part, self._launch_id = part, run.launch.request_id
+        self._by = By.KERNEL
         self._clock = run.clock
         self._issue_ps = issue_ps
         self._meet = meet
@@ -68,14 +84,28 @@ class KernelProgram:
         self._error: Exception | None = None
         self._returned = False
         self._ipcq: PeIpcq | None = None
+        self._issue = NONE  # the row of the last issue
         self._awaited = Awaited(self._message)
         self._queue_waited = run.machine.hooks.queue_waited
         self._late = run.clock.time > order.start_ps
         self._start_ps = max(run.clock.time, order.start_ps)
 
-    def begin(self, launch_ps: int) -> None:
-        """Run the kernel ``launch_ps`` after its start."""
-        self._clock.call_at(self._start_ps + launch_ps, self.go_on)
+    @property
+    def cause(self) -> Cause:
+        """After what the kernel does what it does."""
+        return self._board.now, self._by
+
+    @cause.setter
+    def cause(self, cause: Cause) -> None:
+        self._board.now, self._by = cause
+
+    def begin(self, launch_ps: int, cause: Cause) -> None:
+        """Run the kernel ``launch_ps`` after its start, which is after ``cause``."""
+        start, end = self._start_ps, self._start_ps + launch_ps
+        log = self.run.machine.log
+        row = log.open(self._part, Kind.LAUNCH, start, cause, launch=self._launch_id, read=start, end=end)
+        self.cause = row, By.KERNEL
+        self._clock.call_at(end, self.go_on)
 
     def go_on(self, answer: object = None) -> None:
         """The kernel gets ``answer`` to its last request, and makes its next."""
@@ -102,20 +132,38 @@ class KernelProgram:
         at_once = _AT_ONCE.get(kind)
         if at_once is None or not at_once(self, request):
             clock = self._clock
-            clock.call_at(clock.time + self._issue_ps, _EFFECTS.get(kind, ISSUE), self)
+            due = self._log_issue(request)
+            clock.call_at(due, _EFFECTS.get(kind, ISSUE), self)
+
+    def _log_issue(self, request: Any) -> int:
+        """The CPU issues ``request`` from now on; when that will have been done."""
+        rows, board, start = self._rows, self._board, self._clock.time
+        row, end = len(rows), start + self._issue_ps
+        what, launch, line, after, by = NONE, self._launch_id, request.line, board.now, self._by
+        rows += (self._part, _ISSUE, what, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        self._issue, self._by = row, By.ISSUE
+        return end
 
     def issue(self) -> None:
         """The request takes effect: a command for an engine."""
         if not self._returned:
             command: Any = self._request
-            self.run.issue(command)
+            cause = self._issued()
+            self.run.issue(command, cause)
+            self._board.now = cause[0]
             self.go_on()
+
+    def _issued(self) -> Cause:
+        """What the CPU does now comes after its issue, whatever has ended on the PE since that began."""
+        self._board.now = row = self._issue
+        return row, By.ISSUE
 
     @property
     def _queues(self) -> PeIpcq:
         """The queues of the PE, which the kernel uses from now on."""
         if self._ipcq is None:
             self._ipcq = self.run.parts.ipcq
+            self._ipcq.board = self._board
         return self._ipcq
 
     def _send(self) -> None:
@@ -123,7 +171,7 @@ class KernelProgram:
         if self._returned:
             return
         command: Any = self._request
-        ipcq = self._ipcq or self._queues
+        ipcq, cause = self._ipcq or self._queues, self._issued()
         try:
             lane = ipcq.lane_to_send(command.direction, command.src.nbytes)
         except KernelError as fault:
@@ -133,10 +181,11 @@ class KernelProgram:
         if sequence is None:
             lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
             return
-        self.run.issue_send(command, lane, sequence)
+        self.run.issue_send(command, lane, sequence, cause)
+        self._board.now = cause[0]
         self.go_on()
 
-    def _slot_free(self, command: SendCommand, lane: Lane, since: int) -> None:
+    def _slot_free(self, command: SendCommand, lane: Lane, since: int, cause: Cause) -> None:
         head = lane.pair.my_head
         sequence = None if self._returned else lane.pair.claim(command.window)
         if sequence is None and not self._returned:  # more are taken than its window lets be
@@ -144,7 +193,9 @@ class KernelProgram:
             return
         self._waited("send", command.direction, head, command.line, since)
         if sequence is not None:
-            self.run.issue_send(command, lane, sequence)
+            self.cause = cause
+            self.run.issue_send(command, lane, sequence, cause)
+            self.cause = cause
             self.go_on()
 
     def _await_message(self, request: Any) -> bool:
@@ -154,7 +205,10 @@ class KernelProgram:
             return False
         receive.nbytes, receive.line = request.nbytes, request.line
         ipcq = self._ipcq or self._queues
-        return ipcq.expect(direction, receive, self._clock.time + self._issue_ps)
+        if not ipcq.expect(direction, receive, self._clock.time + self._issue_ps):
+            return False
+        self._log_issue(request)
+        return True
 
     def _receive(self) -> None:
         """The request takes effect: the kernel goes on when a message is there."""
@@ -162,6 +216,7 @@ class KernelProgram:
             return
         request: Any = self._request
         ipcq, receive, since = self._queues, self._awaited, self._clock.time
+        self._issued()
         receive.nbytes, receive.line = request.nbytes, request.line
         try:
             if request.direction is None:
@@ -174,14 +229,15 @@ class KernelProgram:
         if slot is not None:
             self.go_on(slot)
 
-    def _message(self, found: Slot | Exception | None) -> None:
-        """The message that the kernel awaits has come; None: before its receive takes effect."""
+    def _message(self, found: Slot | Exception | None, row: Row) -> None:
+        """The message of ``row`` that the kernel awaits has come; None: before its receive takes effect."""
         receive = self._awaited
         if found is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
         elif isinstance(found, Exception) or self._queue_waited.listeners:
-            self._received(self._request, receive.due_ps, found)
+            self._received(self._request, receive.due_ps, found, row)
         else:
+            self._board.now, self._by = row, By.MESSAGE
             self.go_on(found)
 
     def take_message(self) -> None:
@@ -190,6 +246,7 @@ class KernelProgram:
         if self._returned or not isinstance(request, Receive):
             return
         assert request.direction is not None
+        self._issued()
         try:
             slot = self._queues.taken(request.direction, self._awaited.sequence, request.nbytes)
         except KernelError as fault:
@@ -197,8 +254,9 @@ class KernelProgram:
         else:
             self.go_on(slot)
 
-    def _received(self, request: Any, since: int, found: Slot | Exception | None) -> None:
+    def _received(self, request: Any, since: int, found: Slot | Exception | None, row: Row) -> None:
         """The kernel gets the message that it has waited for."""
+        self.cause = row, By.MESSAGE
         if self._queue_waited.listeners:
             direction = found.direction if isinstance(found, Slot) else request.direction or "any"
             self._waited("recv", direction, -1, request.line, since)
@@ -212,6 +270,7 @@ class KernelProgram:
         if self._returned:
             return
         command: Any = self._request
+        self._issued()
         try:
             slot = self._queues.post(
                 command.direction, command.nbytes, command.line, partial(self.run.received, command)
@@ -238,13 +297,13 @@ class KernelProgram:
             hook.emit(QueueWaited(*where, since, self._clock.time))
 
     def _await_command(self, request: AwaitCommand) -> bool:
-        self._until(lambda: request.serial not in self.run.board, self.go_on)
+        self._until(lambda: request.serial not in self.run.board, self.go_on, By.OPERAND)
         return True
 
     def _await_space(self, request: AwaitSpace) -> bool:
         under_way = len(self.run.board)
         since = self._clock.time
-        self._until(lambda: len(self.run.board) < under_way, partial(self._space, request, since))
+        self._until(lambda: len(self.run.board) < under_way, partial(self._space, request, since), By.SPACE)
         return True
 
     def _space(self, request: AwaitSpace, since: int) -> None:
@@ -256,14 +315,14 @@ class KernelProgram:
         self.go_on()
 
     def _come_to_barrier(self, request: Meet) -> bool:
-        self._until(self._idle, partial(self._meet, self))
+        self._until(self._idle, partial(self._meet, self), By.OPERAND)
         return True
 
     def _idle(self) -> bool:
         return not len(self.run.board)
 
-    def _until(self, holds: Callable[[], bool], then: Callable[[], None]) -> None:
-        """Go on with ``then`` once ``holds``, which changes only when a command is done."""
+    def _until(self, holds: Callable[[], bool], then: Callable[[], None], by: By) -> None:
+        """Go on with ``then`` once ``holds``, which changes only when a command is done: that is why, and ``by``."""
         if holds():
             then()
             return
@@ -271,6 +330,7 @@ class KernelProgram:
         def look() -> None:
             if holds():
                 self.run.board.on_completion = None
+                self._by = by
                 then()
 
         self.run.board.on_completion = look
@@ -279,6 +339,7 @@ class KernelProgram:
         """End the kernel where it is."""
         if not self._returned:
             self._withdraw()
+            self.cause = ROOT  # the host gives up, whatever the simulation does
             self._return(AbandonedError("the kernel was stopped: its launch was abandoned"))
         if self._ipcq is not None:
             self._ipcq.cancel()
@@ -293,7 +354,7 @@ class KernelProgram:
         self._returned = True
         self._error = error
         self.run.close()
-        self._until(self._idle, self._finish)
+        self._until(self._idle, self._finish, By.OPERAND)
 
     def _finish(self) -> None:
         run = self.run
@@ -301,8 +362,9 @@ class KernelProgram:
         run.finish()
         now = self._clock.time
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
-        back = 0 if self._ipcq is None else self._ipcq.credits_back_ps
+        back, row = (0, NONE) if self._ipcq is None else self._ipcq.last_credit
         if back > now:  # whoever is told of the end finds the queues with all their credits
+            self.cause = row, By.CREDIT
             self._clock.call_at(back, self._over, report)
         else:
             self._over(report)

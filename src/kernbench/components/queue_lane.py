@@ -11,7 +11,7 @@ from kernbench.common.ids import pe_part
 from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.core.clock import Clock
-from kernbench.core.op_log import OpRecord
+from kernbench.core.log import BY, CAUSE, COMMIT, END, LAUNCH, LINE, NONE, START, By, Cause, Kind, Row
 from kernbench.engine.hooks import Sent, SlotReleased
 from kernbench.engine.queue_state import QueuePair, UnreceivedMessage
 from kernbench.messages.commands import PeCommand
@@ -24,8 +24,9 @@ from kernbench.triton_emu.places import Slot
 if TYPE_CHECKING:
     from kernbench.components.pe_ipcq import PeIpcq
 
-Got: TypeAlias = Callable[[Slot | Exception | None], None]
-"""Takes the slot of a message that has come, or what is wrong with it; None: it has come before the receive"""
+_SEND = int(Kind.SEND)
+Got: TypeAlias = Callable[[Slot | Exception | None, Row], None]
+"""Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,11 +52,11 @@ class Awaited:
 
 @dataclass(slots=True, eq=False)
 class _Blocked:
-    """A kernel that waits since ``since_ps``, at ``line``, for a slot: ``free`` lets it go on."""
+    """A kernel that waits since ``since_ps``, at ``line``, for a slot: ``free(cause)`` lets it go on."""
 
     line: int
     since_ps: int
-    free: Callable[[], None]
+    free: Callable[[Cause], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,19 @@ class SlotPlace:
 class Posting(QueueData):
     """A message on its way.
 
-    ``done(command)`` is called when its last byte is delivered; ``record`` is that of the op-log.
+    ``done(command, sent)`` is called when its last byte is delivered; ``row`` is that of its record, ``sent`` that of
+    its way out of the PE.
     """
 
     lane: Lane
-    record: OpRecord
+    row: Row
+    sent: Row
     command: PeCommand
-    done: Callable[[PeCommand], None]
+    done: Callable[[PeCommand, Row], None]
 
     def committed(self, time_ps: int) -> None:
         """It is in its slot."""
-        self.record.t_commit_ps = time_ps
+        self.lane.rows[self.row + COMMIT] = time_ps
 
 
 class Lane:
@@ -100,24 +103,29 @@ class Lane:
         "_slots",
         "_way",
         "_woken_in",
+        "_woken_row",
         "coord",
         "credit_ps",
         "deliver",
         "installed",
         "pair",
+        "part",
         "peer",
         "peer_pe",
         "posted",
         "record_name",
-        "records",
         "requester",
+        "rows",
         "sender",
+        "slot_rows",
     )
 
     def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
         self.pair = pair
         self.posted: list[Awaited] = []  # in order; mostly one
-        self.records: list[OpRecord | None] = [None] * pair.n_slots  # of what has come last to each of its own slots
+        self.slot_rows = [NONE] * pair.n_slots  # the records of what has come last to each of its own slots
+        log = ipcq.machine.log
+        self.rows, self.part = log.rows, log.part(ipcq.node.id)
         self.installed = True
         self._put = self.put
         self.coord = ipcq.coord
@@ -137,6 +145,7 @@ class Lane:
         self._way: tuple[Port, Route] | None = None
         self._blocked: _Blocked | None = None
         self._woken_in = -1
+        self._woken_row = NONE
 
     def connect(self) -> PeIpcq:
         """The peer, found when it is first needed, with the memory of its ring and the way of a credit."""
@@ -188,14 +197,23 @@ class Lane:
         op: int,
         place: SlotPlace,
         sequence: int,
-        record: OpRecord,
+        row: Row,
         command: PeCommand,
-        done: Callable[[PeCommand], None],
+        done: Callable[[PeCommand, Row], None],
     ) -> None:
-        """Write the message of ``command`` to its slot; ``done(command)`` when its last byte is delivered."""
-        access = place.access
+        """Write the message of ``command`` to its slot; ``done(command, sent)`` when its last byte is delivered."""
+        access, rows = place.access, self.rows
+        sent = len(rows)
+        after, by, start, launch, line = (
+            rows[row + CAUSE],
+            rows[row + BY],
+            rows[row + START],
+            rows[row + LAUNCH],
+            command.line,
+        )
+        rows += (self.part, _SEND, -1, launch, line, -1, row, start, start, -1, -1, after, by, NONE)
         posting = Posting(
-            op, 0, self.requester, access, sequence, self.peer_pe, self.coord, self, record, command, done
+            op, 0, self.requester, access, sequence, self.peer_pe, self.coord, self, row, sent, command, done
         )
         ipcq, nbytes = self._ipcq, access.row_bytes
         if ipcq.machine.hooks.queue.listeners:
@@ -241,7 +259,7 @@ class Lane:
             if mate is None or not mate.installed:
                 mate = self._find_mate()
             credited = clock.time + self.credit_ps
-            mate.credit(credited, pair.my_tail)
+            mate.credit(credited, pair.my_tail, ipcq.now)
         hook = ipcq.machine.hooks.slot_released
         if hook.listeners:
             there = pair.peer
@@ -268,41 +286,40 @@ class Lane:
         """What has come and no kernel has received, in order."""
         pair, found = self.pair, []
         for sequence in sorted(sequence for sequence in pair.sizes if sequence >= pair.taken):
-            record, peer = self.records[sequence % pair.n_slots], pair.peer
-            assert record is not None
+            row, peer = self.slot_rows[sequence % pair.n_slots], pair.peer
             message = UnreceivedMessage(
                 pe=peer.pe,
                 direction=peer.direction,
                 peer=self.coord,
                 there=pair.direction,
                 nbytes=pair.sizes[sequence],
-                kernel=record.kernel,
-                line=record.line,
+                kernel=self._ipcq.machine.log.kernels.get(self.rows[row + LAUNCH], ""),
+                line=self.rows[row + LINE],
             )
             found.append(message)
         return found
 
     @property
-    def credits_back_ps(self) -> int:
-        """When the last credit that was given here will have come."""
+    def last_credit(self) -> tuple[int, Row]:
+        """When the last credit that was given here will have come, and the row after which it was given."""
         under_way = () if self._mate is None else self._mate.pair.credits
-        return under_way[-1][0] if under_way else 0
+        return (under_way[-1][0], under_way[-1][3]) if under_way else (0, NONE)
 
-    def credit(self, when: int, tail: int) -> None:
-        """At ``when`` it will be known here that the peer has released all messages before ``tail``."""
-        self.pair.credits.append((when, self._ipcq.clock.reserve(when), tail))
+    def credit(self, when: int, tail: int, row: Row) -> None:
+        """At ``when`` it will be known here that the peer released, as ``row`` ended, all messages before ``tail``."""
+        self.pair.credits.append((when, self._ipcq.clock.reserve(when), tail, row))
         if self._blocked is not None:
             self._wake_with_next()
 
-    def when_free(self, line: int, free: Callable[[], None]) -> None:
-        """Call ``free`` when a kernel that found no slot may send: woken by the credit, or looking again."""
+    def when_free(self, line: int, free: Callable[[Cause], None]) -> None:
+        """Call ``free(cause)`` when a kernel that found no slot may send: woken by the credit, or looking again."""
         self._blocked = _Blocked(line, self._ipcq.clock.time, free)
         self._wake_with_next()
 
     def _wake_with_next(self) -> None:
         due = self.pair.credits
         if due and due[0][1] != self._woken_in:
-            when, self._woken_in, _ = due[0]
+            when, self._woken_in, _, self._woken_row = due[0]
             self._ipcq.clock.at_place(when, self._woken_in, WAKE, self)
 
     def wake(self) -> None:
@@ -311,13 +328,13 @@ class Lane:
         if blocked is None:
             return
         poll_ps, clock = self._ipcq.poll_ps, self._ipcq.clock
-        self._blocked = None
+        self._blocked, row = None, self._woken_row
         if not poll_ps:
             free = blocked.free
-            free()
+            free((row, By.CREDIT))
             return
         waited = -(-(clock.time - blocked.since_ps) // poll_ps) * poll_ps
-        clock.call_at(blocked.since_ps + waited, lambda _: blocked.free())
+        clock.call_at(blocked.since_ps + waited, blocked.free, (row, By.POLL))
 
     @property
     def blocked_at(self) -> int | None:
@@ -336,9 +353,11 @@ def _nowhere(_: QueueData, transfer: Transfer) -> None:
 def _delivered(transfer: Transfer) -> None:
     posting = transfer.arg
     assert isinstance(posting, Posting)
-    deliver, done = posting.lane.deliver, posting.done
+    lane, sent, done = posting.lane, posting.sent, posting.done
+    lane.rows[sent + END] = transfer.delivered_ps
+    deliver = lane.deliver
     deliver(posting, transfer)
-    done(posting.command)
+    done(posting.command, sent)
 
 
 WAKE = Lane.wake

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from kernbench.core.log import NONE, ROOT, By, Cause, Row
 from kernbench.messages.commands import PeCommand
 
-AtEnd: TypeAlias = Callable[[PeCommand], None]
+AtEnd: TypeAlias = Callable[[PeCommand, Row], None]
+Start: TypeAlias = Callable[[PeCommand, Cause], None]
 
 
 class Scoreboard:
     """Issued commands; one starts when all it uses are done. ``under_way``: commands that are not done, by serial.
 
     A command is entered there when the kernel asks for it; what the commands use is held until they are taken out here.
-    ``start(command)`` is called for one that had to wait and can go; when one is done, its entry of ``at_end``, if it
-    has one, and then ``on_completion()``, if set.
+    ``start(command, cause)`` is called for one that had to wait and can go; when one is done, its entry of ``at_end``,
+    if it has one, and then ``on_completion()``, if set. ``now``: the row after whose end the PE does what it does.
     """
 
-    __slots__ = ("_missing", "_start", "_waiters", "at_end", "on_completion", "under_way")
+    __slots__ = ("_missing", "_start", "_waiters", "at_end", "now", "on_completion", "under_way")
 
-    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Callable[[PeCommand], None]) -> None:
+    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Start) -> None:
         self.under_way = under_way
+        self.now: Row = NONE
         self.on_completion: Callable[[], None] | None = None
         self.at_end: dict[int, AtEnd] = {}
         self._start = start
@@ -53,29 +56,26 @@ class Scoreboard:
         """A command that the kernel has asked for is not issued after all."""
         self.under_way.pop(serial, None)
 
-    def complete(self, command: PeCommand) -> None:
-        """``command`` is done; what waited for it alone starts, in program order."""
+    def complete(self, command: PeCommand, row: Row) -> None:
+        """``command`` is done as ``row`` has ended; what waited for it alone starts, in program order."""
+        self.now = row
         serial = command.serial
         del self.under_way[serial]
         waiters = self._waiters.pop(serial, None)
         if waiters is not None:
-            self._start_ready(waiters)
+            self._start_ready(waiters, (row, By.OPERAND) if row >= 0 else ROOT)
         at_end = self.at_end.pop(serial, None)
         if at_end is not None:
-            at_end(command)
+            at_end(command, row)
         on_completion = self.on_completion
         if on_completion is not None:
             on_completion()
 
-    def waits_for_one(self, command: PeCommand) -> bool:
-        """Whether a single thing is missing for ``command`` to start."""
-        return self._missing[command.serial] == 1
-
-    def release(self, command: PeCommand) -> None:
+    def release(self, command: PeCommand, cause: Cause) -> None:
         """One of the things beside commands that ``command`` waits for is there."""
-        self._start_ready((command,))
+        self._start_ready((command,), cause)
 
-    def _start_ready(self, waiters: Sequence[PeCommand]) -> None:
+    def _start_ready(self, waiters: Sequence[PeCommand], cause: Cause) -> None:
         ready: list[PeCommand] = []
         for waiter in waiters:
             self._missing[waiter.serial] -= 1
@@ -83,4 +83,4 @@ class Scoreboard:
                 del self._missing[waiter.serial]
                 ready.append(waiter)
         for waiter in ready:
-            self._start(waiter)
+            self._start(waiter, cause)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from kernbench.core.clock import Clock
+from kernbench.core.log import COMMIT, END, NONE, READ, START, By, Cause, Log, Row
 
 
 @dataclass(slots=True, eq=False)
@@ -20,8 +21,9 @@ class Token:
     """A tile (or a single command) on its way through ``route``, the first stage last: ``to_pass`` are left of them.
 
     ``times`` are ps in each timed stage, the first one last, ``to_spend`` of them left; tokens may share both.
-    ``retired(token)`` is called when the last stage has ended, ``begun(token, now)`` when the first timed one starts.
-    ``work`` is whatever the owner wants to find again.
+    ``retired(token)`` is called when the last stage has ended, ``begun(token, now)`` when the first timed one starts,
+    which returns its row. ``work`` is whatever the owner wants to find again. ``cause``: after what it begins in the
+    stage where it is; ``row``: what that is in the log, once it has begun.
     """
 
     work: Any
@@ -30,7 +32,9 @@ class Token:
     times: Sequence[int]
     to_spend: int
     retired: Callable[[Any], None]
-    begun: Callable[[Any, int], None] | None
+    begun: Callable[[Any, int], Row] | None
+    cause: Cause
+    row: Row = field(default=NONE, init=False)
     ready: bool = field(default=False, init=False)
 
 
@@ -53,10 +57,10 @@ class Stage:
     def put(self, token: Token) -> None:
         """A token comes in; its slot has been taken before."""
         self.waiting.append(token)
-        self.try_start()
+        self.try_start(token.cause)
 
-    def try_start(self) -> None:
-        """Begin what can begin."""
+    def try_start(self, cause: Cause) -> None:
+        """Begin what can begin after ``cause``."""
         raise NotImplementedError
 
     def claim_next(self, token: Token) -> bool:
@@ -73,43 +77,51 @@ class Stage:
 
     def pass_on(self, token: Token) -> None:
         """``token`` is done here."""
+        row = token.row
         token.to_pass = left = token.to_pass - 1
         if left:
+            token.cause = (row, By.OPERAND)
             token.route[left - 1].put(token)
         else:
             token.retired(token)
         self.free += 1
-        self.settle()
+        self.settle(row)
 
-    def settle(self) -> None:
-        """A slot has come free, and this stage with it."""
+    def settle(self, row: Row) -> None:
+        """A slot has come free as ``row`` has ended, and this stage with it."""
         if self.blocked and self.free > 0:
-            self.blocked.popleft().try_start()
+            self.blocked.popleft().try_start((row, By.SLOT))
         if self.waiting:
-            self.try_start()
+            self.try_start((row, By.ENGINE))
 
 
 class StageUnit(Stage):
-    """A stage that works on one token at a time; ``ended(token, start, end)``, if set, is called for each."""
+    """A stage that works on one token at a time.
 
-    __slots__ = ("_clock", "_current", "_start", "ended")
+    ``open(token, start)`` makes the row of a token that nobody ``begun``; ``ended(token)``, if set, is told of each.
+    """
 
-    def __init__(self, clock: Clock, name: str, slots: int) -> None:
+    __slots__ = ("_clock", "_current", "_rows", "ended", "open")
+
+    def __init__(self, clock: Clock, log: Log, name: str, slots: int) -> None:
         super().__init__(name, slots)
         self._clock = clock
-        self.ended: Callable[[Token, int, int], None] | None = None
+        self._rows = log.rows
+        self.open: Callable[[Token, int], Row] = _unlogged
+        self.ended: Callable[[Token], None] | None = None
         self._current: Token | None = None
-        self._start = 0
 
     @property
     def idle(self) -> bool:
         """Whether a token that enters begins at once, if it goes nowhere else."""
         return self._current is None and not self.waiting
 
-    def try_start(self) -> None:
+    def try_start(self, cause: Cause) -> None:
         """Begin the first waiting token if the unit is idle and the stage behind has a slot."""
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
-            self._begin(self.waiting.popleft())
+            token = self.waiting.popleft()
+            token.cause = cause
+            self._begin(token)
 
     def enter(self, token: Token) -> None:
         """A token comes from outside the pipeline; a command that finds the unit idle begins."""
@@ -122,11 +134,13 @@ class StageUnit(Stage):
     def _begin(self, token: Token) -> None:
         clock = self._clock
         self._current = token
-        self._start = start = clock.time
+        start = clock.time
         begun = token.begun
         if begun is not None:
-            begun(token, start)
+            token.row = begun(token, start)
             token.begun = None
+        else:
+            token.row = self.open(token, start)
         token.to_spend = left = token.to_spend - 1
         clock.call_at(start + token.times[left], FINISH, self)
 
@@ -135,9 +149,13 @@ class StageUnit(Stage):
         token = self._current
         assert token is not None
         self._current = None
+        row, rows = token.row, self._rows
+        if row >= 0:
+            rows[row + READ] = rows[row + START]
+            rows[row + COMMIT] = rows[row + END] = self._clock.time
         ended = self.ended
         if ended is not None:
-            ended(token, self._start, self._clock.time)
+            ended(token)
         if token.to_pass > 1 or self.blocked or self.waiting:
             self.pass_on(token)
             return
@@ -146,34 +164,41 @@ class StageUnit(Stage):
         retired(token)
         self.free += 1
         if self.blocked or self.waiting:
-            self.settle()
+            self.settle(row)
 
 
 class OverlappingStage(Stage):
     """A stage whose tokens overlap, such as transfers: they start in order, as slots allow, and leave in order.
 
-    ``start(token, done)`` sets a token going and calls ``done`` when it is over.
+    ``start(token, done)`` sets a token going and calls ``done(row)`` when it is over, as that has ended.
     """
 
     __slots__ = ("_inside", "_start")
 
-    def __init__(self, name: str, slots: int, start: Callable[[Token, Callable[[], None]], None]) -> None:
+    def __init__(self, name: str, slots: int, start: Callable[[Token, Callable[[Row], None]], None]) -> None:
         super().__init__(name, slots)
         self._start = start
         self._inside: deque[Token] = deque()
 
-    def try_start(self) -> None:
+    def try_start(self, cause: Cause) -> None:
         """Begin waiting tokens while the stage behind has slots."""
         while self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
+            token.cause = cause
             token.ready = False
             self._inside.append(token)
             self._start(token, partial(self._over, token))
 
-    def _over(self, token: Token) -> None:
+    def _over(self, token: Token, row: Row) -> None:
         token.ready = True
         while self._inside and self._inside[0].ready:
+            # Those behind it that were ready have waited for it: they leave in order.
+            self._inside[0].row = row
             self.pass_on(self._inside.popleft())
+
+
+def _unlogged(_: Token, __: int) -> Row:
+    return NONE
 
 
 FINISH = StageUnit.finish

@@ -12,6 +12,7 @@ from kernbench.components.access_plan import extent, plan
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import Token
+from kernbench.core.log import Cause, Row
 from kernbench.engine.hooks import OpStarted, TileMoved
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
@@ -20,11 +21,11 @@ from kernbench.triton_emu.tile_plans import Tile, Window
 
 @dataclass(slots=True)
 class TileWork:
-    """What a token of the scheduler carries: the operation ``op``, the tile, and the scheduler's plan."""
+    """What a token of the scheduler carries: the scheduler's plan, the tile, and its number in the log."""
 
-    op: int
-    tile: Tile
     plan: Any
+    tile: Tile
+    number: int
 
 
 class TileDma:
@@ -36,26 +37,26 @@ class TileDma:
         self._dma = dma
         self._mmu = machine.part(pe_part(*coord, "pe_mmu"), PeMmuPart)
 
-    def read(self, token: Token, done: Callable[[], None]) -> None:
-        """Stream in what the tile reads; ``done`` when all of it is in TCM."""
+    def read(self, token: Token, done: Callable[[Row], None]) -> None:
+        """Stream in what the tile reads; ``done(row)`` when the last of it is in TCM."""
         work = token.work
         missing = len(work.tile.reads)
 
-        def one() -> None:
+        def one(row: Row) -> None:
             nonlocal missing
             missing -= 1
             if not missing:
-                done()
+                done(row)
 
         for window in work.tile.reads:
-            self._move(work, window, True, one)
+            self._move(work, window, True, one, token.cause)
 
-    def write(self, token: Token, done: Callable[[], None]) -> None:
-        """Stream out the output tile; ``done`` when it is acknowledged."""
+    def write(self, token: Token, done: Callable[[Row], None]) -> None:
+        """Stream out the output tile; ``done(row)`` when it is acknowledged."""
         work = token.work
-        self._move(work, work.tile.write, False, done)
+        self._move(work, work.tile.write, False, done, token.cause)
 
-    def _move(self, work: TileWork, window: Window, reading: bool, done: Callable[[], None]) -> None:
+    def _move(self, work: TileWork, window: Window, reading: bool, done: Callable[[Row], None], cause: Cause) -> None:
         machine = self._machine
         low, span = extent(window.shape, window.itemsize, window.strides)
         found = self._mmu.table.segments(window.va + low, span)
@@ -68,13 +69,16 @@ class TileDma:
             targets,
             partial(self._begun, op, work, window, reading, len(targets)),
             partial(self._ended, op, done),
+            cause,
         )
 
-    def _begun(self, op: int, work: TileWork, window: Window, reading: bool, accesses: int, start_ps: int) -> None:
-        what = TileMoved(work.op, window.name, work.tile.index, reading)
+    def _begun(
+        self, op: int, work: TileWork, window: Window, reading: bool, accesses: int, start_ps: int, cause: Cause
+    ) -> Row:
+        what = TileMoved(work.plan.op, window.name, work.tile.index, reading)
         reads, writes = (accesses, 0) if reading else (0, accesses)
-        self._machine.begin_op(OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, self._coord, "", -1))
+        started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, self._coord, "", -1)
+        return self._machine.begin_op(started, cause)
 
-    def _ended(self, op: int, done: Callable[[], None]) -> None:
-        self._machine.end_op(op)
-        done()
+    def _ended(self, op: int, done: Callable[[Row], None], _: Row) -> None:
+        done(self._machine.end_op(op))

@@ -92,10 +92,15 @@ class OpRecord:
 class OpLog:
     """``records`` in the order of their sequence numbers, which is the order in which commands read their operands."""
 
-    __slots__ = ("records",)
+    __slots__ = ("_records",)
 
     def __init__(self) -> None:
-        self.records: list[OpRecord] = []
+        self._records: list[OpRecord] = []
+
+    @property
+    def records(self) -> list[OpRecord]:
+        """All of them."""
+        return self._records
 
     def __len__(self) -> int:
         return len(self.records)
@@ -117,8 +122,8 @@ class OpLog:
 
     def add(self, record: OpRecord) -> OpRecord:
         """Take ``record``, whose command reads its operands now, and give it its number."""
-        record.seq = len(self.records)
-        self.records.append(record)
+        record.seq = len(self._records)
+        self._records.append(record)
         return record
 
     def begin(

@@ -15,6 +15,7 @@ from kernbench.common.errors import InputError, KernbenchError, SimulationDeadlo
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
+from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.engine.deadlock import deadlock
 from kernbench.engine.hooks import Sent
 from kernbench.engine.machine import Component, Machine, Outcome
@@ -113,7 +114,7 @@ class GraphEngine:
         self.enable_data = enable_data
         check_parts(topology.topology_obj.nodes.values())
         self.machine = Machine(topology.topology_obj, keep_data=enable_data)
-        self.op_log = self.machine.recorder.log
+        self.op_log = self.machine.op_log
         self.pointers = Pointers(self.machine)
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(self._unwritten if looking else None)
@@ -123,6 +124,7 @@ class GraphEngine:
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
         self._transfers: list[Sent] = []
+        self._waited: Row = NONE  # of the request whose end the host has waited for
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
             self.machine.hooks.sent.subscribe(self._transfers.append)
@@ -178,6 +180,12 @@ class GraphEngine:
         numbered = replace(msg, request_id=self._n_requests)
         self._n_requests += 1
         handle = RequestHandle(numbered, self.machine.clock.time)
+        log = self.machine.log
+        cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
+        what, launch = log.named(msg.name), numbered.request_id
+        row = log.requests[launch] = log.open(
+            log.part(HOST), Kind.REQUEST, handle.submitted_ps, cause, what=what, launch=launch
+        )
         self._handles[numbered.request_id] = handle
         for observer in self._observers:
             observer.submitted(numbered, handle.submitted_ps)
@@ -187,8 +195,10 @@ class GraphEngine:
         def done(outcome: Outcome) -> None:
             handle.ended_ps = self.machine.clock.time
             handle.outcome = outcome
+            log.close(row, handle.ended_ps, outcome.last)
             if self._watched.pop(numbered.request_id, None) is not None:
                 self._ended.append(handle)
+                self._waited = row
                 self.machine.clock.halt()
 
         self._entry(numbered).accept(numbered, done)
@@ -266,11 +276,13 @@ class GraphEngine:
         """Advance to ``ns``, whatever completes before."""
         with patient_collector(), self._watching_only():
             self.machine.clock.advance(ns_to_ps(ns))
+        self._waited = NONE
 
     def drain(self) -> None:
         """Let everything under way end."""
         with patient_collector(), self._watching_only():
             self.machine.clock.advance()
+        self._waited = NONE
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
         """How a finished request ended, and where its time went. KernbenchError while it is under way."""
@@ -310,6 +322,7 @@ class GraphEngine:
             if ids:
                 self._stop(ids)
             self._empty_queues()
+        self._waited = NONE
 
     def _stop(self, ids: frozenset[int]) -> None:
         self.machine.given_up = ids  # of what is still on its way to the PEs

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from kernbench.core.hook import Hook
-from kernbench.core.op_log import Sharing
 from kernbench.messages.commands import (
     GemmComposite,
     LoadCommand,
@@ -60,8 +59,7 @@ class OpStarted(NamedTuple):
     """Operation ``op`` occupies ``component`` from ``start_ps`` on.
 
     ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
-    how many have to happen before its result is in memory; 0: it is there when it ends. ``order``: what it waited for
-    last was an earlier access to the same bytes, so compared.
+    how many have to happen before its result is in memory; 0: it is there when it ends.
     """
 
     op: int
@@ -73,7 +71,6 @@ class OpStarted(NamedTuple):
     pe: PeCoord | None
     kernel: str
     launch_id: int
-    order: Sharing = ""
 
 
 class Issued(NamedTuple):
@@ -165,20 +162,6 @@ class QueueEvent(NamedTuple):
     peer: PeCoord
 
 
-class Ordered(NamedTuple):
-    """``command`` of a kernel starts at ``time_ps``: it waited for an ``earlier`` one that accesses the same bytes.
-
-    ``how`` these were compared.
-    """
-
-    pe: PeCoord
-    launch_id: int
-    command: PeCommand
-    earlier: PeCommand
-    how: Sharing
-    time_ps: int
-
-
 class TookPlace(NamedTuple):
     """``command`` read or wrote bytes in memory, from ``start_ps`` to ``end_ps``; a load or a store at once."""
 
@@ -240,7 +223,6 @@ class Hooks:
         "issued",
         "op_ended",
         "op_started",
-        "ordered",
         "printed",
         "queue",
         "queue_waited",
@@ -262,7 +244,6 @@ class Hooks:
         self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
         self.scratch_waited: Hook[ScratchWaited] = Hook()
-        self.ordered: Hook[Ordered] = Hook()
         self.inverted: Hook[Inverted] = Hook()
         self.queue: Hook[QueueEvent] = Hook()
         self.queue_waited: Hook[QueueWaited] = Hook()

@@ -14,7 +14,7 @@ import numpy as np
 from kernbench.common.errors import KernbenchError, UnsupportedError
 from kernbench.common.units import ns_to_ps
 from kernbench.core.clock import Clock
-from kernbench.core.op_log import OpLog
+from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
@@ -23,7 +23,8 @@ from kernbench.engine.memories import Memories
 from kernbench.engine.places import CALLED
 from kernbench.engine.record_content import ContentMaker
 from kernbench.engine.recorder import Recorder
-from kernbench.messages.control import PeReport
+from kernbench.engine.records import RecordViews
+from kernbench.messages.control import ControlMessage, PeReport
 from kernbench.messages.requests import HostMsg
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph, Node
@@ -36,10 +37,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a host request ended."""
+    """How a host request ended, and with which row of the log."""
 
     error: Exception | None = None
     reports: tuple[PeReport, ...] = field(default=())
+    last: Row = NONE
 
 
 Done = Callable[[Outcome], None]
@@ -130,8 +132,10 @@ class Machine:
         self.network = Network(transport.packet_bytes, clock=self.clock, express=transport.express)
         self.hooks = Hooks()
         self.addresses = AddressMap(graph.spec)
-        contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
-        self.recorder = Recorder(OpLog(), contents, keep_data=keep_data)
+        self.log = Log()
+        self.recorder = Recorder(self.log, keep_data=keep_data)
+        self.contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
+        self.op_log = RecordViews(self.log, self.contents)
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
@@ -173,17 +177,19 @@ class Machine:
         """The components made so far, in the order of their first use."""
         return tuple(self._components.values())
 
-    def begin_op(self, event: OpStarted) -> None:
-        """Log an operation that begins, and tell who listens."""
-        self.recorder.started(event)
+    def begin_op(self, event: OpStarted, cause: Cause) -> Row:
+        """Log an operation that begins after ``cause``, and tell who listens."""
+        row = self.recorder.started(event, cause)
         if self.hooks.op_started.listeners:
             self.hooks.op_started.emit(event)
+        return row
 
-    def end_op(self, op: int) -> None:
-        """Operation ``op`` is over."""
-        self.recorder.ended(op, self.clock.time)
+    def end_op(self, op: int, last: Row = NONE) -> Row:
+        """Operation ``op`` is over; ``last``: the row that ended it, if it is made of others."""
+        row = self.recorder.ended(op, self.clock.time, last)
         if self.hooks.op_ended.listeners:
             self.hooks.op_ended.emit(OpEnded(op, self.clock.time))
+        return row
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
         """The way from one part to another (cached); its links are made on first use.
@@ -233,6 +239,22 @@ class Machine:
     def send_header(self, src: str, dst: str, message: object, channel: str = "") -> Transfer:
         """Send a message that is a header only."""
         return self.send(src, dst, self.header_bytes, message, channel)
+
+    def send_control(self, src: str, dst: str, message: ControlMessage, cause: Cause) -> None:
+        """Send a message of the control path, after ``cause``: it is over when its receiver has handled it."""
+        log, request_id = self.log, message.request_id
+        row = log.open(
+            log.part(src),
+            Kind.CONTROL,
+            self.clock.time,
+            cause,
+            what=log.named(type(message).__name__),
+            launch=request_id,
+            parent=log.requests.get(request_id, NONE),
+        )
+        transfer = self.make(self.network.port(src, "control"), src, dst, self.header_bytes, message)
+        transfer.row = row
+        self.network.inject(transfer)
 
     def header_latency_ps(self, src: str, dst: str) -> int:
         """How long a header takes on an empty machine, without the handling at its end."""

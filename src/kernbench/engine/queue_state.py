@@ -25,8 +25,9 @@ class QueuePair:
     messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order;
     ``sent``, ``sent_bytes``: messages that have begun, and what they hold.
     ``sizes`` are the bytes of the messages that have come and are not released, by number.
-    ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail). Nobody is told
-    when one has come: whoever looks finds it there. There are as many as slots at most, so a list serves them best.
+    ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail, the row of the
+    log after which it was given). Nobody is told when one has come: whoever looks finds it there. There are as many as
+    slots at most, so a list serves them best.
     """
 
     direction: str
@@ -43,7 +44,7 @@ class QueuePair:
     sent_bytes: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
-    credits: list[tuple[int, int, int]] = field(default_factory=list)
+    credits: list[tuple[int, int, int, int]] = field(default_factory=list)
     _clock: Clock | None = None
     _credited: int = 0
 
@@ -77,7 +78,7 @@ class QueuePair:
     def _released(self) -> int:
         clock, due = self._clock, self.credits
         while due and clock is not None:
-            when, place, tail = due[0]
+            when, place, tail, _ = due[0]
             if when >= clock.time and not clock.has_come(when, place):
                 break
             del due[0]

@@ -4,33 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from kernbench.common.dtypes import U8
 from kernbench.common.operators import PLAIN, Attributes
-from kernbench.core.op_log import NO_PARAMS, Epilogue, Kind, OpParams
+from kernbench.core.log import Kind
+from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams
 from kernbench.engine.address_map import AddressMap, Segment
-from kernbench.engine.hooks import Moved, OpStarted, Streamed, TileMoved
+from kernbench.engine.hooks import Moved, Streamed, TileMoved
 from kernbench.messages.commands import (
-    Command,
     DotCommand,
     EpilogueStep,
     GemmComposite,
     LoadCommand,
+    MathCommand,
+    MathComposite,
     MemoryRef,
+    SendCommand,
     StoreCommand,
     StreamOperand,
 )
 from kernbench.messages.operands import Operand
-from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg
+from kernbench.messages.requests import HostMsg, MemoryWriteMsg
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Content: TypeAlias = tuple[
-    Kind, str, tuple[Operand | float, ...], Operand | None, OpParams, int, tuple[int, ...] | None, Array | None
-]
-"""What does not depend on time: kind, name, inputs, output, params, line, tile and data of a record."""
+Content: TypeAlias = tuple[tuple[Operand | float, ...], Operand | None, OpParams, Array | None]
+"""What phase 2 needs of a record: inputs, output, params and data"""
+TIMES_ONLY: Content = ((), None, NO_PARAMS, None)
+
+
+class SentMessage(NamedTuple):
+    """A message, called ``name``, to the ``slot`` of its receiver."""
+
+    name: str
+    command: SendCommand
+    slot: Operand
+
+
+What: TypeAlias = Moved | Streamed | TileMoved | DotCommand
+"""What an operation is about"""
+
+
+def describe(what: object) -> tuple[Kind, str, int]:
+    """The kind, name and line of a record."""
+    match what:
+        case Moved(LoadCommand(line=line)):
+            found = Kind.DMA_READ, "load", line
+        case Moved(StoreCommand(line=line)):
+            found = Kind.DMA_WRITE, "store", line
+        case Moved(MemoryWriteMsg(name=name)):
+            found = Kind.MEMORY_WRITE, name, 0
+        case Moved(HostMsg(name=name)):
+            found = Kind.MEMORY_READ, name, 0
+        case TileMoved(operand=name, reading=reading):
+            found = Kind.DMA_READ if reading else Kind.DMA_WRITE, name, 0
+        case DotCommand(line=line):
+            found = Kind.GEMM, "dot", line
+        case Streamed(GemmComposite(line=line)):
+            found = Kind.GEMM, "composite", line
+        case Streamed(MathComposite(line=line, operator=name)):
+            found = Kind.MATH, name, line
+        case MathCommand(line=line, operator=name):
+            found = Kind.MATH, name, line
+        case SentMessage(name=name, command=command):
+            found = Kind.IPCQ_COPY, name, command.line
+        case _:
+            raise TypeError(f"no record is made of {what!r}")
+    return found
 
 
 class ContentMaker:
@@ -41,71 +83,51 @@ class ContentMaker:
         self._tile_sizes = tile_sizes
         self._makers: dict[type, Callable[[Any], Content]] = {
             Moved: self._of_moved,
-            TileMoved: self._of_tile,
-            DotCommand: self.of_dot,
-            Streamed: self.of_composite,
+            DotCommand: self._of_dot,
+            Streamed: self._of_composite,
+            MathCommand: self._of_math,
+            SentMessage: self._of_message,
         }
 
-    def of(self, started: OpStarted) -> Content:
-        """What the record of an operation is to say."""
-        return self._makers[started.what.__class__](started.what)
+    def of(self, what: object) -> Content:
+        """The content of a record that is about ``what``."""
+        return self._makers[what.__class__](what)
 
-    def without_data(self, started: OpStarted) -> Content:
-        """The same for a run that keeps no operands."""
-        kind, name, _, _, _, line, tile, _ = self.of(started)
-        return kind, name, (), None, NO_PARAMS, line, tile, None
+    def _of_math(self, command: MathCommand) -> Content:
+        return command.inputs, command.dst, params_of(command.attributes), None
 
-    def _of_tile(self, moved: TileMoved) -> Content:
-        kind: Kind = "dma_read" if moved.reading else "dma_write"
-        return kind, moved.operand, (), None, NO_PARAMS, 0, moved.tile, None
+    def _of_message(self, message: SentMessage) -> Content:
+        return (message.command.src,), message.slot, NO_PARAMS, None
 
     def _of_moved(self, moved: Moved) -> Content:
         what = moved.what
-        return self.of_dma(what, moved) if isinstance(what, Command) else self.of_host(what, moved.segments)
-
-    def of_host(self, msg: HostMsg, segments: tuple[Segment, ...]) -> Content:
-        """A host transfer or a fill; a read, and a write without data, is timing only."""
-        if not isinstance(msg, MemoryWriteMsg):
-            assert isinstance(msg, MemoryReadMsg)
-            return "memory_read", msg.name, (), None, NO_PARAMS, 0, None, None
-        if msg.data is None and msg.pattern is None:
-            return "memory_write", msg.name, (), None, NO_PARAMS, 0, None, None
-        out = self.bytes_at(*segments[0])
-        params = OpParams(pattern=msg.pattern) if msg.pattern is not None else NO_PARAMS
-        return "memory_write", msg.name, (), out, params, 0, None, msg.data
+        if isinstance(what, LoadCommand):
+            return (self._moved(what, what.dst, moved, what.other),), what.dst, NO_PARAMS, None
+        if isinstance(what, StoreCommand):
+            return (what.src,), self._moved(what, what.src, moved, 0), NO_PARAMS, None
+        if not isinstance(what, MemoryWriteMsg) or (what.data is None and what.pattern is None):
+            return TIMES_ONLY
+        params = OpParams(pattern=what.pattern) if what.pattern is not None else NO_PARAMS
+        return (), self.bytes_at(*moved.segments[0]), params, what.data
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
         """A range of physical memory, as bytes."""
         place = self._addresses.place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
-    def of_dma(self, command: LoadCommand | StoreCommand, moved: Moved) -> Content:
-        """A load or a store of a kernel."""
-        if isinstance(command, LoadCommand):
-            there = self._moved(command, command.dst, moved, command.other)
-            return "dma_read", "load", (there,), command.dst, NO_PARAMS, command.line, None, None
-        there = self._moved(command, command.src, moved, 0)
-        return "dma_write", "store", (command.src,), there, NO_PARAMS, command.line, None, None
-
-    def of_dot(self, command: DotCommand) -> Content:
-        """A dot."""
+    def _of_dot(self, command: DotCommand) -> Content:
         arrays = (command.a, command.b) if command.acc is None else (command.a, command.b, command.acc)
-        params = OpParams(trans_a=command.trans_a, trans_b=command.trans_b)
-        return "gemm", "dot", arrays, command.dst, params, command.line, None, None
+        return arrays, command.dst, OpParams(trans_a=command.trans_a, trans_b=command.trans_b), None
 
-    def of_composite(self, streamed: Streamed) -> Content:
+    def _of_composite(self, streamed: Streamed) -> Content:
         """A whole composite as one record."""
         command = streamed.what
         segments = iter(streamed.segments)
-        gemm = isinstance(command, GemmComposite)
         given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
         inputs = tuple(x if isinstance(x, float | int) else self._operand(x, segments) for x in given)
         epilogue = tuple(self._step(step, segments) for step in command.epilogue)
         out = self._operand(command.out, segments)
-        params = OpParams(epilogue=epilogue, tile_sizes=self._tile_sizes)
-        kind: Kind = "gemm" if gemm else "math"
-        name = "composite" if isinstance(command, GemmComposite) else command.operator
-        return kind, name, inputs, out, params, command.line, None, None
+        return inputs, out, OpParams(epilogue=epilogue, tile_sizes=self._tile_sizes), None
 
     def _step(self, step: EpilogueStep, segments: Iterator[tuple[Segment, ...]]) -> Epilogue:
         operand = step.operand

@@ -1,4 +1,4 @@
-"""Writes the op-log: what components do becomes records that phase 2 can replay."""
+"""Writes the rows of the log that are records of the op-log: what components do, as phase 2 can replay it."""
 
 from __future__ import annotations
 
@@ -6,163 +6,138 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernbench.common.errors import KernbenchError
-from kernbench.common.operators import PLAIN
-from kernbench.core.op_log import NO_PARAMS, OpLog, OpParams, OpRecord
-from kernbench.engine.hooks import OpStarted, StageEnded, TileMoved
-from kernbench.engine.record_content import ContentMaker, params_of
+from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row
+from kernbench.engine.hooks import OpStarted, TileMoved
+from kernbench.engine.record_content import SentMessage, describe
 from kernbench.messages.commands import MathCommand, SendCommand
 from kernbench.messages.operands import Operand
 
-_NO_DATA: tuple[tuple[Operand | float, ...], Operand | None, OpParams] = ((), None, NO_PARAMS)
+_MATH, _IPCQ_COPY = int(Kind.MATH), int(Kind.IPCQ_COPY)
 
 
 @dataclass(slots=True)
-class _Unread:
-    """An operation that has started and not read its operands, and how many accesses are missing until it has."""
+class Operation:
+    """A record under way: how many accesses are missing until it has read its operands, and until all is written.
 
-    started: OpStarted
+    ``done`` is called once either is so.
+    """
+
+    row: Row
     reads_left: int
+    writes_left: int
+    done: Callable[[Row], None] | None = None
 
 
 class Recorder:
-    """Writes ``log``; without ``keep_data`` records carry times only.
+    """Opens and closes records in ``log``; without ``keep_data`` they tell of times only.
 
-    What reads memory reads its operands when the last of its accesses happens, so an operation is told of step by step.
-    MATH commands and messages, of which there are most, read theirs when they begin: whoever carries one out has its
-    record, and enters there when it commits and when it is over.
+    What reads memory reads its operands when the last of its accesses happens. A message says itself when it is there.
     """
 
-    def __init__(self, log: OpLog, contents: ContentMaker, *, keep_data: bool) -> None:
+    def __init__(self, log: Log, *, keep_data: bool) -> None:
         self.log = log
-        self.contents = contents
-        self._keep_data = keep_data
-        self._content_of = contents.of if keep_data else contents.without_data
-        self._unread: dict[int, _Unread] = {}
-        self._open: dict[int, OpRecord] = {}
-        self._writes_left: dict[int, int] = {}
-        self._told: dict[int, Callable[[], None]] = {}
+        self.keep_data = keep_data
+        self._operations: dict[int, Operation] = {}
+        self._told: dict[int, Callable[[Row], None]] = {}
 
-    def math(self, component: str, command: MathCommand, start_ps: int, kernel: str, launch_id: int) -> OpRecord:
-        """The record of a command that ``component`` begins."""
-        inputs, output, params = _NO_DATA
-        if self._keep_data:
-            inputs, output = command.inputs, command.dst
-            if command.attributes is not PLAIN:
-                params = params_of(command.attributes)
-        at, name, line, log = start_ps, command.operator, command.line, self.log.records
-        n = len(log)  # numbered as by ``OpLog.add``, a call less for what there is most of; so below
-        record = OpRecord(n, component, "math", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line)
-        log.append(record)
-        return record
+    def math(self, part: int, command: MathCommand, start: int, launch: int, cause: Cause) -> Row:
+        """A MATH command that ``part`` begins."""
+        log = self.log
+        if self.keep_data:
+            what = len(log.whats)
+            log.whats.append(command)
+        else:
+            what = log.named(command.operator)
+        rows, (after, by) = log.rows, cause
+        row = len(rows)
+        rows += (part, _MATH, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
+        return row
 
     def message(
-        self, component: str, name: str, command: SendCommand, slot: Operand, start_ps: int, kernel: str, launch_id: int
-    ) -> OpRecord:
-        """The record of a message that ``component`` begins to send: a copy to the receiver's ``slot``."""
-        inputs, output, params = _NO_DATA
-        if self._keep_data:
-            inputs, output = (command.src,), slot
-        at, line, log = start_ps, command.line, self.log.records
-        record = OpRecord(
-            len(log), component, "ipcq_copy", at, at, -1, -1, name, inputs, output, params, kernel, launch_id, line
-        )
-        log.append(record)
-        return record
+        self, part: int, name: str, command: SendCommand, slot: Operand, start: int, launch: int, cause: Cause
+    ) -> Row:
+        """A message that ``part`` begins to send: a copy to the receiver's ``slot``."""
+        log = self.log
+        what = log.about(SentMessage(name, command, slot)) if self.keep_data else log.named(name)
+        rows, (after, by) = log.rows, cause
+        row = len(rows)
+        rows += (part, _IPCQ_COPY, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
+        return row
 
-    def started(self, event: OpStarted) -> None:
-        """An operation occupies its component; it reads its operands now, or has accesses to make first."""
-        if event.writes:
-            self._writes_left[event.op] = event.writes
-        if event.reads:
-            self._unread[event.op] = _Unread(event, event.reads)
-        else:
-            self._begin(event, event.start_ps)
+    def started(self, event: OpStarted, cause: Cause) -> Row:
+        """An operation occupies its part; it reads its operands now, or has accesses to make first."""
+        log, what = self.log, event.what
+        kind, name, line = describe(what)
+        number = log.about(what) if self.keep_data and what.__class__ is not TileMoved else log.named(name)
+        launch, tile, parent = event.launch_id, NONE, NONE
+        if what.__class__ is TileMoved:  # a tile's DMA is a part of its composite, which knows the launch
+            tile, whole = log.tile(what.tile), self._operations.get(what.parent)
+            if whole is not None:
+                parent, rows = whole.row, log.rows
+                launch, line = rows[parent + LAUNCH], rows[parent + LINE]
+        start = event.start_ps
+        row = log.open(
+            log.part(event.component),
+            kind,
+            start,
+            cause,
+            what=number,
+            launch=launch,
+            line=line,
+            tile=tile,
+            parent=parent,
+            read=NONE if event.reads else start,
+        )
+        operation = self._operations[event.op] = Operation(row, event.reads, event.writes)
+        if self._told:
+            operation.done = self._told.pop(event.op, None)
+        return row
 
     def accessed(self, op: int, time_ps: int) -> None:
         """A memory has read one access of ``op``."""
-        unread = self._unread.get(op)
-        if unread is None:  # raw traffic: nothing to replay
+        operation = self._operations.get(op)
+        if operation is None:  # raw traffic: nothing to replay
             return
-        unread.reads_left -= 1
-        if not unread.reads_left:
-            del self._unread[op]
-            self._begin(unread.started, time_ps)
-            self._tell(op)
+        operation.reads_left = left = operation.reads_left - 1
+        if not left:
+            self.log.rows[operation.row + READ] = time_ps
+            if operation.done is not None:
+                operation.done(operation.row)
 
     def committed(self, op: int, time_ps: int) -> None:
         """A memory holds what one access of ``op`` writes."""
-        left = self._writes_left.get(op)
-        if left is None:
+        operation = self._operations.get(op)
+        if operation is None or not operation.writes_left:
             return
-        self._writes_left[op] = left - 1
-        if left == 1:
-            if op in self._open:
-                self.log.commit(self._open[op], time_ps)
-            self._tell(op)
+        operation.writes_left = left = operation.writes_left - 1
+        if not left:
+            self.log.rows[operation.row + COMMIT] = time_ps
+            if operation.done is not None:
+                operation.done(operation.row)
 
     def is_done(self, op: int, writing: bool) -> bool:
         """Whether operation ``op``, a DMA's that has not ended, has read all it reads, or has written it to memory."""
-        return self._writes_left.get(op) == 0 if writing else op in self._open
+        operation = self._operations.get(op)
+        return operation is not None and not (operation.writes_left if writing else operation.reads_left)
 
-    def when_done(self, op: int, told: Callable[[], None]) -> None:
-        """Call ``told`` when that will be so."""
-        self._told[op] = told
+    def when_done(self, op: int, told: Callable[[Row], None]) -> None:
+        """Call ``told`` with its row when that will be so."""
+        operation = self._operations.get(op)
+        if operation is None:
+            self._told[op] = told
+        else:
+            operation.done = told
 
-    def _tell(self, op: int) -> None:
-        told = self._told.pop(op, None)
-        if told is not None:
-            told()
-
-    def ended(self, op: int, time_ps: int) -> None:
-        """Operation ``op`` is over."""
-        self._writes_left.pop(op, None)
-        record = self._open.pop(op, None)
-        if record is None:
-            component = self._unread.pop(op).started.component
+    def ended(self, op: int, time_ps: int, last: Row = NONE) -> Row:
+        """Operation ``op`` is over; ``last``: the row that ended it, if it is made of others. Returns its row."""
+        operation = self._operations.pop(op)
+        if operation.reads_left:
+            component = self.log.parts[self.log.rows[operation.row]]
             raise KernbenchError(f"operation {op} on {component} ended before it read its operands")
-        self.log.finish(record, time_ps)
+        self.log.close(operation.row, time_ps, last)
+        return operation.row
 
-    def stage(self, event: StageEnded) -> None:
-        """A tile has passed a stage."""
-        whole = self._open.get(event.op)
-        kernel, launch_id, line, parent = ("", -1, 0, -1) if whole is None else _inherited(whole)
-        start, end = event.start_ps, event.end_ps
-        inputs, output, params = _NO_DATA
-        where = (kernel, launch_id, line, event.tile, parent)
-        self.log.add(
-            OpRecord(-1, event.component, event.stage, start, start, end, end, "stage", inputs, output, params, *where)
-        )
-
-    def _begin(self, started: OpStarted, read_ps: int) -> None:
-        kernel, launch_id, parent = started.kernel, started.launch_id, -1
-        kind, name, inputs, output, params, line, tile, data = self._content_of(started)
-        if started.what.__class__ is TileMoved:  # a tile's DMA is a part of its composite, which knows the launch
-            whole = self._open.get(started.what.parent)
-            if whole is not None:
-                kernel, launch_id, line, parent = _inherited(whole)
-        record = OpRecord(  # in the order of its fields: naming them all would cost more than the record
-            -1,
-            started.component,
-            kind,
-            started.start_ps,
-            read_ps,
-            -1,
-            -1,
-            name,
-            inputs,
-            output,
-            params,
-            kernel,
-            launch_id,
-            line,
-            tile,
-            parent,
-            data,
-            started.order,
-        )
-        self._open[started.op] = self.log.add(record)
-
-
-def _inherited(whole: OpRecord) -> tuple[str, int, int, int]:
-    """Kernel, launch, line and parent of a part of ``whole``."""
-    return whole.kernel, whole.launch_id, whole.line, whole.seq
+    def row_of(self, op: int) -> Row:
+        """The row of an operation under way; NONE before it has begun."""
+        operation = self._operations.get(op)
+        return NONE if operation is None else operation.row

@@ -78,12 +78,16 @@ class SipOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CubeOrder:
-    """io_cpu to m_cpu. ``start_ps`` is when kernels start (``target_start_ns``), the same on all PEs of a SIP."""
+    """io_cpu to m_cpu. ``start_ps`` is when kernels start (``target_start_ns``), the same on all PEs of a SIP.
+
+    ``start_row``: the row of the log after which it was set.
+    """
 
     request_id: int
     order: Order
     pes: tuple[int, ...]
     start_ps: int
+    start_row: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,7 @@ class PeOrder:
     order: Order
     start_ps: int
     mates: tuple[int, ...]
+    start_row: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +136,6 @@ class BarrierRelease:
 
     request_id: int
     error: Exception | None = None
+
+
+ControlMessage: TypeAlias = SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
-from kernbench.engine.hooks import Issued, Ordered, QueueWaited, SlotReleased
+from kernbench.engine.hooks import Issued, QueueWaited, SlotReleased
 from kernbench.messages.commands import SendCommand
 from kernbench.messages.control import BarrierArrival
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_control import ControlIndex
-from kernbench.observe.critical_path_dma import walk_access, walk_dma, walk_message
+from kernbench.observe.critical_path_dma import walk_dma, walk_message
 from kernbench.observe.critical_path_history import is_dma, rank, stages
 from kernbench.observe.critical_path_model import Hop, KernelPlace, Part, WaitedFor
 from kernbench.observe.critical_path_pipeline import Ended, Issuing, Leaving, PeWalk, Place, Running, Starting
@@ -292,32 +292,7 @@ class KernelWalk(PeWalk):
             message = self._message_at()
             if message is not None:
                 return self._along(message, work.line, here.times[issued - 1] if issued else at)
-        ordered = self.log.ordered.get((work.pe, work.launch_id, work.serial))
-        if ordered is not None and ordered.time_ps == at:
-            return self._in_order(work, ordered)
         return self._engine_busy(work)
-
-    def _in_order(self, work: Work, ordered: Ordered) -> Place | None:
-        """From the end of a wait for an earlier access to the same bytes into that access."""
-        here = self._here
-        earlier = here.commands.get((work.launch_id, ordered.earlier.serial))
-        if earlier is None:
-            return None
-        issued = here.issue_of(work.launch_id, work.serial)
-        hop = Hop(
-            waiting=KernelPlace(pe=self.pe, launch_id=self.launch_id, line=work.line),
-            cause=KernelPlace(pe=self.pe, launch_id=self.launch_id, line=earlier.line),
-            waited_for="memory order by range" if ordered.how == "range" else "memory order",
-            direction="",
-            start_ps=here.times[issued - 1] if issued else self.chain.at_ps,
-            end_ps=self.chain.at_ps,
-        )
-        self.chain.hops.append(hop)
-        if not is_dma(earlier):
-            return Ended(earlier)
-        exchanges, turns = self.log.exchanges.get(earlier.op, []), self.log.turns_of.get(earlier.op, [])
-        walk_access(self.chain, earlier, exchanges, turns, self.machine)
-        return Starting(earlier)
 
 
 def _answered(exchange: Exchange) -> int:

@@ -106,9 +106,9 @@ class Sanitizer(Observer):
     def begin(self, machine: Machine) -> None:
         """Watch ``machine``."""
         self._graph = machine.graph
-        self._log = machine.recorder.log
+        self._log = machine.op_log
         self._in_order = machine.spec.pe.dma.ordering == "program"
-        self._contents = machine.recorder.contents
+        self._contents = machine.contents
         self._tensors = TensorNames()
         self._noted: dict[Key, Finding] = {}
         self._reading: dict[int, OpRecord] = {}

@@ -18,7 +18,6 @@ from kernbench.engine.hooks import (
     Moved,
     OpEnded,
     OpStarted,
-    Ordered,
     Queued,
     QueueEvent,
     QueueWaited,
@@ -140,7 +139,6 @@ class TraceLog:
     works_of: dict[int, list[Work]] = field(default_factory=dict)
     issued_of: dict[int, list[Issued]] = field(default_factory=dict)
     actions_of: dict[PeCoord, list[Action]] = field(default_factory=dict)
-    ordered: dict[tuple[PeCoord, int, int], Ordered] = field(default_factory=dict)
     exchanges: dict[int, list[Exchange]] = field(default_factory=dict)
     turns_of: dict[int, list[Turn]] = field(default_factory=dict)
     busy: list[LinkBusy] = field(default_factory=list)
@@ -160,7 +158,6 @@ class TraceLog:
         hooks.op_ended.subscribe(self._ended)
         hooks.stage_ended.subscribe(self._stage)
         hooks.issued.subscribe(self._issued)
-        hooks.ordered.subscribe(self._ordered)
         hooks.sent.subscribe(self._sent)
         if self.memories:
             hooks.served.subscribe(self._served)
@@ -217,9 +214,6 @@ class TraceLog:
 
     def _waited(self, event: QueueWaited) -> None:
         self.actions_of.setdefault(event.pe, []).append(event)
-
-    def _ordered(self, event: Ordered) -> None:
-        self.ordered[event.pe, event.launch_id, event.command.serial] = event
 
     def _started(self, event: OpStarted) -> None:
         if event.pe is None:  # the host's: its requests say it

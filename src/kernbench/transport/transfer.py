@@ -67,7 +67,8 @@ class Transfer:
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
     While it is ``express`` it has no packets and follows its ``passage``; ``admission``
-    numbers express transfers in the order they were admitted, which is the order they use a link in.
+    numbers express transfers in the order they were admitted, which is the order they use a link in. ``row``: of the
+    log, if it is one.
     """
 
     __slots__ = (
@@ -86,6 +87,7 @@ class Transfer:
         "passage",
         "port",
         "route",
+        "row",
         "serial",
         "start_ps",
         "supplied",
@@ -123,6 +125,7 @@ class Transfer:
         self.admission = -1
         self.express = False
         self.hop_times: HopTimes | None = None
+        self.row = -1
 
     def delivered(self, now: int) -> None:
         """Its last byte is there."""

@@ -1,0 +1,196 @@
+"""The log: what parts of the machine did, when, and what made each begin when it did.
+
+A *row* is what one part did: a record of the op-log, the issue of a command, a message of the control path, a request.
+Rows are integers, ``WIDTH`` of them in a row, in one list; a row is known by the place of its first one. Whoever
+carries a thing out opens its row once, in the order of beginnings, and closes it once. He also writes down the *cause*:
+the row after which this one begins, and by which rule. What a row is about beside numbers (``WHAT``) belongs to others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+# The columns. Times are in ps; -1 where there is none, or not yet.
+PART, KIND, WHAT, LAUNCH, LINE, TILE, PARENT, START, READ, COMMIT, END, CAUSE, BY, LAST = range(14)
+WIDTH = 14
+NONE = -1
+
+Row: TypeAlias = int
+"""The place of the first integer of a row; a row's number is that over ``WIDTH``"""
+Cause: TypeAlias = "tuple[Row, By]"
+"""What something begins after, and why"""
+
+
+class Kind(IntEnum):
+    """What a row is about. The first are the records of the op-log; ``label`` is what it calls them."""
+
+    DMA_READ = 0
+    DMA_WRITE = 1
+    GEMM = 2
+    MATH = 3
+    IPCQ_COPY = 4
+    FETCH = 5
+    STORE = 6
+    MEMORY_WRITE = 7
+    MEMORY_READ = 8
+    REQUEST = 9  # of the host, from its submission to its completion
+    CONTROL = 10  # a message of the control path, until its receiver has handled it
+    LAUNCH = 11  # a PE enters a kernel
+    ISSUE = 12  # the CPU of a PE issues a command, a receive
+    SEND = 13  # a message leaves its PE, until its last byte is delivered
+    TILE_ISSUE = 14  # the scheduler issues a tile
+    RAW = 15  # traffic without a program
+
+    @property
+    def label(self) -> str:
+        """Its name in the op-log."""
+        return self.name.lower()
+
+
+LAST_RECORD = Kind.MEMORY_READ
+
+
+class By(IntEnum):
+    """Why a row begins after its cause."""
+
+    NOTHING = 0  # the first thing of a run
+    ISSUE = 1  # the CPU has issued it
+    OPERAND = 2  # what it works on is there; the program waited for that
+    MEMORY = 3  # an earlier access to the same bytes is done
+    MEMORY_RANGE = 4  # the same, where only the ranges that enclose the bytes were compared
+    MEMORY_END = 17  # the same in the TCM, where the earlier command is over
+    SPACE = 5  # scratch came free
+    ENGINE = 6  # the engine was busy
+    SLOT = 7  # the stage behind, or the pipeline, had no room
+    SETUP = 8  # the DMA set up another descriptor
+    MESSAGE = 9  # a message of a queue is there
+    CREDIT = 10  # a slot of a queue came free
+    POLL = 11  # the same, found by looking again
+    ORDER = 12  # a message of the control path has been handled
+    START = 13  # the common start of a launch
+    BARRIER = 14  # all have come to a barrier
+    KERNEL = 15  # the kernel has been entered; an earlier one on the PE is over
+    HOST = 16  # the host submitted it, after what it had waited for
+
+    @property
+    def label(self) -> str:
+        """Its name in reports."""
+        return {By.MEMORY_RANGE: "memory by range", By.MEMORY_END: "memory"}.get(self, self.name.lower())
+
+
+ROOT: Cause = (NONE, By.NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The rows up to now, a read-only array a column, where rows refer to each other by number."""
+
+    parts: tuple[str, ...]
+    part: np.ndarray[Any, Any]
+    kind: np.ndarray[Any, Any]
+    what: np.ndarray[Any, Any]
+    launch: np.ndarray[Any, Any]
+    line: np.ndarray[Any, Any]
+    tile: np.ndarray[Any, Any]
+    parent: np.ndarray[Any, Any]
+    start: np.ndarray[Any, Any]
+    read: np.ndarray[Any, Any]
+    commit: np.ndarray[Any, Any]
+    end: np.ndarray[Any, Any]
+    cause: np.ndarray[Any, Any]
+    by: np.ndarray[Any, Any]
+    last: np.ndarray[Any, Any]
+
+
+class Log:
+    """``rows``, and the tables that their numbers point into.
+
+    ``whats``: by ``WHAT``, a text, or what a record is made of; ``kernels``: the name of a launch's kernel;
+    ``requests``: the row of a request.
+    """
+
+    __slots__ = ("_names", "_part_of", "_tile_of", "kernels", "parts", "requests", "rows", "tiles", "whats")
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.parts: list[str] = []
+        self.whats: list[object] = []
+        self.tiles: list[tuple[int, ...]] = []
+        self.kernels: dict[int, str] = {}
+        self.requests: dict[int, Row] = {}
+        self._part_of: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+        self._tile_of: dict[tuple[int, ...], int] = {}
+
+    def part(self, name: str) -> int:
+        """The number of a part."""
+        found = self._part_of.get(name)
+        if found is None:
+            found = self._part_of[name] = len(self.parts)
+            self.parts.append(name)
+        return found
+
+    def named(self, text: str) -> int:
+        """The ``WHAT`` of rows that a text says all of."""
+        found = self._names.get(text)
+        if found is None:
+            found = self._names[text] = self.about(text)
+        return found
+
+    def about(self, what: object) -> int:
+        """The ``WHAT`` of one row."""
+        self.whats.append(what)
+        return len(self.whats) - 1
+
+    def tile(self, index: tuple[int, ...]) -> int:
+        """The number of a tile's indices."""
+        found = self._tile_of.get(index)
+        if found is None:
+            found = self._tile_of[index] = len(self.tiles)
+            self.tiles.append(index)
+        return found
+
+    def open(
+        self,
+        part: int,
+        kind: Kind,
+        start: int,
+        cause: Cause,
+        *,
+        what: int = NONE,
+        launch: int = NONE,
+        line: int = 0,
+        tile: int = NONE,
+        parent: Row = NONE,
+        read: int = NONE,
+        end: int = NONE,
+    ) -> Row:
+        """A row that begins at ``start``. What there is most of its writer enters in ``rows`` without a call."""
+        row = len(self.rows)
+        after, by = cause
+        self.rows += (part, kind, what, launch, line, tile, parent, start, read, end, end, after, by, NONE)
+        return row
+
+    def cause_of(self, request_id: int) -> Cause:
+        """What the host submitted a request after: what is done for it at once begins after the same."""
+        row = self.requests.get(request_id)
+        return ROOT if row is None else (self.rows[row + CAUSE], By(self.rows[row + BY]))
+
+    def close(self, row: Row, end: int, last: Row = NONE) -> None:
+        """It ends; ``last``: the row that ended it, if it is made of others."""
+        rows = self.rows
+        rows[row + END], rows[row + LAST] = end, last
+        if rows[row + COMMIT] < 0:
+            rows[row + COMMIT] = end
+
+    def columns(self) -> Columns:
+        """All rows as arrays, valid until the run goes on."""
+        table = np.array(self.rows, dtype=np.int64).reshape(-1, WIDTH).T.copy()
+        for column in (PARENT, CAUSE, LAST):
+            table[column] //= WIDTH
+        table.flags.writeable = False
+        return Columns(tuple(self.parts), *table)

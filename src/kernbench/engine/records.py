@@ -1,0 +1,101 @@
+"""The op-log of a machine: views of those rows of its log that are records, made when somebody looks."""
+
+from __future__ import annotations
+
+from kernbench.core.log import (
+    BY,
+    COMMIT,
+    END,
+    KIND,
+    LAST_RECORD,
+    LAUNCH,
+    LINE,
+    PARENT,
+    PART,
+    READ,
+    START,
+    TILE,
+    WHAT,
+    WIDTH,
+    By,
+    Kind,
+    Log,
+    Row,
+)
+from kernbench.core.op_log import OpLog, OpRecord, Sharing
+from kernbench.engine.record_content import TIMES_ONLY, ContentMaker, describe
+
+_LABELS = [kind.label for kind in Kind]
+_ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
+
+
+class RecordViews(OpLog):
+    """The records of ``log`` that have read their operands by now, in that order."""
+
+    __slots__ = ("_contents", "_log", "_next", "_open", "_seq_of", "_unread")
+
+    def __init__(self, log: Log, contents: ContentMaker) -> None:
+        super().__init__()
+        self._log = log
+        self._contents = contents
+        self._next = 0
+        self._unread: list[Row] = []
+        self._open: list[tuple[OpRecord, Row]] = []
+        self._seq_of: dict[Row, int] = {}
+
+    @property
+    def records(self) -> list[OpRecord]:
+        """All of them, brought up to date."""
+        rows = self._log.rows
+        if self._next < len(rows) or self._unread or self._open:
+            self._bring_up_to_date(rows)
+        return self._records
+
+    def _bring_up_to_date(self, rows: list[int]) -> None:
+        still_open = []
+        for view, row in self._open:
+            view.t_commit_ps, view.t_end_ps = rows[row + COMMIT], rows[row + END]
+            if view.t_end_ps < 0:
+                still_open.append((view, row))
+        self._open = still_open
+        fresh = range(self._next, len(rows), WIDTH)
+        self._next = len(rows)
+        found = [row for row in fresh if rows[row + KIND] <= LAST_RECORD]
+        candidates = self._unread + found
+        self._unread = [row for row in candidates if rows[row + READ] < 0]
+        for row in sorted((row for row in candidates if rows[row + READ] >= 0), key=lambda row: rows[row + READ]):
+            view = self._view(rows, row)
+            self._seq_of[row] = view.seq
+            if view.t_end_ps < 0:
+                self._open.append((view, row))
+
+    def _view(self, rows: list[int], row: Row) -> OpRecord:
+        log, what, launch = self._log, self._log.whats[rows[row + WHAT]], rows[row + LAUNCH]
+        if isinstance(what, str):
+            name, content = what, TIMES_ONLY
+        else:
+            name, content = describe(what)[1], self._contents.of(what)
+        inputs, output, params, data = content
+        tile, parent = rows[row + TILE], rows[row + PARENT]
+        return self.add(
+            OpRecord(
+                -1,
+                log.parts[rows[row + PART]],
+                _LABELS[rows[row + KIND]],  # type: ignore[arg-type]
+                rows[row + START],
+                rows[row + READ],
+                rows[row + COMMIT],
+                rows[row + END],
+                name,
+                inputs,
+                output,
+                params,
+                log.kernels.get(launch, ""),
+                launch,
+                rows[row + LINE],
+                None if tile < 0 else log.tiles[tile],
+                -1 if parent < 0 else self._seq_of[parent],
+                data,
+                _ORDERS.get(rows[row + BY], ""),
+            )
+        )

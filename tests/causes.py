@@ -1,0 +1,59 @@
+"""What holds of the causes in every log: a row begins when its cause has ended, or as much later as the rule says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kernbench.common.units import ns_to_ps
+from kernbench.core.log import BY, CAUSE, COMMIT, END, KIND, LAST, READ, START, WIDTH, By, Kind
+from kernbench.engine.machine import Machine
+
+AT_END = {
+    By.ISSUE,
+    By.OPERAND,
+    By.MEMORY_END,
+    By.SPACE,
+    By.ENGINE,
+    By.SLOT,
+    By.MESSAGE,
+    By.ORDER,
+    By.BARRIER,
+    By.KERNEL,
+    By.HOST,
+}
+
+
+def accessed(rows: list[int], row: int) -> int:
+    """When it had read, or written, what it accesses in memory."""
+    column = {Kind.DMA_READ: READ, Kind.DMA_WRITE: COMMIT}.get(Kind(rows[row + KIND]), END)
+    return rows[row + column]
+
+
+def check_causes(machine: Machine) -> Counter[By]:
+    """Every cause attains the start of its row; how many there are of each."""
+    rows, spec = machine.log.rows, machine.spec
+    setup = ns_to_ps(spec.pe.dma.setup_ns + spec.pe.mmu.tlb_hit_ns)
+    found: Counter[By] = Counter()
+    for row in range(0, len(rows), WIDTH):
+        by, cause, start = By(rows[row + BY]), rows[row + CAUSE], rows[row + START]
+        found[by] += 1
+        what = f"{Kind(rows[row + KIND]).name} {row // WIDTH} at {start} by {by.name}"
+        if by is By.NOTHING:
+            assert cause < 0, what
+            continue
+        assert 0 <= cause != row, what
+        what += f" after {Kind(rows[cause + KIND]).name} {cause // WIDTH}: {rows[cause : cause + WIDTH]}"
+        end = rows[cause + END]
+        if by in AT_END:
+            assert start == end, what
+        elif by in (By.MEMORY, By.MEMORY_RANGE):
+            assert start == accessed(rows, cause), what
+        elif by is By.SETUP:
+            assert start == rows[cause + START] + setup, what
+        else:
+            assert by in (By.CREDIT, By.POLL, By.START), what
+            assert 0 <= end < start, what
+        if rows[row + LAST] >= 0 and rows[row + KIND] != Kind.RAW:
+            last = rows[row + LAST]
+            assert rows[last + END] == rows[row + END], what
+    return found
