@@ -16,6 +16,7 @@ AT_END = {
     By.ENGINE,
     By.SLOT,
     By.MESSAGE,
+    By.CREDIT,
     By.ORDER,
     By.BARRIER,
     By.KERNEL,
@@ -33,6 +34,7 @@ def check_causes(machine: Machine) -> Counter[By]:
     """Every cause attains the start of its row; how many there are of each."""
     rows, spec = machine.log.rows, machine.spec
     setup = ns_to_ps(spec.pe.dma.setup_ns + spec.pe.mmu.tlb_hit_ns)
+    queue = ns_to_ps(spec.pe.components.pe_ipcq.attrs.overhead_ns)
     found: Counter[By] = Counter()
     for row in range(0, len(rows), WIDTH):
         by, cause, start = By(rows[row + BY]), rows[row + CAUSE], rows[row + START]
@@ -50,8 +52,12 @@ def check_causes(machine: Machine) -> Counter[By]:
             assert start == accessed(rows, cause), what
         elif by is By.SETUP:
             assert start == rows[cause + START] + setup, what
+        elif by is By.QUEUE:
+            assert start == rows[cause + START] + queue, what
+        elif by is By.POLL:
+            assert end <= start, what
         else:
-            assert by in (By.CREDIT, By.POLL, By.START), what
+            assert by is By.START, what
             assert 0 <= end < start, what
         if rows[row + LAST] >= 0 and rows[row + KIND] != Kind.RAW:
             last = rows[row + LAST]

@@ -454,7 +454,7 @@ def test_a_look_between_release_and_credit_finds_no_credit() -> None:
     setup = QueueSetup(direction="E", peer=peer, rx_base_pa=None, n_slots=1, slot_size=64)
     pair = QueuePair.installed(setup, clock)
     assert pair.claim(8) == 0
-    pair.credits.append((5, clock.reserve(5), 1))
+    pair.credits.append((5, clock.reserve(5), 1, -1, 0))
     clock.advance(4)
     assert pair.claim(8) is None
     clock.advance(5)

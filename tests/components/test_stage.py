@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernbench.components.stage import OverlappingStage, StageUnit, Token
 from kernbench.core.clock import Clock
+from kernbench.core.log import BY, CAUSE, END, PART, ROOT, START, TILE, WIDTH, By, Kind, Log, Row
 
 
 def recurrence(times: list[list[int]], slots: int) -> list[list[int]]:
@@ -29,19 +31,45 @@ def recurrence(times: list[list[int]], slots: int) -> list[list[int]]:
 
 
 def simulate(times: list[list[int]], slots: int) -> tuple[list[list[int]], int]:
-    clock = Clock()
-    units = [StageUnit(clock, str(s), slots) for s in range(len(times[0]))]
+    clock, log = Clock(), Log()
+    units = [StageUnit(clock, log, str(s), slots) for s in range(len(times[0]))]
     ends: list[list[int]] = [[] for _ in times]
 
-    def note(token: Token, start: int, end: int) -> None:
-        ends[token.work].append(end)
+    def note(token: Token) -> None:
+        assert log.rows[token.row + END] == clock.time
+        ends[token.work].append(clock.time)
 
     for unit in units:
-        unit.ended = note
+        unit.open, unit.ended = partial(opened, log, unit.name), note
     for i, row in enumerate(times):
-        units[0].put(Token(i, units[::-1], len(units), row[::-1], len(row), lambda token: None, None))
+        units[0].put(Token(i, units[::-1], len(units), row[::-1], len(row), lambda token: None, None, ROOT))
     clock.advance()
+    check(log)
     return ends, clock.n_events
+
+
+def opened(log: Log, name: str, token: Token, start: int) -> Row:
+    return log.open(log.part(name), Kind.FETCH, start, token.cause, tile=token.work)
+
+
+def check(log: Log) -> None:
+    """A token begins when its cause has ended: its stage before, the token before it in the stage, one behind."""
+    rows = log.rows
+    for row in range(0, len(rows), WIDTH):
+        cause, by, start = rows[row + CAUSE], rows[row + BY], rows[row + START]
+        if by == By.NOTHING:
+            assert start == 0
+            continue
+        assert rows[cause + END] == start
+        apart = (rows[row + PART] - rows[cause + PART], rows[row + TILE] - rows[cause + TILE])
+        if by == By.OPERAND:
+            assert apart == (1, 0)
+        elif by == By.ENGINE:
+            assert apart == (0, 1)
+        else:
+            assert by == By.SLOT
+            assert apart[0] == -1
+            assert apart[1] > 0
 
 
 pipelines = st.integers(1, 5).flatmap(
@@ -70,11 +98,13 @@ def test_tokens_that_overlap_leave_in_order(times: list[int]) -> None:
     clock = Clock()
     left: list[tuple[int, int]] = []
 
-    def start(token: Token, done: Callable[[], None]) -> None:
-        clock.call_at(times[token.work], lambda _: done())
+    def start(token: Token, done: Callable[[Row], None]) -> None:
+        clock.call_at(times[token.work], lambda _: done(token.work))
 
     stage = OverlappingStage("dma", len(times), start)
     for i in range(len(times)):
-        stage.enter(Token(i, (stage,), 1, (), 0, lambda token: left.append((token.work, clock.time)), None))
+        stage.enter(Token(i, (stage,), 1, (), 0, lambda token: left.append((token.row, clock.time)), None, ROOT))
     clock.advance()
-    assert left == list(enumerate(accumulate(times, max)))
+    assert [when for _, when in left] == list(accumulate(times, max))
+    # Each leaves after the one whose end let it: itself, or one before it that was slower.
+    assert [times[row] for row, _ in left] == list(accumulate(times, max))

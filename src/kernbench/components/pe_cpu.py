@@ -11,7 +11,7 @@ from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.program import KernelProgram
 from kernbench.components.serial_cpu import SerialCpu
-from kernbench.core.log import By
+from kernbench.core.log import By, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import (
@@ -50,7 +50,7 @@ class PeCpu(SerialCpu):
         self.coord = (node.sip, node.cube, node.pe)
         self._m_cpu = cube_part(node.sip, node.cube, "m_cpu")
         self._parts = PeParts(machine, self.coord)
-        self._orders: deque[PeOrder] = deque()
+        self._orders: deque[tuple[PeOrder, Row]] = deque()
         self._program: KernelProgram | None = None
         self._at_barrier = False
 
@@ -60,7 +60,7 @@ class PeCpu(SerialCpu):
             case PeOrder(request_id=launch, order=LaunchOrder()) if launch in self.machine.given_up:
                 self._refuse(message)
             case PeOrder(order=LaunchOrder() | QueueRemoval()):
-                self._orders.append(message)
+                self._orders.append((message, self.cause[0]))
                 self._go_on()
             case PeOrder():
                 self._set_up(message)
@@ -90,10 +90,10 @@ class PeCpu(SerialCpu):
 
     def abandon(self, request_ids: frozenset[int]) -> None:
         """End the kernels of these requests, running or in line: their launches fail."""
-        launches = [order for order in self._orders if isinstance(order.order, LaunchOrder)]
-        for order in [order for order in launches if order.request_id in request_ids]:
-            self._orders.remove(order)
-            self._refuse(order)
+        launches = [each for each in self._orders if isinstance(each[0].order, LaunchOrder)]
+        for each in [each for each in launches if each[0].request_id in request_ids]:
+            self._orders.remove(each)
+            self._refuse(each[0])
         if self._program is not None and self._program.order.request_id in request_ids:
             self._at_barrier = False
             self._program.stop()
@@ -111,18 +111,18 @@ class PeCpu(SerialCpu):
     def _go_on(self) -> None:
         """Carry out what is in line, as long as no kernel runs."""
         while self._orders and self._program is None:
-            message = self._orders.popleft()
+            message, row = self._orders.popleft()
             if isinstance(message.order, LaunchOrder):
-                self._start(message, message.order)
+                self._start(message, message.order, row)
             else:
                 self._set_up(message)
 
-    def _start(self, order: PeOrder, launch: LaunchOrder) -> None:
+    def _start(self, order: PeOrder, launch: LaunchOrder, row: Row) -> None:
         run = KernelExecution(self.machine, self._parts, self.coord, launch)
         part = self.machine.log.part(self.node.id)
         self._program = KernelProgram(run, order, part, self._issue_ps, self._meet, self._over)
         waits = order.start_ps > self.clock.time
-        self._program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause)
+        self._program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause, row)
 
     def _meet(self, program: KernelProgram) -> None:
         order, self.cause = program.order, program.cause

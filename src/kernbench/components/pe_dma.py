@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -16,7 +16,7 @@ from kernbench.common.units import ns_to_ps
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
-from kernbench.core.log import NONE, By, Cause, Kind, Row
+from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.queue_state import QueuePart
@@ -25,6 +25,7 @@ from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
+_SEND = int(Kind.SEND)
 Begun: TypeAlias = Callable[[int, Cause], Row]
 """Takes when the set-up of a descriptor began, and after what; returns its row"""
 
@@ -42,10 +43,12 @@ class _Begun:
 class DmaChannel:
     """One virtual channel: sets descriptors up one at a time, then reads or writes."""
 
-    __slots__ = ("_clock", "_last", "_ready_at", "_setup_ps", "initiator", "port")
+    __slots__ = ("_clock", "_last", "_part", "_ready_at", "_rows", "_setup_ps", "initiator", "port")
 
     def __init__(self, dma: PeDma, name: str, setup_ps: int) -> None:
         self._clock = dma.clock
+        self._rows = dma.machine.log.rows
+        self._part = dma.machine.log.part(dma.node.id)
         self._setup_ps = setup_ps
         self._ready_at = 0
         self._last = _Begun()  # the descriptor that was, or is to be, set up last
@@ -79,13 +82,19 @@ class DmaChannel:
                 set_up(None)
         self._clock.call_at(self._ready_at, go)
 
-    def post(self, after_ps: int, ready: Callable[[Any], None], posting: object) -> None:
-        """Queue a descriptor that comes in ``after_ps``: ``ready(posting)`` when it can go on the ``port``."""
-        clock = self._clock
-        begin = clock.time + after_ps
-        begin = begin if begin > self._ready_at else self._ready_at
+    def post(self, message: Row, after_ps: int, what: int) -> tuple[int, Row]:
+        """Queue the descriptor of a message, which comes in ``after_ps``: when it can go on the ``port``, and its row.
+
+        ``what`` says in the log by which queue it comes there.
+        """
+        rows, begin, after, by = self._rows, self._clock.time + after_ps, message, By.QUEUE
+        if self._ready_at > begin:
+            begin, after, by = self._ready_at, self._last.row, By.SETUP
         self._ready_at = ready_at = begin + self._setup_ps
-        clock.call_at(ready_at, ready, posting)
+        row = self._last.row = len(rows)
+        launch, line = rows[message + LAUNCH], rows[message + LINE]
+        rows += (self._part, _SEND, what, launch, line, NONE, message, begin, begin, NONE, NONE, after, by, NONE)
+        return ready_at, row
 
 
 @register("builtin.pe_dma", kind="pe_dma")

@@ -16,7 +16,7 @@ from kernbench.core.log import END, NONE, Row
 from kernbench.di.registry import register
 from kernbench.engine.hooks import OpEnded, QueueEvent, QueueEventKind
 from kernbench.engine.machine import Machine
-from kernbench.engine.queue_state import Carried, QueuePair, QueuePart, QueueWait, UnreceivedMessage
+from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, QueueWait, UnreceivedMessage
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
@@ -52,9 +52,12 @@ class PeIpcq(QueuePart):
         self.board: Scoreboard | None = None  # of the kernel that uses them
 
     @property
-    def last_credit(self) -> tuple[int, Row]:
-        """When the last credit that was given will have come, and the row after which it was given."""
-        return max((lane.last_credit for lane in self._lanes.values()), default=(0, NONE))
+    def last_credit(self) -> tuple[Lane, Credit] | None:
+        """The last credit of all that are on their way to others, and the queue that gave it."""
+        given = [(lane, lane.last_credit) for lane in self._lanes.values()]
+        return max(
+            ((lane, each) for lane, each in given if each is not None), key=lambda pair: pair[1][0], default=None
+        )
 
     @property
     def now(self) -> Row:
@@ -376,3 +379,7 @@ class PeIpcq(QueuePart):
                 return self.taken(pair.direction, pair.take(), nbytes)
         self._any = (nbytes, line, got)
         return None
+
+
+def _come(given: tuple[Lane, Credit]) -> int:
+    return given[1][0]

@@ -99,11 +99,11 @@ class KernelProgram:
     def cause(self, cause: Cause) -> None:
         self._board.now, self._by = cause
 
-    def begin(self, launch_ps: int, cause: Cause) -> None:
-        """Run the kernel ``launch_ps`` after its start, which is after ``cause``."""
+    def begin(self, launch_ps: int, cause: Cause, order: Row) -> None:
+        """Run the kernel ``launch_ps`` after its start, which is after ``cause``; ``order`` brought it here."""
         start, end = self._start_ps, self._start_ps + launch_ps
         log = self.run.machine.log
-        row = log.open(self._part, Kind.LAUNCH, start, cause, launch=self._launch_id, read=start, end=end)
+        row = log.open(self._part, Kind.LAUNCH, start, cause, launch=self._launch_id, parent=order, read=start, end=end)
         self.cause = row, By.KERNEL
         self._clock.call_at(end, self.go_on)
 
@@ -362,10 +362,11 @@ class KernelProgram:
         run.finish()
         now = self._clock.time
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
-        back, row = (0, NONE) if self._ipcq is None else self._ipcq.last_credit
-        if back > now:  # whoever is told of the end finds the queues with all their credits
-            self.cause = row, By.CREDIT
-            self._clock.call_at(back, self._over, report)
+        given = None if self._ipcq is None else self._ipcq.last_credit
+        if given is not None and given[1][0] > now:  # who is told of the end finds the queues with all their credits
+            lane, credit = given
+            self.cause = lane.log_credit(credit), By.CREDIT
+            self._clock.call_at(credit[0], self._over, report)
         else:
             self._over(report)
 

@@ -11,9 +11,9 @@ from kernbench.common.ids import pe_part
 from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.core.clock import Clock
-from kernbench.core.log import BY, CAUSE, COMMIT, END, LAUNCH, LINE, NONE, START, By, Cause, Kind, Row
+from kernbench.core.log import COMMIT, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
 from kernbench.engine.hooks import Sent, SlotReleased
-from kernbench.engine.queue_state import QueuePair, UnreceivedMessage
+from kernbench.engine.queue_state import Credit, QueuePair, UnreceivedMessage
 from kernbench.messages.commands import PeCommand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.operands import Operand
@@ -24,7 +24,6 @@ from kernbench.triton_emu.places import Slot
 if TYPE_CHECKING:
     from kernbench.components.pe_ipcq import PeIpcq
 
-_SEND = int(Kind.SEND)
 Got: TypeAlias = Callable[[Slot | Exception | None, Row], None]
 """Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""
 
@@ -71,13 +70,10 @@ class SlotPlace:
 class Posting(QueueData):
     """A message on its way.
 
-    ``done(command, sent)`` is called when its last byte is delivered; ``row`` is that of its record, ``sent`` that of
-    its way out of the PE.
+    ``done(command, sent)`` is called when its last byte is delivered.
     """
 
     lane: Lane
-    row: Row
-    sent: Row
     command: PeCommand
     done: Callable[[PeCommand, Row], None]
 
@@ -101,9 +97,10 @@ class Lane:
         "_put",
         "_queue",
         "_slots",
+        "_there",
         "_way",
+        "_woken_by",
         "_woken_in",
-        "_woken_row",
         "coord",
         "credit_ps",
         "deliver",
@@ -133,6 +130,7 @@ class Lane:
         self.sender = ipcq.node.id
         self.record_name = f"send {pair.direction}"
         self.requester = ipcq.dma.node.id
+        self._there = log.named(pair.peer.direction)
         self.peer: PeIpcq | None = None
         self.credit_ps = 0
         self.deliver: Callable[[QueueData, Transfer], None] = _nowhere  # to what the peer's ring lies in
@@ -145,7 +143,7 @@ class Lane:
         self._way: tuple[Port, Route] | None = None
         self._blocked: _Blocked | None = None
         self._woken_in = -1
-        self._woken_row = NONE
+        self._woken_by: Credit | None = None
 
     def connect(self) -> PeIpcq:
         """The peer, found when it is first needed, with the memory of its ring and the way of a credit."""
@@ -202,20 +200,12 @@ class Lane:
         done: Callable[[PeCommand, Row], None],
     ) -> None:
         """Write the message of ``command`` to its slot; ``done(command, sent)`` when its last byte is delivered."""
-        access, rows = place.access, self.rows
-        sent = len(rows)
-        after, by, start, launch, line = (
-            rows[row + CAUSE],
-            rows[row + BY],
-            rows[row + START],
-            rows[row + LAUNCH],
-            command.line,
-        )
-        rows += (self.part, _SEND, -1, launch, line, -1, row, start, start, -1, -1, after, by, NONE)
+        access, ipcq = place.access, self._ipcq
+        ready_ps, sent = self._queue.post(row, ipcq.delay_ps, self._there)
         posting = Posting(
-            op, 0, self.requester, access, sequence, self.peer_pe, self.coord, self, row, sent, command, done
+            op, 0, self.requester, access, sequence, self.peer_pe, self.coord, row, sent, self, command, done
         )
-        ipcq, nbytes = self._ipcq, access.row_bytes
+        nbytes = access.row_bytes
         if ipcq.machine.hooks.queue.listeners:
             ipcq.tell("send", self.pair, nbytes, sequence)
         pair = self.pair
@@ -223,7 +213,7 @@ class Lane:
             ipcq.note_first(pair.direction)
         pair.sent += 1
         pair.sent_bytes += nbytes
-        self._queue.post(ipcq.delay_ps, self._put, posting)
+        ipcq.clock.call_at(ready_ps, self._put, posting)
 
     def put(self, posting: Posting) -> None:
         """The descriptor of a message is set up: it goes to the peer's slot."""
@@ -300,14 +290,26 @@ class Lane:
         return found
 
     @property
-    def last_credit(self) -> tuple[int, Row]:
-        """When the last credit that was given here will have come, and the row after which it was given."""
+    def last_credit(self) -> Credit | None:
+        """The last credit that was given here, while it is on its way."""
         under_way = () if self._mate is None else self._mate.pair.credits
-        return (under_way[-1][0], under_way[-1][3]) if under_way else (0, NONE)
+        return under_way[-1] if under_way else None
+
+    def log_credit(self, credit: Credit) -> Row:
+        """The row of a credit that somebody has waited for."""
+        come_ps, _, _, row, given_ps = credit
+        log, rows = self._ipcq.machine.log, self.rows
+        launch, line = (rows[row + LAUNCH], rows[row + LINE]) if row >= 0 else (NONE, 0)
+        cause = (row, By.OPERAND) if row >= 0 else ROOT
+        what = log.named(self.pair.direction)
+        return log.open(
+            self.part, Kind.CREDIT, given_ps, cause, what=what, launch=launch, line=line, read=given_ps, end=come_ps
+        )
 
     def credit(self, when: int, tail: int, row: Row) -> None:
         """At ``when`` it will be known here that the peer released, as ``row`` ended, all messages before ``tail``."""
-        self.pair.credits.append((when, self._ipcq.clock.reserve(when), tail, row))
+        clock = self._ipcq.clock
+        self.pair.credits.append((when, clock.reserve(when), tail, row, clock.time))
         if self._blocked is not None:
             self._wake_with_next()
 
@@ -319,7 +321,8 @@ class Lane:
     def _wake_with_next(self) -> None:
         due = self.pair.credits
         if due and due[0][1] != self._woken_in:
-            when, self._woken_in, _, self._woken_row = due[0]
+            self._woken_by = due[0]
+            when, self._woken_in = due[0][:2]
             self._ipcq.clock.at_place(when, self._woken_in, WAKE, self)
 
     def wake(self) -> None:
@@ -328,7 +331,8 @@ class Lane:
         if blocked is None:
             return
         poll_ps, clock = self._ipcq.poll_ps, self._ipcq.clock
-        self._blocked, row = None, self._woken_row
+        assert self._woken_by is not None
+        self._blocked, row = None, self.log_credit(self._woken_by)
         if not poll_ps:
             free = blocked.free
             free((row, By.CREDIT))

@@ -41,9 +41,10 @@ class Kind(IntEnum):
     CONTROL = 10  # a message of the control path, until its receiver has handled it
     LAUNCH = 11  # a PE enters a kernel
     ISSUE = 12  # the CPU of a PE issues a command, a receive
-    SEND = 13  # a message leaves its PE, until its last byte is delivered
+    SEND = 13  # the DMA sends a message, until its last byte is delivered
     TILE_ISSUE = 14  # the scheduler issues a tile
     RAW = 15  # traffic without a program
+    CREDIT = 16  # a slot of a queue goes back to a sender who waits for it
 
     @property
     def label(self) -> str:
@@ -67,6 +68,7 @@ class By(IntEnum):
     ENGINE = 6  # the engine was busy
     SLOT = 7  # the stage behind, or the pipeline, had no room
     SETUP = 8  # the DMA set up another descriptor
+    QUEUE = 18  # a queue has taken the message
     MESSAGE = 9  # a message of a queue is there
     CREDIT = 10  # a slot of a queue came free
     POLL = 11  # the same, found by looking again

@@ -9,12 +9,16 @@ from typing import Literal, TypeAlias
 from kernbench.common.errors import IpcqError
 from kernbench.common.ids import pe_name, pe_part
 from kernbench.core.clock import Clock
+from kernbench.core.log import Row
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import BufferKind, QueuePeer, QueueSetup
 from kernbench.messages.requests import PeCoord
 
 WaitKind: TypeAlias = Literal["send", "recv"]
+Credit: TypeAlias = tuple[int, int, int, Row, int]
+"""A credit on its way: when it comes, in ps, and in which place among the programs of that instant; the tail that it
+tells of; after which row of the log it was given, and when"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -25,9 +29,8 @@ class QueuePair:
     messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order;
     ``sent``, ``sent_bytes``: messages that have begun, and what they hold.
     ``sizes`` are the bytes of the messages that have come and are not released, by number.
-    ``credits`` are on their way, in order: (time in ps, place among the programs of that instant, tail, the row of the
-    log after which it was given). Nobody is told when one has come: whoever looks finds it there. There are as many as
-    slots at most, so a list serves them best.
+    ``credits`` are on their way, in order. Nobody is told when one has come: whoever looks finds it there. There are as
+    many as slots at most, so a list serves them best.
     """
 
     direction: str
@@ -44,7 +47,7 @@ class QueuePair:
     sent_bytes: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
-    credits: list[tuple[int, int, int, int]] = field(default_factory=list)
+    credits: list[Credit] = field(default_factory=list)
     _clock: Clock | None = None
     _credited: int = 0
 
@@ -78,7 +81,7 @@ class QueuePair:
     def _released(self) -> int:
         clock, due = self._clock, self.credits
         while due and clock is not None:
-            when, place, tail, _ = due[0]
+            when, place, tail = due[0][:3]
             if when >= clock.time and not clock.has_come(when, place):
                 break
             del due[0]

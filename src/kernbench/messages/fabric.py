@@ -56,12 +56,14 @@ class QueueData(WriteData):
     """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
 
     Nothing is acknowledged: the memory tells ``pe`` instead. Which of its queues it belongs to is decided by the
-    address.
+    address. In the log it is ``row``, and ``sent`` while it is on its way.
     """
 
     sequence: int
     pe: PeCoord
     sender: PeCoord
+    row: int
+    sent: int
 
     def committed(self, time_ps: int) -> None:
         """It is in its slot."""

@@ -1,137 +1,298 @@
-"""Where the time of a run went: the critical path of each request, and of all of them together."""
+"""Where the time of a run went: the critical path of each request, and of all of them together, read from causes.
+
+The log says of every row after which other one it began. A path goes from the end of a row to its begin, then to its
+cause, and so on. What a row's own time was spent on is its kind; transfers and memories, where they were observed,
+refine the inside of a DMA's or a message's.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from kernbench.common.ids import pe_part
+from kernbench.core.log import (
+    BY,
+    CAUSE,
+    END,
+    KIND,
+    LAST,
+    LAUNCH,
+    LINE,
+    NONE,
+    PARENT,
+    PART,
+    START,
+    WHAT,
+    WIDTH,
+    By,
+    Kind,
+    Row,
+)
 from kernbench.engine.engine import RequestHandle
-from kernbench.messages.control import PeReport
-from kernbench.messages.requests import KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
-from kernbench.observe.critical_path_control import ControlIndex, index_control, walk_down, walk_up
-from kernbench.observe.critical_path_history import PeHistory, histories
-from kernbench.observe.critical_path_kernel import KernelWalk
-from kernbench.observe.critical_path_model import Chain, CriticalPath, Part
-from kernbench.observe.critical_path_windows import KernelWindows, kernel_windows
-from kernbench.observe.trace_log import Handled, TraceLog, Work
+from kernbench.messages.requests import PeCoord
+from kernbench.observe.critical_path_dma import Spot, walk_access, walk_dma, walk_message
+from kernbench.observe.critical_path_model import Chain, CriticalPath, Hop, KernelPlace, Part, WaitedFor
+from kernbench.observe.trace_log import Exchange, TraceLog
+
+_OWN: dict[int, Part] = {
+    Kind.GEMM: Part.GEMM,
+    Kind.MATH: Part.MATH,
+    Kind.FETCH: Part.FETCH,
+    Kind.STORE: Part.STORE,
+    Kind.MEMORY_WRITE: Part.HOST_TRANSFER,
+    Kind.MEMORY_READ: Part.HOST_TRANSFER,
+    Kind.REQUEST: Part.WAIT,
+    Kind.LAUNCH: Part.LAUNCH,
+    Kind.ISSUE: Part.ISSUE,
+    Kind.TILE_ISSUE: Part.TILE_ISSUE,
+}
+_CONTROL = {"Report": Part.UP, "BarrierArrival": Part.BARRIER, "BarrierRelease": Part.BARRIER}
+_DMA = frozenset((Kind.DMA_READ, Kind.DMA_WRITE))
+_MEMORY: dict[int, WaitedFor] = {
+    By.MEMORY: "memory order",
+    By.MEMORY_END: "memory order",
+    By.MEMORY_RANGE: "memory order by range",
+}
+
+
+class _Place(NamedTuple):
+    """Where a path has come to: a row, at its end, at its begin, or where it had read or written its last byte."""
+
+    row: Row
+    at: Literal["end", "start", "accessed"] = "end"
+
+
+class _Waiting(NamedTuple):
+    """Who waited: a line on a PE, since when."""
+
+    pe: PeCoord | None
+    line: int
+    since_ps: int
 
 
 @dataclass(slots=True)
 class PathFinder:
-    """Finds critical paths in what ``log`` has seen, with memories, of a run with the requests ``handles``."""
+    """Finds critical paths in the log of a run with the requests ``handles``; ``log`` has seen its memories."""
 
     log: TraceLog
     handles: Sequence[RequestHandle]
-    _control: ControlIndex = field(default_factory=ControlIndex)
-    _histories: dict[PeCoord, PeHistory] = field(default_factory=dict)
-    _windows: KernelWindows = field(init=False)
-    _sends: dict[int, Work] = field(default_factory=dict)
-    _done: list[RequestHandle] = field(default_factory=list)
-    _by_id: dict[int, RequestHandle] = field(default_factory=dict)
     _known: dict[int, CriticalPath] = field(default_factory=dict)
+    _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
 
     def __post_init__(self) -> None:
-        self._windows = kernel_windows(self.handles)
-        self._by_id = {each.request_id: each for each in self.handles}
-        self._done = sorted((each for each in self.handles if each.done), key=lambda each: (_ended(each), _began(each)))
-        messages = self.log.queues.messages
-        self._sends = {work.op: work for work in self.log.works if work.op in messages} if messages else {}
-        self._control = index_control(self.log.control())
-        self._histories = histories(self.log)
+        log = self.log.machine.log
+        self._ends = sorted((log.rows[row + END], row) for row in log.requests.values() if log.rows[row + END] >= 0)
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
         """The path from the submission of a finished request to its completion; its steps add up to that time."""
         found = self._known.get(handle.request_id)
         if found is None:
-            found = self._known[handle.request_id] = self._walk(handle)
+            chain = Chain(handle.submitted_ps, handle.ended_ps)
+            self._walk(chain, self.log.machine.log.requests[handle.request_id])
+            found = chain.finish(handle.submitted_ps, handle.ended_ps, handle.request_id)
+            self._known[handle.request_id] = found
         return found
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
-        """The path between two times: from request to request, each submitted when the one before had ended."""
-        chain = Chain(begin_ps, end_ps)
-        self._through_requests(chain)
+        """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
+        chain = Chain(begin_ps, end_ps, through_kernels=True)
+        last = self._last_request(end_ps)
+        if last is None or (self._end(last) < end_ps and self._under_way(end_ps)):
+            last = self._last_row(end_ps)
+            chain.back_to(end_ps if last is None else self._end(last), Part.WAIT)
+        if last is not None:
+            chain.back_to(self._end(last), Part.HOST_WAIT)
+            self._walk(chain, last)
+        chain.back_to(begin_ps, Part.HOST_WAIT)
         return chain.finish(begin_ps, end_ps)
 
-    def _walk(self, handle: RequestHandle) -> CriticalPath:
-        chain = Chain(handle.submitted_ps, handle.ended_ps)
-        self._through(chain, handle)
-        # Where it has come to another request: that was submitted later, because of what had ended then.
-        self._through_requests(chain)
-        return chain.finish(handle.submitted_ps, handle.ended_ps, handle.request_id)
+    def _end(self, row: Row) -> int:
+        return self.log.machine.log.rows[row + END]
 
-    def _through_requests(self, chain: Chain) -> None:
-        """From request to request to the begin of the chain. The host program takes no time."""
-        last = bisect_right(self._done, chain.at_ps, key=_ended)
-        while last and chain.at_ps > chain.floor_ps:
-            last -= 1
-            # Of what ended then, that which was submitted last is why the host went on.
-            chosen = self._done[last]
-            chain.back_to(chosen.ended_ps, Part.HOST_WAIT)
-            self._through(chain, chosen)
-            last = min(last, bisect_right(self._done, chain.at_ps, key=_ended))
-        chain.back_to(chain.floor_ps, Part.HOST_WAIT)
+    def _last_request(self, when: int) -> Row | None:
+        at = bisect_left(self._ends, (when + 1, 0))
+        return self._ends[at - 1][1] if at else None
 
-    def _through(self, chain: Chain, handle: RequestHandle) -> None:
-        """From the end of a request to its submission, or to that of a launch whose kernel it waited for."""
-        came_to = self._causes(chain, handle)
-        chain.back_to(came_to.submitted_ps, Part.WAIT)
+    def _under_way(self, when: int) -> bool:
+        """Whether a request had been submitted and had not ended."""
+        return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
 
-    def _causes(self, chain: Chain, handle: RequestHandle) -> RequestHandle:
-        """Towards the submission of a request, which is returned."""
-        report = walk_up(chain, self._control, handle.request_id)
-        if report is None:
-            part = Part.RAW if isinstance(handle.msg, PeDmaMsg) else Part.HOST_TRANSFER
-            chain.back_to(handle.submitted_ps, part)
-        elif isinstance(handle.msg, KernelLaunchMsg):
-            return self._walk_launch(chain, handle, report)
+    def _last_row(self, when: int) -> Row | None:
+        """What had ended last by then, of all things: for runs that were stopped."""
+        ends = self.log.machine.log.columns().end
+        closed = np.flatnonzero((ends >= 0) & (ends <= when))
+        return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
+
+    def _walk(self, chain: Chain, row: Row) -> None:
+        """From the end of a row to the begin of the chain."""
+        walk = _Walk(self.log, chain)
+        while row >= 0:
+            walk.walk(_Place(row))
+            if chain.at_ps <= chain.floor_ps:
+                return
+            # What the host did of its own accord: after whatever had ended before.
+            before = self._last_request(chain.at_ps - 1)
+            if before is None:
+                return
+            row = before
+            chain.back_to(self._end(row), Part.HOST_WAIT)
+
+
+class _Walk:
+    """Walks ``chain`` backwards through the log that ``log`` has."""
+
+    def __init__(self, log: TraceLog, chain: Chain) -> None:
+        self._log = log
+        self._machine = log.machine
+        self._table = log.machine.log
+        self._rows = log.machine.log.rows
+        self._chain = chain
+
+    def walk(self, place: _Place | None) -> None:
+        """Go on until the chain's begin, or until nothing was waited for."""
+        while place is not None and place.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
+            place = self._pass(place)
+
+    def _pass(self, place: _Place) -> _Place | None:
+        """Through a row, to its cause or to what ended it."""
+        row, rows = place.row, self._rows
+        self._chain.launch_id = rows[row + LAUNCH]
+        if place.at != "start":
+            last = rows[row + LAST]
+            if place.at == "end" and last >= 0:
+                return _Place(last)
+            kind = rows[row + KIND]
+            if kind == Kind.IPCQ_COPY:
+                return self._received(row)
+            if kind == Kind.SEND:
+                return self._sent(row)
+            self._inside(row, kind, place)
+        return self._to_cause(row)
+
+    # What rows take their own time for.
+
+    def _inside(self, row: Row, kind: int, place: _Place) -> None:
+        pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
+        if kind in _DMA:
+            spot = Spot(pe, line, start)
+            op = self._log.op_of.get(row, -1)
+            exchanges, turns = self._log.exchanges.get(op, []), self._log.turns_of.get(op, [])
+            if place.at == "accessed":
+                walk_access(self._chain, spot, exchanges, turns, self._machine)
+            else:
+                walk_dma(self._chain, spot, max(exchanges, key=_answered, default=None), turns, self._machine)
+            return
+        if kind == Kind.CONTROL:
+            part = _CONTROL.get(self._text(row), Part.DOWN)
+            pe = pe if part is Part.BARRIER else None
+        elif kind == Kind.RAW:
+            part = Part.RAW if pe is not None else Part.FILL
+            pe = None
         else:
-            waiting = Part.FILL if isinstance(handle.msg, MemoryWriteMsg) else Part.DOWN
-            order = self._control.order_at(report.src, handle.request_id, chain.at_ps)
-            if order is not None:
-                walk_down(chain, self._control, order, waiting)
-        return handle
+            part = _OWN[kind]
+        self._chain.back_to(start, part, pe, line if pe is not None else 0)
 
-    def _walk_launch(self, chain: Chain, handle: RequestHandle, report: Handled) -> RequestHandle:
-        reports = handle.outcome.reports if handle.outcome is not None else ()
-        pe = next((each.pe for each in reports if pe_part(*each.pe, "pe_cpu") == report.src), None)
-        if pe is None:
-            return handle
-        walk = KernelWalk(
-            machine=self.log.machine,
-            histories=self._histories,
-            chain=chain,
-            pe=pe,
-            log=self.log,
-            control=self._control,
-            windows=self._windows,
-            sends=self._sends,
-            launch_id=handle.request_id,
-        )
-        walk.walk()
-        first = self._windows.reports.get((walk.launch_id, walk.pe))
-        if first is not None and chain.at_ps > chain.floor_ps:
-            self._before_kernel(chain, walk.launch_id, first)
-        return self._by_id.get(walk.launch_id, handle)
+    def _received(self, row: Row) -> _Place | None:
+        """From a message in its slot back to where it left its sender."""
+        sent = self._log.send_of.get(row)
+        return self._to_cause(row) if sent is None else self._sent(sent)
 
-    def _before_kernel(self, chain: Chain, request_id: int, report: PeReport) -> None:
-        """The orders: a PE starts with the others, or late because it was busy or got its order late."""
-        if report.late:
-            order = self._control.order_at(pe_part(*report.pe, "pe_cpu"), request_id, chain.at_ps)
-            waiting = Part.EARLIER_KERNEL
+    def _sent(self, row: Row) -> _Place | None:
+        """From a message on its way, or in its slot, back to the set-up of its descriptor."""
+        spot = Spot(self._pe(row), self._rows[row + LINE], self._rows[row + START])
+        op = self._log.op_of.get(row, -1)
+        for exchange in self._log.exchanges.get(op, ()):
+            walk_message(self._chain, spot, exchange, self._log.turns_of.get(op, []), self._machine)
+        self._chain.back_to(spot.start_ps, Part.DMA_SETUP, spot.pe, spot.line)
+        return self._to_cause(row)
+
+    # What rows began after.
+
+    def _to_cause(self, row: Row) -> _Place | None:
+        rows, chain = self._rows, self._chain
+        cause, by = rows[row + CAUSE], rows[row + BY]
+        if cause < 0:
+            return None
+        match by:
+            case By.SETUP | By.QUEUE:
+                part = Part.DMA_SETUP if by == By.SETUP else Part.QUEUES
+                chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
+                place = _Place(cause, "start")
+            case By.START:
+                chain.back_to(self._log.ordered_by(cause), Part.COMMON_START)
+                chain.back_to(rows[cause + END], Part.DOWN)
+                place = _Place(cause)
+            case By.KERNEL | By.CREDIT if rows[row + KIND] == Kind.LAUNCH and not chain.through_kernels:
+                place = _Place(rows[row + PARENT])
+                chain.back_to(rows[place.row + END], Part.EARLIER_KERNEL)
+            case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
+                self._note_hop(row, cause, _MEMORY[By(by)])
+                place = _Place(cause, "end" if by == By.MEMORY_END else "accessed")
+            case By.MESSAGE | By.OPERAND if rows[cause + KIND] == Kind.IPCQ_COPY:
+                place = self._to_message(row, cause)
+            case By.CREDIT | By.POLL:
+                place = self._to_credit(row, cause)
+            case _:
+                place = _Place(cause)
+        return place
+
+    def _to_message(self, row: Row, message: Row) -> _Place:
+        """From the end of a wait for a message to where it is in its slot, and is decoded."""
+        waiting = self._note_hop(row, message, "message", self._text(self._log.send_of.get(message, message)))
+        overhead_ps = 0
+        if waiting.pe is not None:
+            overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
+        self._chain.back_to(self._chain.at_ps - overhead_ps, Part.QUEUES, waiting.pe, waiting.line)
+        return _Place(message)
+
+    def _to_credit(self, row: Row, credit: Row) -> _Place:
+        """From the end of a wait for a slot to where it was given back."""
+        rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
+        if rows[row + KIND] == Kind.CONTROL:  # a kernel is over when its credits are back: nobody waited for a slot
+            waiting = self._waiting(row)._replace(line=0)
         else:
-            nodes = self.log.machine.graph.nodes
-            sip = report.pe[0]
-            order = self._control.last_order(request_id, chain.at_ps, lambda node: nodes[node].sip == sip)
-            waiting = Part.COMMON_START
-        if order is not None:
-            walk_down(chain, self._control, order, waiting)
+            waiting = self._note_hop(row, giver, "slot", self._text(credit))
+        chain.back_to(rows[credit + END], Part.POLL, waiting.pe, waiting.line)
+        chain.back_to(rows[credit + START], Part.CREDIT, waiting.pe, waiting.line)
+        return _Place(credit, "start")
+
+    def _waiting(self, row: Row) -> _Waiting:
+        """Who waited until ``row`` began: its command since it was issued, or the program since its last issue."""
+        rows, pe = self._rows, self._pe(row)
+        itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL), rows[row + LINE]
+        issue = NONE if pe is None else self._log.issue_before(pe, row, None if itself else line)
+        since = min(rows[issue + END], self._chain.at_ps) if issue >= 0 else self._chain.at_ps
+        return _Waiting(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
+
+    def _note_hop(self, row: Row, cause: Row, what: WaitedFor, direction: str = "") -> _Waiting:
+        """The path leaves a kernel for another, or one of its lines for an earlier one; who waited there."""
+        rows, waiting = self._rows, self._waiting(row)
+        there = self._pe(cause) if cause >= 0 else None
+        if waiting.pe is not None and there is not None:
+            hop = Hop(
+                waiting=KernelPlace(pe=waiting.pe, launch_id=rows[row + LAUNCH], line=waiting.line),
+                cause=KernelPlace(
+                    pe=there, launch_id=rows[cause + LAUNCH], line=0 if what == "slot" else rows[cause + LINE]
+                ),
+                waited_for=what,
+                direction=direction,
+                start_ps=waiting.since_ps,
+                end_ps=self._chain.at_ps,
+            )
+            self._chain.hops.append(hop)
+        return waiting
+
+    def _pe(self, row: Row) -> PeCoord | None:
+        return self._log.pe_of_part(self._rows[row + PART])
+
+    def _text(self, row: Row) -> str:
+        return str(self._table.whats[self._rows[row + WHAT]])
 
 
-def _ended(handle: RequestHandle) -> int:
-    return handle.ended_ps
-
-
-def _began(handle: RequestHandle) -> int:
-    return handle.submitted_ps
+def _answered(exchange: Exchange) -> int:
+    return exchange.answered.delivered_ps if exchange.answered is not None else -1

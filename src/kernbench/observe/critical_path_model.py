@@ -174,12 +174,14 @@ def spent(steps: Iterable[Step]) -> tuple[Spent, ...]:
 class Chain:
     """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``.
 
-    What it passes on a PE belongs to the launch ``launch_id``.
+    What it passes on a PE belongs to the launch ``launch_id``. ``through_kernels``: it goes on through a kernel that
+    the PE was busy with before; that of one launch only says for how long.
     """
 
     floor_ps: int
     at_ps: int
     launch_id: int = -1
+    through_kernels: bool = False
     steps: list[Step] = field(default_factory=list)
     hops: list[Hop] = field(default_factory=list)
 

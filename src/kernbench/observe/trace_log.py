@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
+import numpy as np
+
+from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
+from kernbench.core.log import END, LINE, NONE, WIDTH, Kind, Row
 from kernbench.engine.hooks import (
     Issued,
     MemoryServed,
@@ -38,7 +42,7 @@ from kernbench.messages.commands import (
     StoreCommand,
 )
 from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PeOrder, Report, SipOrder
-from kernbench.messages.fabric import Access, QueueArrival, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.statistics import ENGINE_OF
 from kernbench.observe.trace_queues import QueueLog, Took
@@ -144,6 +148,11 @@ class TraceLog:
     busy: list[LinkBusy] = field(default_factory=list)
     sent: list[Transfer] = field(default_factory=list)
     queues: QueueLog = field(init=False)
+    op_of: dict[Row, int] = field(default_factory=dict)
+    send_of: dict[Row, Row] = field(default_factory=dict)
+    _pes: list[PeCoord | None] = field(default_factory=list)
+    _ordered: dict[Row, int] = field(default_factory=dict)
+    _issues: dict[int, list[Row]] = field(default_factory=dict)
     _control: list[tuple[ControlMessage, Transfer]] = field(default_factory=list)
     _by_injection: list[Transfer] = field(default_factory=list)
     _open: dict[int, Work] = field(default_factory=dict)
@@ -193,6 +202,37 @@ class TraceLog:
     def turns(self) -> Iterator[Turn]:
         """Those of all operations."""
         return chain.from_iterable(self.turns_of.values())
+
+    def pe_of_part(self, part: int) -> PeCoord | None:
+        """The PE that a part of the log belongs to."""
+        names = self.machine.log.parts
+        for name in names[len(self._pes) :]:
+            node = self.machine.graph.node(name)
+            whole = None if node.sip is None or node.cube is None or node.pe is None else (node.sip, node.cube, node.pe)
+            self._pes.append(whole)
+        return self._pes[part]
+
+    def issue_before(self, pe: PeCoord, row: Row, line: int | None = None) -> Row:
+        """What the CPU of a PE issued last before ``row`` was opened, for ``line`` if one is given; NONE: nothing."""
+        if not self._issues:
+            columns = self.machine.log.columns()
+            for n in np.flatnonzero(columns.kind == Kind.ISSUE).tolist():
+                self._issues.setdefault(int(columns.part[n]), []).append(n * WIDTH)
+        given, rows = self._issues.get(self.machine.log.part(pe_part(*pe, "pe_cpu")), []), self.machine.log.rows
+        at = bisect_left(given, row) - 1
+        while line is not None and at >= 0 and rows[given[at] + LINE] != line:
+            at -= 1
+        return given[at] if at >= 0 else NONE
+
+    def ordered_by(self, row: Row) -> int:
+        """When the last PE of a SIP had the order that ``row`` brought there."""
+        if not self._ordered:
+            log, columns = self.machine.log, self.machine.log.columns()
+            for n in np.flatnonzero(columns.what == log.named(PeOrder.__name__)):
+                if columns.kind[n] == Kind.CONTROL:
+                    first = int(columns.cause[columns.cause[n]]) * WIDTH
+                    self._ordered[first] = max(self._ordered.get(first, 0), int(columns.end[n]))
+        return self._ordered.get(row, self.machine.log.rows[row + END])
 
     def injected_between(self, start_ps: int, end_ps: int) -> list[Transfer]:
         """The transfers that were injected from one time up to another."""
@@ -265,6 +305,11 @@ class TraceLog:
                 node = transfer.route.links[-1].dst
                 exchange = Exchange(node, message.access, isinstance(message, WriteData), transfer)
                 self.exchanges.setdefault(message.op, []).append(exchange)
+                if isinstance(message, QueueData):
+                    self.op_of[message.row] = self.op_of[message.sent] = message.op
+                    self.send_of[message.row] = message.sent
+                else:
+                    self.op_of[self.machine.recorder.row_of(message.op)] = message.op
             case ReadReply() | WriteAck():
                 self.exchanges[message.op][message.part].answered = transfer
             case QueueArrival(data=data):
