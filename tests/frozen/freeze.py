@@ -1,0 +1,394 @@
+"""The cases whose simulation must not change, and what is kept of each.
+
+    python tests/frozen/freeze.py list
+    python tests/frozen/freeze.py dump CASE             # sorted records and figures as text, to diff two checkouts
+    python tests/frozen/freeze.py write [CASE...]       # freeze anew: all cases (minutes), or these
+    python tests/frozen/freeze.py explain [BENCH...]    # the same for the explanations of benches
+
+Freeze anew only when simulated behaviour is meant to change, in the commit that changes it, which says what changed and
+why. Figures are of all that users can see: records, memory, times, events, texts. Explanations (``explain/``) are kept
+apart: what is said of a run may get better while the run stays as it is. A line of a kernel is its rank among the
+kernel's lines that made records, so that sources may be edited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(HERE.parent / "components")]
+
+import one_program  # noqa: E402
+import programs  # noqa: E402
+
+from kernbench.ccl.install import load_ccl_config  # noqa: E402
+from kernbench.cli.main import main as kernbench  # noqa: E402
+from kernbench.cli.run_engine import Limits, RunEngine  # noqa: E402
+from kernbench.probe.cases import CASES as PROBES  # noqa: E402
+from kernbench.probe.cases import ProbeCase  # noqa: E402
+from kernbench.probe.measure import run_once, run_streams, stream_plan  # noqa: E402
+from kernbench.probe.site import Site  # noqa: E402
+from kernbench.runtime_api.bench_registry import lookup_bench  # noqa: E402
+from kernbench.runtime_api.bench_runner import run_bench  # noqa: E402
+from kernbench.runtime_api.requests import RequestRecord  # noqa: E402
+from kernbench.sim_engine.engine import GraphEngine  # noqa: E402
+from kernbench.sim_engine.statistics import link_traffic  # noqa: E402
+from kernbench.topology.builder import Topology, resolve_topology  # noqa: E402
+
+FIGURES = HERE / "figures.json"
+EXPLANATIONS = HERE / "explain"
+SKEWED = HERE.parent / "data" / "skewed.yaml"
+SMALL = ("sip.cube_mesh={w: 2, h: 1}",)
+"""Two SIPs of two cubes."""
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A case that has run: the machine as it is then, its requests, and what was said."""
+
+    engine: GraphEngine
+    text: str
+    requests: tuple[RequestRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that is simulated. ``slow``: takes more than a few seconds."""
+
+    name: str
+    play: Callable[[], Played]
+    slow: bool = False
+
+
+# --- what is kept of a case -------------------------------------------------------------------------------------------
+
+
+def figures_of(played: Played) -> Figures:
+    """What is frozen of a case."""
+    engine, listed = played.engine, listing(played)
+    return {
+        **{what: sha256(line.encode() + b"\n" for line in lines) for what, lines in listed.items() if lines},
+        "end_ps": round(engine.now * 1000),
+        "events": engine.n_events,
+        "n_records": len(listed["records"]),
+        "text": played.text,
+    }
+
+
+def listing(played: Played) -> dict[str, list[str]]:
+    """Everything that figures are digests of, as lines of text."""
+    engine = played.engine
+    return {
+        "records": sorted(_record_lines(engine)),
+        "requests": [
+            f"{r.t_start_ns:.3f} {r.t_end_ns:.3f} {r.request_id} {r.phase} {r.name} {r.nbytes} B {dict(r.pe_exec_ns)}"
+            for r in played.requests
+        ],
+        "links": [f"{x.src} {x.dst} {x.nbytes} B {x.utilisation:.9f}" for x in link_traffic(engine.machine)],
+        **{f"memory {space}": _memory_lines(engine, space) for space in ("hbm", "sram", "tcm")},
+    }
+
+
+def _record_lines(engine: GraphEngine) -> Iterator[str]:
+    lines_of: dict[str, set[int]] = {}
+    for each in engine.op_log:
+        lines_of.setdefault(each.kernel, {0}).add(each.line)
+    rank = {(kernel, line): at for kernel, lines in lines_of.items() for at, line in enumerate(sorted(lines))}
+    for r in engine.op_log:
+        times = f"{r.t_start_ps:>12} {r.t_read_ps:>12} {r.t_commit_ps:>12} {r.t_end_ps:>12}"
+        line = rank[r.kernel, r.line]
+        yield f"{times} {r.component} {r.kind} {r.name} launch {r.launch_id} line {line} tile {r.tile}"
+
+
+def _memory_lines(engine: GraphEngine, space: str) -> list[str]:
+    """A digest of each range of a space that was written. TCM is a figure apart: scratch lies where there is room."""
+    written: set[tuple[int, int]] = set()
+    for to in (record.output for record in engine.op_log):
+        if to is not None and to.space == space:
+            steps = zip(to.shape, to.strides or (), strict=to.strides is not None)
+            reach = to.nbytes if to.strides is None else sum((n - 1) * step for n, step in steps) + to.dtype.itemsize
+            written.update(to.segments or [(to.address, reach)])
+    store = engine.memory_store
+    return [
+        f"{low:#x} to {high:#x}: {sha256([store.read(space, low, (high - low,), 'i8').tobytes()])}"
+        for low, high in joined(written)
+    ]
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges (address, size) as (begin, end), those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for low, nbytes in sorted(ranges):
+        if found and low <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], low + nbytes)
+        else:
+            found.append((low, low + nbytes))
+    return found
+
+
+def sha256(parts: Iterable[bytes]) -> str:
+    """The digest of all parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def anywhere(text: str) -> str:
+    """A text without the folder of this checkout, and without lines of kernels that ship with the package."""
+    return re.sub(r"(kernel 'sip_allreduce'[^\n]* line )\d+", r"\1#", text.replace(f"{ROOT}/", ""))
+
+
+# --- cases ------------------------------------------------------------------------------------------------------------
+
+
+def bench_case(
+    name: str,
+    program: Callable[[Any], object] | str,
+    *,
+    params: tuple[str, ...] = (),
+    machine: tuple[str, ...] = SMALL,
+    file: Path | str = "default",
+    ccl: tuple[str, ...] = (),
+    slow: bool = False,
+    engine: Callable[[Topology], GraphEngine] = GraphEngine,
+) -> Case:
+    """A host program, or the registered bench of a name, with data.
+
+    Its text is what it returns or fails with, and what it is warned of.
+    """
+
+    def play() -> Played:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            done = run_bench(
+                topology=resolve_topology(file, machine),
+                bench_fn=lookup_bench(program) if isinstance(program, str) else program,
+                engine_factory=lambda topology, _: engine(topology),
+                params=params,
+                ccl=load_ccl_config(ROOT / "ccl.yaml", ccl),
+            )
+        assert isinstance(done.engine, GraphEngine)
+        error = done.completion.error
+        said = [str(done.value)] if done.value is not None else []
+        said += [f"{type(error).__name__}: {error}"] if error is not None else []
+        said += [f"warning: {each.message}" for each in warned if each.category is RuntimeWarning]
+        return Played(done.engine, anywhere("\n".join(said)), done.traces)
+
+    return Case(name, play, slow)
+
+
+def probe_case(case: ProbeCase) -> Case:
+    """The flows of a probe case: one transaction of each, then streams."""
+
+    def play() -> Played:
+        topology = resolve_topology("default")
+        flows = case.place(Site(topology.topology_obj))
+        assert isinstance(flows, tuple)
+        plan = stream_plan(GraphEngine(topology, enable_data=False), flows, 4096)
+        plan = replace(plan, transactions=plan.transactions // 4)
+        engine = GraphEngine(topology)
+        spans = run_once(engine, flows, 4096), run_streams(engine, flows, plan)
+        return Played(engine, f"{plan} {spans}")
+
+    return Case(f"probe/{case.name}", play)
+
+
+def queue_case(name: str, kernel: Callable[..., object], *args: Any, kind: str = "tcm", **settings: Any) -> Case:
+    """A kernel on a ring of four PEs whose queues lie in ``kind``."""
+    algorithm = f"ring_allreduce_{kind}"
+    ccl = [f"algorithms.{algorithm}.{key}={value}" for key, value in settings.items()]
+    return bench_case(
+        f"queues/{name}-{kind}",
+        lambda torch: programs.on_ring(torch, kernel, *args),
+        ccl=(f"defaults.algorithm={algorithm}", *ccl),
+    )
+
+
+def ring_case(name: str, program: Callable[[Any], object], **more: Any) -> Case:
+    """A program whose queues are those of the ring."""
+    return bench_case(name, program, ccl=("defaults.algorithm=ring_allreduce_tcm",), **more)
+
+
+BENCHES = {
+    "attention": (),
+    "ccl-allreduce": (),
+    "gemm-single-pe": (),
+    "hello-send": (),
+    "ipcq-allreduce": (),
+    "matmul-composite": (),
+    "qkv-gemm": (),
+    "qkv-gemm-multi-pe": (),
+    "tp-block": (),
+    "tp-mlp": (),
+    "va-offset-verify": (),
+    "qkv-gemm-multi-pe small": ("bench.m=5", "bench.width=160"),
+}
+"""Benches and their parameters; the evaluations run benches and have tests of their own."""
+STOP = Limits(sim_ns=14000)
+SLOW_BENCHES = ("qkv-gemm-multi-pe",)
+KINDS = ("tcm", "hbm", "sram")
+FAILING = (
+    programs.raises_on_one,
+    programs.waits_in_vain,
+    programs.fills_a_queue,
+    programs.misses_a_barrier,
+    programs.receives_another_size,
+    programs.runs_out_of_scratch,
+    programs.leaves_its_tensor,
+)
+
+
+def _cases() -> Iterator[Case]:
+    for name, params in BENCHES.items():
+        yield bench_case(
+            f"bench/{name}", name.split(maxsplit=1)[0], params=params, machine=(), slow=name in SLOW_BENCHES
+        )
+    yield from map(probe_case, PROBES)
+    for kind in KINDS:
+        yield queue_case("pass", programs.pass_on, kind=kind)
+        yield queue_case("forward", programs.forward, kind=kind)
+        yield queue_case("any", programs.receive_any, kind=kind)
+        yield queue_case("wrap", programs.wrap_ring, kind=kind, n_slots=3)
+        yield queue_case("full", programs.fill_slots, 12, 3, kind=kind, n_slots=1)
+        yield queue_case("copies", programs.copy_messages, kind=kind)
+        yield queue_case("posted", programs.post_receives, kind=kind)
+    yield queue_case("poll", programs.fill_slots, 9, 5, kind="tcm", n_slots=2, backpressure="poll", poll_ns=17)
+    yield queue_case("poll", programs.fill_slots, 9, 5, kind="hbm", n_slots=1, backpressure="poll", poll_ns=50)
+    yield ring_case("queues/across cubes and SIPs", programs.across_cubes)
+    yield ring_case("queues/left", programs.leave_messages)
+    for program in (
+        programs.barriers,
+        programs.collectives,
+        programs.configured_all_reduce,
+        programs.ranks_with_kernels,
+        programs.host_fills,
+        programs.host_copies,
+        programs.copies_between_slices,
+        programs.composites,
+        programs.elementwise_composites,
+        programs.language,
+        programs.shipped_kernels,
+        programs.scratch,
+        programs.launches,
+        programs.memory_order,
+        programs.cancelled,
+        programs.rank_fails,
+        programs.rank_never_joins,
+    ):
+        yield bench_case(program.__name__, program)
+    yield bench_case("memory_order relaxed", programs.memory_order, machine=(*SMALL, "pe.dma.ordering=relaxed"))
+    for kernel in FAILING:
+        yield ring_case(f"fails/{kernel.__name__}", programs.failing(kernel))
+    yield ring_case("fails/uncaught", programs.uncaught)
+    yield ring_case("fails/deadlocked", programs.deadlocked)
+    yield bench_case("stopped/tp-mlp", "tp-mlp", machine=(), engine=partial(RunEngine, enable_data=True, limits=STOP))
+    yield ring_case("sanitized", programs.races, engine=partial(GraphEngine, sanitize=True))
+    yield bench_case("skewed/host_copies", programs.host_copies, file=SKEWED, machine=())
+    for step in one_program.EVERY_STEP[1:]:
+        yield bench_case(f"skewed/{_step_name(step)}", _discarding(step), file=SKEWED, machine=())
+        yield bench_case(f"small/{_step_name(step)}", _discarding(step), machine=one_program.SMALL)
+
+
+def _step_name(step: Any) -> str:
+    keywords = getattr(step, "keywords", {})
+    return " ".join([getattr(step, "func", step).__name__, *keywords.values()])
+
+
+def _discarding(step: Callable[[Any], object]) -> Callable[[Any], None]:
+    return lambda torch: step(torch) and None
+
+
+CASES = {case.name: case for case in _cases()}
+
+
+# --- explanations -----------------------------------------------------------------------------------------------------
+
+
+def explanation(name: str) -> Any:
+    """What ``kernbench run --explain --json`` says of a bench; lines are ranks among those of their kernel."""
+    bench, *_ = name.split()
+    sets = [part for text in BENCHES[name] for part in ("--set", text)]
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        kernbench(["run", "--bench", bench, "--explain", "--json", *sets])
+    return _with_ranks(json.loads(out.getvalue())["explanation"])
+
+
+def _with_ranks(found: Any) -> Any:
+    places = [(launch["name"], line) for launch in found["launches"] for line in launch["lines"]]
+    for launch in found["launches"]:
+        launch["file"] = Path(launch["file"]).name
+        for wait in launch["waits"]:
+            places += [(wait[side]["kernel"], wait[side]) for side in ("waiting", "cause")]
+    lines_of: dict[str, set[int]] = {}
+    for kernel, place in places:
+        lines_of.setdefault(kernel, {0}).add(place["line"])
+    for kernel, place in places:
+        place["line"] = sorted(lines_of[kernel]).index(place["line"])
+    return found
+
+
+def explanation_text(found: Any) -> str:
+    """As it is stored: a line for the run, one for each launch."""
+    run = {key: value for key, value in found.items() if key != "launches"}
+    lines = [json.dumps(each, separators=(",", ":")) for each in (run, *found["launches"])]
+    return "\n".join(lines) + "\n"
+
+
+def explanation_file(name: str) -> Path:
+    """Where the explanation of a bench is stored."""
+    return EXPLANATIONS / f"{name.replace(' ', '-')}.jsonl"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def stored() -> dict[str, Figures]:
+    """The figures that are frozen, by case."""
+    found: dict[str, Figures] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    return found
+
+
+def main(what: str, *names: str) -> None:
+    """The command: see the module."""
+    if what == "list":
+        print("\n".join(f"{case.name}{'  (slow)' * case.slow}" for case in CASES.values()))
+    elif what == "dump":
+        for name in names:
+            played = CASES[name].play()
+            for part, lines in listing(played).items():
+                print(f"# {part}", *lines, sep="\n")
+            print(json.dumps(figures_of(played), indent=1))
+    elif what == "write":
+        kept = {name: figures for name, figures in stored().items() if name in CASES}
+        found = kept | {name: figures_of(CASES[name].play()) for name in names or CASES}
+        FIGURES.write_text(json.dumps({name: found[name] for name in CASES if name in found}, indent=1) + "\n")
+    elif what == "explain":
+        for name in names or BENCHES:
+            explanation_file(name).write_text(explanation_text(explanation(name)))
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:] or ["help"])

@@ -1,0 +1,49 @@
+"""What is simulated has not changed; see ``freeze.py`` for what is kept, and when it may be written anew."""
+
+from __future__ import annotations
+
+import difflib
+
+import pytest
+from freeze import (
+    BENCHES,
+    CASES,
+    SLOW_BENCHES,
+    Case,
+    explanation,
+    explanation_file,
+    explanation_text,
+    figures_of,
+    stored,
+)
+
+STORED = stored()
+
+
+def test_every_case_is_frozen() -> None:
+    assert list(STORED) == list(CASES)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, marks=[pytest.mark.slow] * each.slow, id=each.name) for each in CASES.values()]
+)
+def test_simulation(case: Case) -> None:
+    expected, found = STORED[case.name], figures_of(case.play())
+    differing = {key: (expected.get(key), found.get(key)) for key in expected | found}
+    differing = {key: pair for key, pair in differing.items() if pair[0] != pair[1]}
+    report = "\n".join(f"{key}\n  frozen {was}\n  now    {now}" for key, (was, now) in differing.items())
+    assert not differing, (
+        f"{case.name} is simulated differently: {', '.join(differing)}\n{report}\n"
+        f"to see where: python tests/frozen/freeze.py dump '{case.name}' in both checkouts"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_BENCHES)) for name in BENCHES]
+)
+def test_explanation(name: str) -> None:
+    """Kept apart from the simulation: what is said of a run may get better, after judgement."""
+    expected = explanation_file(name).read_text().replace(",", ",\n").splitlines()
+    found = explanation_text(explanation(name)).replace(",", ",\n").splitlines()
+    difference = list(difflib.unified_diff(expected, found, "frozen", "now", n=6, lineterm=""))
+    assert not difference, f"{name} is explained differently:\n" + "\n".join(difference[:80])
