@@ -22,7 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent / "components")]
 
+import numpy as np  # noqa: E402
 import one_program  # noqa: E402
 import programs  # noqa: E402
 
@@ -94,11 +95,11 @@ def listing(played: Played) -> dict[str, list[str]]:
     engine = played.engine
     return {
         "records": sorted(_record_lines(engine)),
-        "requests": [
-            f"{r.t_start_ns:.3f} {r.t_end_ns:.3f} {r.request_id} {r.phase} {r.name} {r.nbytes} B {dict(r.pe_exec_ns)}"
-            for r in played.requests
+        "requests": [_request_line(each) for each in played.requests],
+        "links": [
+            f"{x.src} {x.dst} {x.nbytes} B busy {x.busy_ns:.3f} ns, FIFO {x.peak_fifo_bytes} B"
+            for x in link_traffic(engine.machine)
         ],
-        "links": [f"{x.src} {x.dst} {x.nbytes} B {x.utilisation:.9f}" for x in link_traffic(engine.machine)],
         **{f"memory {space}": _memory_lines(engine, space) for space in ("hbm", "sram", "tcm")},
     }
 
@@ -114,13 +115,19 @@ def _record_lines(engine: GraphEngine) -> Iterator[str]:
         yield f"{times} {r.component} {r.kind} {r.name} launch {r.launch_id} line {line} tile {r.tile}"
 
 
+def _request_line(r: RequestRecord) -> str:
+    times = f"{r.t_start_ns:.3f} {r.t_end_ns:.3f}"
+    return f"{times} {r.request_id} {r.phase} {r.name} {r.nbytes} B {sorted(r.pe_exec_ns.items())}"
+
+
 def _memory_lines(engine: GraphEngine, space: str) -> list[str]:
     """A digest of each range of a space that was written. TCM is a figure apart: scratch lies where there is room."""
     written: set[tuple[int, int]] = set()
     for to in (record.output for record in engine.op_log):
         if to is not None and to.space == space:
-            steps = zip(to.shape, to.strides or (), strict=to.strides is not None)
-            reach = to.nbytes if to.strides is None else sum((n - 1) * step for n, step in steps) + to.dtype.itemsize
+            reach = to.nbytes
+            if to.strides is not None:
+                reach = to.dtype.itemsize + sum((n - 1) * step for n, step in zip(to.shape, to.strides, strict=True))
             written.update(to.segments or [(to.address, reach)])
     store = engine.memory_store
     return [
@@ -214,7 +221,7 @@ def queue_case(name: str, kernel: Callable[..., object], *args: Any, kind: str =
     ccl = [f"algorithms.{algorithm}.{key}={value}" for key, value in settings.items()]
     return bench_case(
         f"queues/{name}-{kind}",
-        lambda torch: programs.on_ring(torch, kernel, *args),
+        lambda torch: programs.on_ring(torch, kernel, *args, rows=8),
         ccl=(f"defaults.algorithm={algorithm}", *ccl),
     )
 
@@ -236,12 +243,24 @@ BENCHES = {
     "tp-block": (),
     "tp-mlp": (),
     "va-offset-verify": (),
-    "qkv-gemm-multi-pe small": ("bench.m=5", "bench.width=160"),
+    "gemm-single-pe small": ("bench.m=130", "bench.k=300", "bench.n=70"),
+    "qkv-gemm-multi-pe small": ("bench.m=5", "bench.width=160", *SMALL),
 }
-"""Benches and their parameters; the evaluations run benches and have tests of their own."""
-STOP = Limits(sim_ns=14000)
+"""Benches and what is set; the evaluations run benches and have tests of their own."""
 SLOW_BENCHES = ("qkv-gemm-multi-pe",)
+SLOW_EXPLANATIONS = (*SLOW_BENCHES, "gemm-single-pe", "tp-block")
+STOP = Limits(sim_ns=14000)
 KINDS = ("tcm", "hbm", "sram")
+ALGORITHMS = (
+    "ring_allreduce_tcm",
+    "ring_allreduce_hbm",
+    "ring_allreduce_sram",
+    "ring_allreduce_rs_ag",
+    "mesh_allreduce_4",
+    "tree_allreduce_7",
+    "hierarchical_allreduce",
+    "intercube_allreduce",
+)
 FAILING = (
     programs.raises_on_one,
     programs.waits_in_vain,
@@ -254,10 +273,11 @@ FAILING = (
 
 
 def _cases() -> Iterator[Case]:
-    for name, params in BENCHES.items():
-        yield bench_case(
-            f"bench/{name}", name.split(maxsplit=1)[0], params=params, machine=(), slow=name in SLOW_BENCHES
-        )
+    for name, sets in BENCHES.items():
+        params = tuple(text for text in sets if text.startswith("bench."))
+        machine = tuple(text for text in sets if text not in params)
+        bench, slow = name.split(maxsplit=1)[0], name in SLOW_BENCHES
+        yield bench_case(f"bench/{name}", bench, params=params, machine=machine, slow=slow)
     yield from map(probe_case, PROBES)
     for kind in KINDS:
         yield queue_case("pass", programs.pass_on, kind=kind)
@@ -271,6 +291,10 @@ def _cases() -> Iterator[Case]:
     yield queue_case("poll", programs.fill_slots, 9, 5, kind="hbm", n_slots=1, backpressure="poll", poll_ns=50)
     yield ring_case("queues/across cubes and SIPs", programs.across_cubes)
     yield ring_case("queues/left", programs.leave_messages)
+    yield ring_case("queues/sram messages", programs.sram_messages)
+    for algorithm in ALGORITHMS:
+        sets = (f"bench.algorithm={algorithm}", "bench.world_size=null", "bench.n_elem=700")
+        yield bench_case(f"all-reduce/{algorithm}", "ipcq-allreduce", params=sets)
     for program in (
         programs.barriers,
         programs.collectives,
@@ -292,6 +316,10 @@ def _cases() -> Iterator[Case]:
     ):
         yield bench_case(program.__name__, program)
     yield bench_case("memory_order relaxed", programs.memory_order, machine=(*SMALL, "pe.dma.ordering=relaxed"))
+    in_flight = "pe.components.pe_scheduler.attrs.tiles_in_flight=1"
+    yield bench_case("composites by single tiles", programs.composites, machine=(*SMALL, in_flight))
+    for program in (programs.copies_between_slices, programs.barriers, programs.host_copies):
+        yield bench_case(f"{program.__name__} hop by hop", program, machine=(*SMALL, "transport.express=false"))
     for kernel in FAILING:
         yield ring_case(f"fails/{kernel.__name__}", programs.failing(kernel))
     yield ring_case("fails/uncaught", programs.uncaught)
@@ -363,10 +391,36 @@ def explanation_file(name: str) -> Path:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def stored() -> dict[str, Figures]:
-    """The figures that are frozen, by case."""
-    found: dict[str, Figures] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    return found
+def numerics() -> str:
+    """A digest of how NumPy rounds here, which is the computer's affair: its BLAS adds in an order of its own."""
+    parts = []
+    for n in (3, 17, 64, 100, 256):
+        x = np.sin(np.arange(n * n, dtype=np.float32)).reshape(n, n)
+        parts += [each.tobytes() for each in (x @ x, np.exp(x), np.tanh(x), x.sum(axis=1))]
+    return sha256(parts)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The figures that are frozen, by case, and the ``numerics`` of the computer that they were made on."""
+
+    numerics: str
+    cases: Mapping[str, Figures]
+
+
+def stored() -> Stored:
+    """What ``figures.json`` has."""
+    return Stored(**json.loads(FIGURES.read_text()))
+
+
+def write(names: Iterable[str]) -> None:
+    """Freeze these cases anew. Memory of cases by different numerics is not to be mixed."""
+    before = stored() if FIGURES.exists() else Stored(numerics(), {})
+    if before.numerics != numerics() and set(names) != set(CASES):
+        sys.exit("this computer rounds in another way: freeze all cases, or none")
+    found = {**before.cases, **{name: figures_of(CASES[name].play()) for name in names}}
+    made = Stored(numerics(), {name: found[name] for name in CASES if name in found})
+    FIGURES.write_text(json.dumps(asdict(made), indent=1) + "\n")
 
 
 def main(what: str, *names: str) -> None:
@@ -380,9 +434,7 @@ def main(what: str, *names: str) -> None:
                 print(f"# {part}", *lines, sep="\n")
             print(json.dumps(figures_of(played), indent=1))
     elif what == "write":
-        kept = {name: figures for name, figures in stored().items() if name in CASES}
-        found = kept | {name: figures_of(CASES[name].play()) for name in names or CASES}
-        FIGURES.write_text(json.dumps({name: found[name] for name in CASES if name in found}, indent=1) + "\n")
+        write(names or CASES)
     elif what == "explain":
         for name in names or BENCHES:
             explanation_file(name).write_text(explanation_text(explanation(name)))

@@ -26,9 +26,9 @@ def own(x, tl, rows=1):
 
 
 def busy(x, n, tl):
-    """``n`` operations on a tile."""
+    """A tile after ``2 n`` operations that leave it as it is."""
     for _ in range(n):
-        x = tl.exp(x * 0.0)
+        x = tl.abs(x * 1.0)
     return x
 
 
@@ -64,21 +64,24 @@ def forward(x, rows, *, tl):
 
 
 def receive_any(x, rows, *, tl):
-    """PE 0 takes from both sides as tiles come; its neighbours send at different paces, PE 2 to both."""
+    """PE 0 takes from both sides, as tiles come or, late, of those that are there; its neighbours differ in pace."""
     pe = tl.program_id(0)
     mine = own(x, tl, rows)
-    if pe == 0:
-        for row in range(6):
-            tl.store(mine + row % rows * N * 4, tl.recv(None, (1, N), "f32"))
-        return
     tile = tl.load(mine, (1, N), "f32")
-    if pe == 2:
+    if pe == 0:
+        for row in range(8):
+            got = tl.recv(None, (1, N), "f32")
+            tl.store(mine + row * N * 4, got)
+            del got
+            if row in (0, 3):
+                tl.wait(busy(tile, 60, tl))
+    elif pe == 2:
         tl.send("E", tile)
         tl.send("W", busy(tile, 9, tl))
     else:
         out, back = ("W", "E") if pe == 1 else ("E", "W")
-        for turn in range(2):
-            tl.send(out, busy(tile, 5 * pe + turn, tl))
+        for turn in range(3):
+            tl.send(out, busy(tile, pe + turn, tl) + turn)
         tl.send(out, tl.recv(back, (1, N), "f32"))
 
 
@@ -187,6 +190,23 @@ def leave_messages(torch: Any) -> None:
 
     torch.launch("first", first, x)
     torch.launch("second", second, x)
+    torch.uninstall_ipcq(plan)
+
+
+def sram_messages(torch: Any) -> None:
+    """Messages out of SRAM and into it, by addresses that the program gives."""
+    plan = torch.install_ipcq(world_size_override=4)
+    x = torch.tensor(np.arange(4 * N, dtype=np.float32).reshape(4, N), dp=ON_EACH)
+
+    def kernel(x, sram, *, tl):
+        own_sram = sram + tl.program_id(0) * N * 4
+        tl.send("E", tl.load(own(x, tl), N, "f32"))
+        tl.recv("W", N, "f32", dst_space="sram", dst_addr=own_sram)
+        tl.send("E", src_addr=own_sram, shape=N, dtype="f32", space="sram")
+        tl.store(own(x, tl), tl.recv("W", N, "f32"))
+
+    torch.launch("sram", kernel, x, torch.engine.cube_allocator(0, 0).alloc_sram(4 * N * 4).encode())
+    x.numpy()
     torch.uninstall_ipcq(plan)
 
 
