@@ -425,6 +425,9 @@ def write(names: Iterable[str]) -> None:
 
 def main(what: str, *names: str) -> None:
     """The command: see the module."""
+    unknown = set(names) - {*(BENCHES if what == "explain" else CASES)}
+    if unknown:
+        sys.exit(f"not known: {', '.join(sorted(unknown))}; see: freeze.py list")
     if what == "list":
         print("\n".join(f"{case.name}{'  (slow)' * case.slow}" for case in CASES.values()))
     elif what == "dump":
