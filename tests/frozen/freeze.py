@@ -156,8 +156,11 @@ def sha256(parts: Iterable[bytes]) -> str:
 
 
 def anywhere(text: str) -> str:
-    """A text without the folder of this checkout, and without lines of kernels that ship with the package."""
-    return re.sub(r"(kernel 'sip_allreduce'[^\n]* line )\d+", r"\1#", text.replace(f"{ROOT}/", ""))
+    """A text without the folder of this checkout, and without lines of the collective that ships with the package."""
+    return "\n".join(
+        re.sub(r"\bline \d+", "line #", row) if "kernel 'sip_allreduce'" in row else row
+        for row in text.replace(f"{ROOT}/", "").split("\n")
+    )
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------
