@@ -20,14 +20,13 @@ from kernbench.messages.commands import (
     GemmComposite,
     LoadCommand,
     MathCommand,
-    MathComposite,
     MemoryRef,
     SendCommand,
     StoreCommand,
     StreamOperand,
 )
 from kernbench.messages.operands import Operand
-from kernbench.messages.requests import HostMsg, MemoryWriteMsg
+from kernbench.messages.requests import MemoryWriteMsg
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Content: TypeAlias = tuple[tuple[Operand | float, ...], Operand | None, OpParams, Array | None]
@@ -43,36 +42,35 @@ class SentMessage(NamedTuple):
     slot: Operand
 
 
-What: TypeAlias = Moved | Streamed | TileMoved | DotCommand
-"""What an operation is about"""
+def describe(what: Any) -> tuple[Kind, str, int]:
+    """The kind, name and line of a record. KeyError for what is none."""
+    return _DESCRIBED[what.__class__](what)
 
 
-def describe(what: object) -> tuple[Kind, str, int]:
-    """The kind, name and line of a record."""
-    match what:
-        case Moved(LoadCommand(line=line)):
-            found = Kind.DMA_READ, "load", line
-        case Moved(StoreCommand(line=line)):
-            found = Kind.DMA_WRITE, "store", line
-        case Moved(MemoryWriteMsg(name=name)):
-            found = Kind.MEMORY_WRITE, name, 0
-        case Moved(HostMsg(name=name)):
-            found = Kind.MEMORY_READ, name, 0
-        case TileMoved(operand=name, reading=reading):
-            found = Kind.DMA_READ if reading else Kind.DMA_WRITE, name, 0
-        case DotCommand(line=line):
-            found = Kind.GEMM, "dot", line
-        case Streamed(GemmComposite(line=line)):
-            found = Kind.GEMM, "composite", line
-        case Streamed(MathComposite(line=line, operator=name)):
-            found = Kind.MATH, name, line
-        case MathCommand(line=line, operator=name):
-            found = Kind.MATH, name, line
-        case SentMessage(name=name, command=command):
-            found = Kind.IPCQ_COPY, name, command.line
-        case _:
-            raise TypeError(f"no record is made of {what!r}")
-    return found
+def _described_move(moved: Moved) -> tuple[Kind, str, int]:
+    what = moved.what
+    if isinstance(what, LoadCommand):
+        return Kind.DMA_READ, "load", what.line
+    if isinstance(what, StoreCommand):
+        return Kind.DMA_WRITE, "store", what.line
+    return (Kind.MEMORY_WRITE if isinstance(what, MemoryWriteMsg) else Kind.MEMORY_READ), what.name, 0
+
+
+def _described_composite(streamed: Streamed) -> tuple[Kind, str, int]:
+    command = streamed.what
+    if isinstance(command, GemmComposite):
+        return Kind.GEMM, "composite", command.line
+    return Kind.MATH, command.operator, command.line
+
+
+_DESCRIBED: dict[type, Callable[[Any], tuple[Kind, str, int]]] = {
+    Moved: _described_move,
+    TileMoved: lambda tile: (Kind.DMA_READ if tile.reading else Kind.DMA_WRITE, tile.operand, 0),
+    DotCommand: lambda dot: (Kind.GEMM, "dot", dot.line),
+    Streamed: _described_composite,
+    MathCommand: lambda math: (Kind.MATH, math.operator, math.line),
+    SentMessage: lambda message: (Kind.IPCQ_COPY, message.name, message.command.line),
+}
 
 
 class ContentMaker:
