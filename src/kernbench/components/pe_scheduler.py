@@ -9,7 +9,6 @@ from functools import partial
 
 from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
@@ -57,7 +56,7 @@ class PeScheduler(Component):
         assert node.pe is not None
         here = (node.sip, node.cube, node.pe)
         self._sizes = machine.spec.pe.gemm.tile_sizes
-        self._issue_ps = ns_to_ps(attrs.issue_ns)
+        self._issue_ps = attrs.issue_ps
         self._in_flight = attrs.tiles_in_flight
         self._gemm = machine.part(pe_part(*here, "pe_gemm"), PeGemm)
         self._math = machine.part(pe_part(*here, "pe_math"), PeMath)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ns_to_ps
 from kernbench.engine.hooks import Issued, Ordered, QueueWaited, SlotReleased
 from kernbench.messages.commands import SendCommand
 from kernbench.messages.control import BarrierArrival
@@ -138,7 +137,7 @@ class KernelWalk(PeWalk):
     def _launched(self, actions: int) -> bool:
         """Whether the program has just been entered; if so, the path is at the kernel's start."""
         start = self.windows.start_of(self.launch_id, self.pe)
-        launch_ps = ns_to_ps(self.machine.spec.pe.components.pe_cpu.attrs.launch_ns)
+        launch_ps = self.machine.spec.pe.components.pe_cpu.attrs.launch_ps
         here = self._here
         if start is None or self.chain.at_ps != start + launch_ps or (actions and here.times[actions - 1] > start):
             return False
@@ -175,7 +174,7 @@ class KernelWalk(PeWalk):
         )
 
     def _issue(self, line: int) -> None:
-        issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_cpu.attrs.issue_ns)
+        issue_ps = self.machine.spec.pe.components.pe_cpu.attrs.issue_ps
         self.chain.back_to(self.chain.at_ps - issue_ps, Part.ISSUE, self.pe, line)
 
     def _command_ended(self) -> Work | None:

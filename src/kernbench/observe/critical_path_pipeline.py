@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kernbench.common.units import ns_to_ps
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_history import PeHistory, is_dma, rank, stages
@@ -71,8 +70,7 @@ class PeWalk:
 
     def _message_left(self, work: Work) -> Place | None:
         """What held up a message before it left: the set-up of its descriptor, that of the one before, its slot."""
-        spec = self.machine.spec.pe
-        begun = self.chain.at_ps - ns_to_ps(spec.dma.setup_ns + spec.mmu.tlb_hit_ns)
+        begun = self.chain.at_ps - self.machine.spec.pe.descriptor_ps
         asked = work.start_ps + self.machine.component(work.node).overhead_ps
         before = self._here.by_injection.get(begun) if begun > asked else None
         if before is not None and before is not work:
@@ -94,8 +92,7 @@ class PeWalk:
         return next((Ended(each) for each in same), None)
 
     def _set_up_before(self, work: Work) -> Place | None:
-        spec = self.machine.spec.pe
-        setup_ps = ns_to_ps(spec.dma.setup_ns + spec.mmu.tlb_hit_ns)
+        setup_ps = self.machine.spec.pe.descriptor_ps
         other = self._here.dma_begun_at(self.chain.at_ps - setup_ps, work) if setup_ps else None
         if other is None:
             return None
@@ -125,7 +122,7 @@ class PeWalk:
             if same is not None:
                 return Ended(same)
         if self._here.is_first(work):
-            issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_scheduler.attrs.issue_ns)
+            issue_ps = self.machine.spec.pe.components.pe_scheduler.attrs.issue_ps
             if self._could_issue(work, self.chain.at_ps - issue_ps):
                 self.chain.back_to(self.chain.at_ps - issue_ps, Part.TILE_ISSUE, self.pe, work.line)
                 return Issuing(work)
@@ -152,7 +149,7 @@ class PeWalk:
 
     def _tile_issued_before(self, work: Work) -> Place | None:
         """The scheduler was still issuing the tile before."""
-        issue_ps = ns_to_ps(self.machine.spec.pe.components.pe_scheduler.attrs.issue_ns)
+        issue_ps = self.machine.spec.pe.components.pe_scheduler.attrs.issue_ps
         tiles = self._here.tiles_begun_at(self.chain.at_ps)
         before = next((each for each in tiles if (each.op, each.tile) != (work.op, work.tile)), None)
         if before is None or not issue_ps:

@@ -97,8 +97,7 @@ class Graph:
 
     def hop_overhead_ns(self, edge: Edge) -> float:
         """All that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
-        wire = edge.length_mm * self.spec.ns_per_mm
-        return edge.overhead_ns + wire + self.nodes[edge.dst].overhead_ns
+        return edge.overhead_ns + self.spec.wire_ns(edge.length_mm) + self.nodes[edge.dst].overhead_ns
 
     def count_of_kinds(self) -> dict[str, int]:
         """How many nodes there are of each kind."""
