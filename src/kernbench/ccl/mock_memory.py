@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, row_major
 from kernbench.common.errors import AddressFaultError
 from kernbench.messages.commands import MemoryRef
 from kernbench.messages.operands import Operand
@@ -46,13 +46,13 @@ class MockMemory:
         """The part of an array in memory that is within ``valid``, to be read or written."""
         strides = ref.strides
         if strides is None and valid is not None:
-            strides = _row_major(ref.shape, ref.dtype.itemsize)
+            strides = row_major(ref.shape, ref.dtype.itemsize)
         return self._view(ref.va, ref.shape if valid is None else valid, ref.dtype.numpy, strides)
 
     def _view(self, va: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array:
         if 0 in shape:
             return np.zeros(shape, dtype)
-        steps = _row_major(shape, dtype.itemsize) if strides is None else strides
+        steps = row_major(shape, dtype.itemsize) if strides is None else strides
         span = sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + dtype.itemsize
         at = bisect_right(self._bases, va) - 1
         region = self._regions[at] if at >= 0 else np.zeros(0, np.uint8)
@@ -90,11 +90,3 @@ class MockTcm:
 
     def _view(self, address: int, shape: Shape, dtype: DType) -> Array:
         return np.ndarray(shape, dtype.numpy, self._raw.data, address - TCM_BASE)
-
-
-def _row_major(shape: Shape, itemsize: int) -> Shape:
-    strides: list[int] = []
-    for count in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= count
-    return tuple(reversed(strides))
