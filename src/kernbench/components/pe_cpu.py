@@ -42,11 +42,8 @@ class PeCpu(SerialCpu):
         attrs = self.attrs_as(PeCpuAttrs)
         self._launch_ps = attrs.launch_ps
         self._issue_ps = attrs.issue_ps
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
-        self.coord = (node.sip, node.cube, node.pe)
-        self._m_cpu = cube_part(node.sip, node.cube, "m_cpu")
+        self.coord = node.pe_coord
+        self._m_cpu = cube_part(*node.cube_coord, "m_cpu")
         self._parts = PeParts(machine, self.coord)
         self._orders: deque[PeOrder] = deque()
         self._program: KernelProgram | None = None

@@ -74,10 +74,7 @@ class PeDma(Component):
         setup_ps = machine.spec.pe.descriptor_ps
         self.compute = DmaChannel(self, "compute", setup_ps)
         self.queue = DmaChannel(self, "queue", setup_ps)
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
-        tcm = machine.part(pe_part(node.sip, node.cube, node.pe, "pe_tcm"), PeTcm)
+        tcm = machine.part(pe_part(*node.pe_coord, "pe_tcm"), PeTcm)
         self._responder = Responder(
             self,
             reads=tcm.read_port,
@@ -88,7 +85,7 @@ class PeDma(Component):
             arrived=self._arrived,
         )
         self._channel_of: dict[int, DmaChannel] = {}
-        self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
+        self._ipcq_id = pe_part(*node.pe_coord, "pe_ipcq")
 
     def start(
         self,

@@ -51,10 +51,7 @@ class PeScheduler(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         attrs = self.attrs_as(PeSchedulerAttrs)
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
-        here = (node.sip, node.cube, node.pe)
+        here = node.pe_coord
         self._sizes = machine.spec.pe.gemm.tile_sizes
         self._issue_ps = attrs.issue_ps
         self._in_flight = attrs.tiles_in_flight
