@@ -13,7 +13,8 @@ from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.plan import edges_of, layout_of
-from kernbench.ccl.queues import QueueSettings, install_edges
+from kernbench.ccl.queues import install_edges
+from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.steps.sip_rings import ring_values
 from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge

@@ -12,7 +12,7 @@ from ccl_support import machine, sips
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl.config import ccl_config_of, load_ccl_config
+from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
 from kernbench.ccl.diagnostics import IpcqDeadlock, pointer_dump, trace_ccl
 from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.install import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.ccl.config import packaged_file
+from kernbench.ccl.ccl_yaml import packaged_file
 from kernbench.evaluation.ccl_buffers import KINDS, MESSAGE_SIZES
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
 from kernbench.evaluation.ccl_results import read_sweep

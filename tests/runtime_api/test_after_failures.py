@@ -22,7 +22,7 @@ from failure_scenes import (
 )
 from machines import RING
 
-from kernbench.ccl.config import load_ccl_config
+from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.ccl.install import install_ipcq, uninstall
 from kernbench.cli.run_engine import LimitReached, Limits, RunEngine

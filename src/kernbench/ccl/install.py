@@ -5,21 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.ccl_yaml import load_ccl_config
+from kernbench.ccl.config import AlgorithmConfig, CclConfig, QueueSettings, resolve_algorithm_config
 from kernbench.ccl.counts import checked_count
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.mappers import RankPes
 from kernbench.ccl.plan import NeighborTable, PlacedPe, RankLayout, edges_of, layout_of
-from kernbench.ccl.queues import (
-    InstalledQueues,
-    QueueSettings,
-    install_edges,
-    prepare_queues,
-    release,
-    settings_of,
-    uninstall,
-    warn_of_lost,
-)
+from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release, uninstall, warn_of_lost
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.queues import BufferKind
 
@@ -36,7 +28,6 @@ __all__ = [
     "prepare_queues",
     "release",
     "resolve_algorithm_config",
-    "settings_of",
     "uninstall",
     "warn_of_lost",
 ]
@@ -75,7 +66,7 @@ def install_ipcq(
     """
     chosen = configured(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)
-    queues = install_edges(engine, edges_of(chosen, engine.spec), settings_of(chosen.config))
+    queues = install_edges(engine, edges_of(chosen, engine.spec), chosen.config.queues)
     return plan_of(chosen.config, layout, queues)
 
 

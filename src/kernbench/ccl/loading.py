@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.mappers import Mapper, mapper_called
 from kernbench.ccl.names import (
     PASSED_KEYS,
@@ -115,13 +114,6 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
         validator_fn=validator_called(config.validator, owner, folder),
         neighbors=functions.get("neighbors"),
     )
-
-
-def check_ccl(path: str | os.PathLike[str]) -> None:
-    """Raise what is wrong with a file, and with the algorithm that it means by default, before anything runs."""
-    cfg = load_ccl_config(path)
-    if cfg.default_algorithm is not None or len(cfg.algorithms) == 1:
-        load_algorithm(resolve_algorithm_config(cfg))
 
 
 def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:

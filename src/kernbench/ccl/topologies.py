@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.fabric import cube_mesh_edges, next_sip_edges
 from kernbench.ccl.mappers import RankPes, mapper_called, rank_pes
 from kernbench.common.errors import InputError
@@ -19,13 +20,10 @@ from kernbench.topology.grid import Grid
 from kernbench.topology.sides import SIDES
 from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec, current_topology_name
 
-if TYPE_CHECKING:
-    from kernbench.ccl.config import AlgorithmConfig
-
 Edge: TypeAlias = tuple[PeCoord, str, PeCoord]
 """((sip, cube, pe), direction, (sip, cube, pe)): what the first sends on ``direction`` goes to the second."""
 Edges: TypeAlias = list[Edge]
-TopologyFunction: TypeAlias = Callable[[TopologySpec, "AlgorithmConfig"], Edges]
+TopologyFunction: TypeAlias = Callable[[TopologySpec, AlgorithmConfig], Edges]
 GRID_KEYS = ("kernel_w", "kernel_h")
 """What an algorithm's configuration may say of the shape of a grid of ranks."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import rich_click as click
 
 import kernbench.benches
-from kernbench.ccl.loading import check_ccl
+from kernbench.ccl.ccl_yaml import check_ccl
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option, verbose_option
 from kernbench.cli.run_engine import Limits

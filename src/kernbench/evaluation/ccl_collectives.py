@@ -10,7 +10,7 @@ import numpy as np
 
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.fabric import fabric_edges
-from kernbench.ccl.install import configured, install_edges, settings_of, uninstall
+from kernbench.ccl.install import configured, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.plan import edges_of
 from kernbench.ccl.steps.sip_rings import ring_values
@@ -60,7 +60,7 @@ class CollectiveRun:
             directly = program.directly(torch, engine)
         timings = {name: _timings(engine.handles, name, self.fabric.sips) for name in (DISTRIBUTED, DIRECT)}
         config = program.algorithm.config
-        forms = ClosedForms(engine.machine, settings_of(config)) if config.buffer_kind == "tcm" else None
+        forms = ClosedForms(engine.machine, config.queues) if config.buffer_kind == "tcm" else None
         return [
             CollectivePoint(
                 algorithm=self.algorithm,
@@ -119,7 +119,7 @@ class _Program:
 
     def directly(self, torch: RuntimeContext[Any], engine: RecordedEngine) -> dict[int, ByRank]:
         """One program: the queues by hand, then a launch on every SIP, all at once."""
-        queues = install_edges(engine, self._edges(), settings_of(self.algorithm.config))
+        queues = install_edges(engine, self._edges(), self.algorithm.config.queues)
         results: dict[int, ByRank] = {}
         for nbytes in self.run.sizes:
             tensors = []

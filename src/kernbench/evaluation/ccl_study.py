@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from kernbench.ccl.config import CclConfig, load_ccl_config
+from kernbench.ccl.ccl_yaml import load_ccl_config
+from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import configured
 from kernbench.common.errors import InputError
 from kernbench.evaluation.ccl_buffers import KINDS, MESSAGE_SIZES, BufferRun, least_slot

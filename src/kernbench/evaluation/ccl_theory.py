@@ -24,7 +24,7 @@ from itertools import pairwise
 from math import ceil
 from statistics import fmean
 
-from kernbench.ccl.queues import QueueSettings
+from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.sip_ring import sip_ring
 from kernbench.ccl.steps.grids import MANY_MESSAGES
 from kernbench.ccl.steps.messages import SEGMENT_BYTES

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from kernbench.ccl.config import LOCAL_FILE as LOCAL_CCL
-from kernbench.ccl.config import CclConfig, load_ccl_config
+from kernbench.ccl.ccl_yaml import LOCAL_FILE as LOCAL_CCL
+from kernbench.ccl.ccl_yaml import load_ccl_config
+from kernbench.ccl.config import CclConfig
 from kernbench.common.complaints import Complaint
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of
 from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem

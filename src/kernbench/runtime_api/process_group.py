@@ -16,7 +16,6 @@ from kernbench.ccl.install import (
     plan_of,
     prepare_queues,
     release,
-    settings_of,
     warn_of_lost,
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
@@ -58,7 +57,7 @@ class QueueInstaller:
         """Those of an algorithm, with the queues between all SIPs if asked; returns when every PE has its own."""
         spec = self.engine.spec
         edges = unite(edges_of(algorithm, spec), fabric_edges(spec) if with_fabric else ())
-        queues = prepare_queues(self.engine, edges, settings_of(algorithm.config))
+        queues = prepare_queues(self.engine, edges, algorithm.config.queues)
         self._there.append(queues)
         self._requests.transfer(queues.messages)
         return queues
