@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from engine_support import Placed, fetch, launch, machine, place
 
+from engine_support import Placed, fetch, launch, machine, place
 from kernbench.common.dtypes import row_major
 from kernbench.common.operators import EPILOGUE, evaluate, operator
 from kernbench.core.op_log import Operand, OpLog, OpRecord

@@ -15,14 +15,14 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, Scalar, resolve_algorithm_config
-from kernbench.ccl.loading import load_algorithm
-from kernbench.ccl.names import (
+from kernbench.ccl.loading import (
     KNOWN_NAMES,
     PASSED_KEYS,
     PASSED_PREFIX,
     foreign_key,
     is_path,
     known_keys,
+    load_algorithm,
     module_called,
     module_names,
     names_of,

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.ccl.mock_commands import CommandUnit
-from kernbench.ccl.mock_memory import TCM_BASE, MockMemory, MockTcm
+from kernbench.ccl.mock_memory import TCM_BASE, CommandUnit, MockMemory, MockTcm
 from kernbench.ccl.mock_pe import MockPe
 from kernbench.ccl.mock_queues import MockQueues
 from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues

@@ -8,8 +8,7 @@ from typing import Any
 
 from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, resolve_algorithm_config
-from kernbench.ccl.install import IpcqPlan, plan_of
-from kernbench.ccl.plan import RankLayout
+from kernbench.ccl.install import IpcqPlan, RankLayout, plan_of
 from kernbench.ccl.queues import install_edges
 from kernbench.ccl.topologies import intercube_edges
 from kernbench.common.config import Document

@@ -9,12 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kernbench.ccl.config import CclConfig
-from kernbench.ccl.fabric import fabric_edges
-from kernbench.ccl.install import configured, install_edges, uninstall
+from kernbench.ccl.install import configured, edges_of, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm
-from kernbench.ccl.plan import edges_of
 from kernbench.ccl.steps.sip_rings import ring_values
-from kernbench.ccl.topologies import Edge
+from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document
 from kernbench.common.units import ps_to_ns

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernbench.ccl.config import CclConfig
-from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.install import (
     InstalledQueues,
     IpcqPlan,
     configured,
+    edges_of,
+    layout_of,
     plan_of,
     prepare_queues,
     release,
@@ -20,9 +21,8 @@ from kernbench.ccl.install import (
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.pairing import unite
-from kernbench.ccl.plan import edges_of, layout_of
 from kernbench.ccl.steps.sip_rings import ring_values
-from kernbench.ccl.topologies import world_size_of
+from kernbench.ccl.topologies import fabric_edges, world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock, UnsupportedError
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.collective_calls import CallBook
