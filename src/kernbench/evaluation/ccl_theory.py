@@ -26,9 +26,8 @@ from statistics import fmean
 
 from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.sip_ring import sip_ring
-from kernbench.ccl.steps.grids import MANY_MESSAGES
+from kernbench.ccl.steps.grids import MANY_MESSAGES, SipGrid
 from kernbench.ccl.steps.messages import SEGMENT_BYTES
-from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
