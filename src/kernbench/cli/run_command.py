@@ -12,11 +12,11 @@ import kernbench.benches
 from kernbench.ccl.loading import check_ccl
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option, verbose_option
-from kernbench.cli.run_engine import Limits
 from kernbench.cli.run_evaluation import EvaluationRun, refuse_options
 from kernbench.cli.run_outputs import wanted_outputs
 from kernbench.cli.run_watch import Watch
 from kernbench.cli.session import Session
+from kernbench.engine.requests import Limits
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import resolve_topology

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernbench import __version__
-from kernbench.ccl.diagnostics import trace_ccl
 from kernbench.cli.console import say
-from kernbench.cli.run_engine import RunEngine
 from kernbench.cli.run_extras import Extras
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
+from kernbench.engine.engine import GraphEngine
 from kernbench.observe.op_log_io import checked_path, write_op_log
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.observe.trace import make_trace
@@ -33,16 +32,18 @@ class Outputs:
     sanitize: bool = False
     trace_ccl: bool = False
 
-    def observe(self, engine: RunEngine) -> TraceLog | None:
-        """Begin to observe ``engine``, as far as something wanted needs it."""
-        if self.trace_ccl:
-            trace_ccl(engine)
+    def sanitizer(self) -> Sanitizer | None:
+        """One, if it is wanted."""
+        return Sanitizer() if self.sanitize else None
+
+    def trace_log(self) -> TraceLog | None:
+        """What observes as much as something wanted needs."""
         if self.trace is None and not self.explain:
             return None
         links = self.trace is not None and self.keep.may_keep(LINKS)
-        return TraceLog(engine.machine, links=links, memories=self.explain or self.keep.may_keep(MEMORY))
+        return TraceLog(links=links, memories=self.explain or self.keep.may_keep(MEMORY))
 
-    def extras(self, engine: RunEngine, log: TraceLog | None, sanitizer: Sanitizer | None, end_ns: float) -> Extras:
+    def extras(self, engine: GraphEngine, log: TraceLog | None, sanitizer: Sanitizer | None, end_ns: float) -> Extras:
         """What the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
         return Extras(
             explanation=explain_run(log, engine.handles, 0.0, end_ns) if self.explain and log is not None else None,
@@ -50,7 +51,7 @@ class Outputs:
             findings=None if sanitizer is None else sanitizer.findings(engine),
         )
 
-    def write(self, engine: RunEngine, log: TraceLog | None, what: str) -> None:
+    def write(self, engine: GraphEngine, log: TraceLog | None, what: str) -> None:
         """Write the files, and beside each the machine that it was made on; ``what`` was run."""
         if self.op_log is not None:
             write_op_log(engine.op_log, self.op_log)

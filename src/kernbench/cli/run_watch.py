@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
+from kernbench.ccl.diagnostics import trace_ccl
 from kernbench.cli.console import print_json, stdout
 from kernbench.cli.failures import FAILED, INTERRUPTED
-from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
 from kernbench.cli.run_extras import WRONG, Extras, is_wrong
 from kernbench.cli.run_json import run_document
 from kernbench.cli.run_outputs import Outputs
 from kernbench.cli.run_tables import RunHead, print_run
 from kernbench.cli.steps import steps
 from kernbench.cli.wall_limit import wall_limit
-from kernbench.common.errors import InputError, RunError
+from kernbench.common.errors import InputError, LimitReached, RunError
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench, Run
@@ -40,7 +42,7 @@ class Watch:
     limits: Limits
     outputs: Outputs
     ccl: str | None = None
-    engine: RunEngine | None = None
+    engine: GraphEngine | None = None
     log: TraceLog | None = None
     sanitizer: Sanitizer | None = None
     context: RuntimeContext[Any] | None = None
@@ -83,14 +85,14 @@ class Watch:
     def _out_of_time(self) -> LimitReached:
         return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()
 
-    def _make_engine(self, machine: Topology, _: DeviceSelector) -> RunEngine:
+    def _make_engine(self, machine: Topology, _: DeviceSelector) -> GraphEngine:
+        self.sanitizer, self.log = self.outputs.sanitizer(), self.outputs.trace_log()
+        observers = [each for each in (self.sanitizer, self.log) if each is not None]
         # The sanitizer looks at bytes, so it needs a run with data.
         data = self.verify or self.outputs.sanitize
-        self.sanitizer = Sanitizer() if self.outputs.sanitize else None
-        self.engine = RunEngine(
-            machine, data, self.limits, observers=() if self.sanitizer is None else (self.sanitizer,)
-        )
-        self.log = self.outputs.observe(self.engine)
+        self.engine = GraphEngine(machine, data, observers=observers, limits=self.limits)
+        if self.outputs.trace_ccl:
+            trace_ccl(self.engine)
         return self.engine
 
     @property
@@ -108,7 +110,7 @@ class Watch:
         self.extras = self.outputs.extras(self.engine, self.log, self.sanitizer, end_ns)
         head = self._head(self.engine)
         links = None if self.result is None else self.result.links
-        report = report_run(self.engine, self.engine.handles, links)
+        report = report_run(self.engine, links)
         if as_json:
             print_json(run_document(self.machine, head, report, self.extras))
         else:
@@ -116,7 +118,7 @@ class Watch:
         params = " ".join(f"{name}={value}" for name, value in head.params)
         self.outputs.write(self.engine, self.log, f"bench {head.bench} {params}".rstrip())
 
-    def _head(self, engine: RunEngine) -> RunHead:
+    def _head(self, engine: GraphEngine) -> RunHead:
         result = self.result
         if result is not None:
             return RunHead(

@@ -11,12 +11,12 @@ from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import configured
 from kernbench.common.config import Document
 from kernbench.common.units import ps_to_ns
+from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, joined, ring_of
 from kernbench.evaluation.ccl_results import BufferPoint
-from kernbench.evaluation.recorded_engine import RecordedEngine, context_on
 from kernbench.messages.queues import BufferKind
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.context import NoParams, RuntimeContext
 
 KINDS: tuple[BufferKind, ...] = ("tcm", "sram", "hbm")
 MESSAGE_SIZES = (64, 256, 1024, 4096)
@@ -46,16 +46,16 @@ class BufferRun:
 
     def run(self) -> list[BufferPoint]:
         """One sender, then all PEs; numbers included."""
-        engine = RecordedEngine(joined(self.machine, ring_of(1)))
+        engine = GraphEngine(joined(self.machine, ring_of(1)))
         pes = engine.spec.pes_per_cube
         points = []
-        with context_on(engine, self.ccl) as torch:
+        with RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
             torch.install_ipcq(f"ring_allreduce_{self.buffer_kind}", pes)
             for senders in dict.fromkeys((1, pes)):
                 points += [self._point(torch, engine, senders, nbytes) for nbytes in self.sizes]
         return points
 
-    def _point(self, torch: RuntimeContext[Any], engine: RecordedEngine, senders: int, nbytes: int) -> BufferPoint:
+    def _point(self, torch: RuntimeContext[Any], engine: GraphEngine, senders: int, nbytes: int) -> BufferPoint:
         n, pes = nbytes // ITEM_BYTES, engine.spec.pes_per_cube
         data = np.arange(pes * n, dtype=np.float32).reshape(pes, n)
         tensor = torch.tensor(data, dtype=DTYPE, dp=DPPolicy(pe="row_wise", num_cubes=1))

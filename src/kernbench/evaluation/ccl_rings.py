@@ -12,11 +12,11 @@ from kernbench.ccl.loading import load_algorithm
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document, Path, path_text
 from kernbench.common.units import ps_to_ns
+from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, ring_of
 from kernbench.evaluation.ccl_results import RingPoint
 from kernbench.evaluation.ccl_theory import ClosedForms
-from kernbench.evaluation.recorded_engine import RecordedEngine, context_on
-from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.topology.spec import PACKETS_PER_FIFO
 
@@ -45,12 +45,12 @@ class RingRun:
     def run(self) -> list[RingPoint]:
         """Simulate one size after the other."""
         topology = joined(self.machine, ring_of(self.ranks), *_bulk_packets(self.machine))
-        engine = RecordedEngine(topology, enable_data=False)
-        with patient_collector(), context_on(engine, self.ccl) as torch:
+        engine = GraphEngine(topology, enable_data=False)
+        with patient_collector(), RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
             plan = torch.install_ipcq(RING)
             return [self._point(torch, engine, plan, nbytes) for nbytes in self.sizes]
 
-    def _point(self, torch: RuntimeContext[Any], engine: RecordedEngine, plan: IpcqPlan, nbytes: int) -> RingPoint:
+    def _point(self, torch: RuntimeContext[Any], engine: GraphEngine, plan: IpcqPlan, nbytes: int) -> RingPoint:
         tensors = []
         for sip in range(self.ranks):
             torch.ahbm.set_device(sip)
