@@ -19,7 +19,7 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 JOBS = 2
 
 
-def draw(*, render_only: bool) -> None:
+def draw(render_only: bool) -> None:
     """Write the results, unless those that are there shall be drawn, and the figures."""
     if not render_only:
         sweep = CclStudy(topology=resolve_topology("default"), ccl=packaged_file(), jobs=JOBS).run()

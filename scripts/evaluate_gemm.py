@@ -21,7 +21,7 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 assert kernbench.benches.__all__  # importing the package makes its benches known
 
 
-def draw(*, render_only: bool) -> None:
+def draw(render_only: bool) -> None:
     """Write the results, unless those that are there shall be drawn, and the figures."""
     if not render_only:
         sweep = GemmStudy(topology=resolve_topology("default"), shapes=SHAPES).run()
