@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from kernbench.cli import sweep_command, sweep_run
-from kernbench.cli.sweep_progress import progress_line
+from kernbench.cli.sweep_run import progress_line
 from kernbench.evaluation import sweep_parquet
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.sweep_driver import Chunked, Progress

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from queue_support import Shared, install, line_of, ring_of, share
 from rich.console import Console
 
-from kernbench.cli.explain_json import explanation_document
-from kernbench.cli.explain_tables import print_explanation
+from kernbench.cli.explain_output import explanation_document, print_explanation
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
