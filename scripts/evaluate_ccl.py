@@ -12,7 +12,7 @@ from kernbench.ccl.config import packaged_file
 from kernbench.evaluation.ccl_report import check_numbers, draw_figures
 from kernbench.evaluation.ccl_results import read_sweep, write_data
 from kernbench.evaluation.ccl_study import CclStudy
-from kernbench.evaluation.figure_script import run_script
+from kernbench.evaluation.outputs import run_script
 from kernbench.topology.builder import resolve_topology
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

@@ -13,8 +13,15 @@ from rich.table import Table
 from kernbench.cli.console import Json, bar, facts, number, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
 from kernbench.evaluation.compare_inputs import ResultFile, read_results
-from kernbench.evaluation.compare_results import Change, Compared, Differing, Pair, compare_results
-from kernbench.evaluation.compare_verdict import values_text, verdict
+from kernbench.evaluation.compare_results import (
+    Change,
+    Compared,
+    Differing,
+    Pair,
+    compare_results,
+    values_text,
+    verdict,
+)
 
 
 @click.command(name="compare")

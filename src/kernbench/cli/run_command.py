@@ -21,7 +21,7 @@ from kernbench.cli.steps import steps
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
-from kernbench.evaluation.summary import Summary
+from kernbench.evaluation.outputs import Summary
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
