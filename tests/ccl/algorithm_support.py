@@ -17,8 +17,9 @@ from kernbench.ccl.steps.sip_rings import ring_values
 from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import queue_pairs_of
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     KernelLaunchMsg,

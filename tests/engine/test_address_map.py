@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from engine_support import SLICE, hbm, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_support import SLICE, hbm, machine
 from kernbench.common.errors import PhysAddrError
 from kernbench.engine.address_map import AddressMap
 from kernbench.policy.address.phyaddr import PhysAddr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_support import fetch, launch, machine, place
 
+from engine_support import fetch, launch, machine, place
 from kernbench.engine.engine import GraphEngine
 from kernbench.triton_emu.tl_context import TLContext as Tl
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_support import launch, machine, place
 
+from engine_support import launch, machine, place
 from kernbench.common.dtypes import F32
 from kernbench.core.op_log import Operand
 from kernbench.engine.engine import GraphEngine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_support import dma, hbm, launch, machine, place
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine_support import dma, hbm, launch, machine, place
 from kernbench.core.op_log import OpLog
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import NO_ENGINE, engine_shares, engine_usage, traffic, union_ps

@@ -15,8 +15,9 @@ from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
 from kernbench.ccl.topologies import Edge
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.queues import BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr

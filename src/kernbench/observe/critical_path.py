@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernbench.common.ids import pe_part
-from kernbench.engine.engine import RequestHandle
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.observe.critical_path_control import ControlIndex, index_control, walk_down, walk_up

@@ -13,6 +13,8 @@ from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.collectives import Collectives
@@ -20,7 +22,6 @@ from kernbench.runtime_api.current import Entered, enter, leave
 from kernbench.runtime_api.devices import Accelerator, Ahbm, Devices
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.dtype_names import DTypeNames
-from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
 from kernbench.runtime_api.factories import TensorFactories
 from kernbench.runtime_api.launch import Kernel, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
@@ -53,7 +54,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: GraphEngine,
         target_device: DeviceSelector | str = "all",
         correlation_id: str = "",
         spec: TopologySpec | None = None,
@@ -85,7 +86,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.cleanup_report = CleanupReport()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> GraphEngine:
         """The machine that the program runs on."""
         return self._engine
 
