@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernbench.engine.machine import Machine
 from kernbench.observe.critical_path_model import Chain, Part
 from kernbench.observe.trace_log import Exchange, Turn, Work
-from kernbench.topology.attrs import MemoryAttrs
+from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 from kernbench.transport import Transfer
 
 
@@ -43,7 +43,7 @@ def walk_message(chain: Chain, work: Work, exchange: Exchange, turns: list[Turn]
 def access_ps(machine: Machine, node_id: str) -> int:
     """How long a memory takes before its first byte."""
     attrs = machine.graph.node(node_id).attrs
-    return attrs.access_ps if isinstance(attrs, MemoryAttrs) else 0
+    return attrs.access_ps if isinstance(attrs, HbmCtrlAttrs | SramAttrs) else 0
 
 
 class _Way:

@@ -14,9 +14,10 @@ from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.fields import Count
 
 
-class MemoryAttrs(PartAttrs):
-    """A memory: the time before the first byte."""
+class HbmCtrlAttrs(PartAttrs):
+    """An HBM slice: the part of a channel's bandwidth that is usable, and the time before the first byte."""
 
+    efficiency: Share = 1.0
     access_ns: Duration = 0.0
 
     @property
@@ -25,16 +26,16 @@ class MemoryAttrs(PartAttrs):
         return ns_to_ps(self.access_ns)
 
 
-class HbmCtrlAttrs(MemoryAttrs):
-    """An HBM slice: the part of a channel's bandwidth that is usable."""
+class SramAttrs(PartAttrs):
+    """The SRAM of a cube: the time before the first byte. Without ``bw_gbs`` it is as fast as the link to it."""
 
-    efficiency: Share = 1.0
-
-
-class SramAttrs(MemoryAttrs):
-    """The SRAM of a cube. Without ``bw_gbs`` it is as fast as the link to it."""
-
+    access_ns: Duration = 0.0
     bw_gbs: Bandwidth | None = None
+
+    @property
+    def access_ps(self) -> int:
+        """``access_ns`` in ps."""
+        return ns_to_ps(self.access_ns)
 
 
 class MCpuAttrs(PartAttrs):
