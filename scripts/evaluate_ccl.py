@@ -8,18 +8,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernbench.ccl.config import packaged_file
+from kernbench.ccl.ccl_yaml import packaged_file
 from kernbench.evaluation.ccl_report import check_numbers, draw_figures
 from kernbench.evaluation.ccl_results import read_sweep, write_data
 from kernbench.evaluation.ccl_study import CclStudy
-from kernbench.evaluation.figure_script import run_script
+from kernbench.evaluation.outputs import run_script
 from kernbench.topology.builder import resolve_topology
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 JOBS = 2
 
 
-def draw(*, render_only: bool) -> None:
+def draw(render_only: bool) -> None:
     """Write the results, unless those that are there shall be drawn, and the figures."""
     if not render_only:
         sweep = CclStudy(topology=resolve_topology("default"), ccl=packaged_file(), jobs=JOBS).run()

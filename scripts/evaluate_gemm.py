@@ -9,19 +9,18 @@ import sys
 from pathlib import Path
 
 import kernbench.benches
-from kernbench.evaluation.figure_script import run_script
 from kernbench.evaluation.gemm_measure import GemmStudy
 from kernbench.evaluation.gemm_report import check_numbers, draw_figures
 from kernbench.evaluation.gemm_results import DATA_FILE, read_sweep, sweep_document
 from kernbench.evaluation.gemm_shapes import SHAPES
-from kernbench.evaluation.outputs import write_json
+from kernbench.evaluation.outputs import run_script, write_json
 from kernbench.topology.builder import resolve_topology
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 assert kernbench.benches.__all__  # importing the package makes its benches known
 
 
-def draw(*, render_only: bool) -> None:
+def draw(render_only: bool) -> None:
     """Write the results, unless those that are there shall be drawn, and the figures."""
     if not render_only:
         sweep = GemmStudy(topology=resolve_topology("default"), shapes=SHAPES).run()

@@ -12,8 +12,14 @@ from pathlib import Path
 
 from kernbench.evaluation.mesh_load import Plan, accepted_at_full_load
 from kernbench.evaluation.mesh_network import MeshSpec
-from kernbench.evaluation.mesh_reference import compare_curve, compare_flows, load_reference
-from kernbench.evaluation.mesh_report import comparison_tables, draw_latency, gate_table
+from kernbench.evaluation.mesh_reference import (
+    compare_curve,
+    compare_flows,
+    comparison_tables,
+    draw_latency,
+    gate_table,
+    load_reference,
+)
 
 ROOT = Path(__file__).parents[1]
 PLAN = Plan(warmup_cycles=3000, cycles=10_000, messages=15_000)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import dtype
-from kernbench.engine.engine import Completion, GraphEngine, RequestTrace
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Completion, RequestTrace
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     KernelLaunchMsg,

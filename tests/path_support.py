@@ -5,43 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from engine_support import Placed, machine
-from kernbench.engine.engine import GraphEngine, RequestHandle
-from kernbench.messages.requests import HostMsg, KernelLaunchMsg, KernelRef, PeCoord
+from engine_support import Placed, launch, machine
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, Part
 from kernbench.observe.roofline import Roofline, roofline
-from kernbench.observe.trace_log import TraceLog
+from observed import log_of, logged
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
 
 
-class Watched(GraphEngine):
-    """An engine of timing that is observed, and keeps its requests."""
+def watched(*overrides: str, small: bool = True) -> GraphEngine:
+    """An engine whose critical paths are asked for."""
+    return logged(machine(*(SMALL if small else ()), *overrides))
 
-    def __init__(self, *overrides: str, small: bool = True) -> None:
-        super().__init__(machine(*(SMALL if small else ()), *overrides), enable_data=False)
-        self.log = TraceLog(self.machine, memories=True)
-        self.handles: list[RequestHandle] = []
 
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        self.handles.append(super().submit(msg))
-        return self.handles[-1]
+def run(
+    engine: GraphEngine,
+    kernel: Callable[..., object],
+    *args: Placed | float,
+    targets: tuple[PeCoord, ...] = ((0, 0, 0),),
+) -> RequestHandle:
+    """Run a kernel and wait for it."""
+    launch(engine, kernel, *args, targets=targets)
+    return engine.handles[-1]
 
-    def run(
-        self, kernel: Callable[..., object], *args: Placed | float, targets: tuple[PeCoord, ...] = ((0, 0, 0),)
-    ) -> RequestHandle:
-        given = tuple(a.arg if isinstance(a, Placed) else a for a in args)
-        msg = KernelLaunchMsg(kernel=KernelRef(name="kernel", function=kernel), args=given, targets=targets)
-        handle = self.submit(msg)
-        self.wait(handle)
-        return handle
 
-    def path(self, handle: RequestHandle) -> CriticalPath:
-        return PathFinder(self.log, self.handles).of_request(handle)
+def path_of(engine: GraphEngine, handle: RequestHandle) -> CriticalPath:
+    """The critical path of a request."""
+    return PathFinder(log_of(engine), engine.handles).of_request(handle)
 
-    def roofline(self, handle: RequestHandle) -> Roofline:
-        return roofline(self.log, self.path(handle), handle.request_id)
+
+def roofline_of(engine: GraphEngine, handle: RequestHandle) -> Roofline:
+    """What bounds a launch."""
+    return roofline(log_of(engine), path_of(engine, handle), handle.request_id)
 
 
 def check(path: CriticalPath, start_ps: int, end_ps: int) -> None:
@@ -54,10 +53,10 @@ def check(path: CriticalPath, start_ps: int, end_ps: int) -> None:
     assert sum(each.ps for each in path.parts) == end_ps - start_ps
 
 
-def check_request(engine: Watched, handle: RequestHandle) -> dict[Part, int]:
-    path = engine.path(handle)
+def check_request(engine: GraphEngine, handle: RequestHandle) -> dict[Part, int]:
+    path = path_of(engine, handle)
     check(path, handle.submitted_ps, handle.ended_ps)
-    found = engine.roofline(handle)
+    found = roofline_of(engine, handle)
     if found.binding is not None:
         assert found.binding.ps + sum(each.ps for each in found.differences) == path.ps
     return {each.part: each.ps for each in path.parts}

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.fabric import fabric_edges
+from kernbench.ccl.config import AlgorithmConfig, QueueSettings
+from kernbench.ccl.install import edges_of, layout_of
 from kernbench.ccl.loading import Algorithm, load_algorithm
-from kernbench.ccl.plan import edges_of, layout_of
-from kernbench.ccl.queues import QueueSettings, install_edges
+from kernbench.ccl.queues import install_edges
 from kernbench.ccl.steps.sip_rings import ring_values
 from kernbench.ccl.testing import MockMachine
-from kernbench.ccl.topologies import Edge
+from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import queue_pairs_of
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     KernelLaunchMsg,

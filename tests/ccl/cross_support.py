@@ -21,7 +21,8 @@ from algorithm_support import (
 )
 from collective_checks import assert_all_reduced, assert_collective
 
-from kernbench.ccl.config import AlgorithmConfig, load_ccl_config, packaged_file
+from kernbench.ccl.ccl_yaml import load_ccl_config, packaged_file
+from kernbench.ccl.config import AlgorithmConfig
 from kernbench.topology.builder import Topology, resolve_topology
 
 KINDS = ("tcm", "hbm", "sram")

@@ -12,7 +12,7 @@ import pytest
 from algorithm_support import Collective, Shards, algorithm, all_reduce, over_sips, shards_of, small, values
 from cross_support import KINDS, WORLDS, World, assert_on_machine, packaged
 
-from kernbench.ccl.names import names_of
+from kernbench.ccl.loading import names_of
 
 PATTERNS = [
     ("ring_allreduce", "ring_1d", 5),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.ccl.config import CclConfig, ccl_config_of, load_ccl_config, resolve_algorithm_config
+from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
+from kernbench.ccl.config import CclConfig, resolve_algorithm_config
 from kernbench.ccl.loading import load_algorithm
 from kernbench.ccl.topologies import TOPOLOGIES
 from kernbench.common.config import parse_document

@@ -12,9 +12,8 @@ from ccl_support import machine, sips
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl.config import ccl_config_of, load_ccl_config
+from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
 from kernbench.ccl.diagnostics import IpcqDeadlock, pointer_dump, trace_ccl
-from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.install import (
     QueueSettings,
     configured,
@@ -27,7 +26,7 @@ from kernbench.ccl.install import (
 )
 from kernbench.ccl.pairing import unite
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
-from kernbench.ccl.topologies import intercube_edges
+from kernbench.ccl.topologies import fabric_edges, intercube_edges
 from kernbench.common.config import parse_document
 from kernbench.common.errors import AllocationError, ConfigError, InputError, IpcqError
 from kernbench.engine.engine import GraphEngine

@@ -7,10 +7,10 @@ from ccl_support import by_source, config, machine, sips
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.mappers import leader_only, rank_pes
 from kernbench.ccl.topologies import (
     TOPOLOGIES,
+    fabric_edges,
     hierarchical_3level,
     intercube,
     mesh_2d_no_wrap,

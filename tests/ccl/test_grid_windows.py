@@ -10,11 +10,10 @@ from algorithm_support import assert_reduced, longest_kernel_ns, over_sips, shar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.steps.grids import Axis, all_reduce_by, timetable
+from kernbench.ccl.steps.grids import WINDOW_BYTES, Axis, all_reduce_by, timetable
 from kernbench.ccl.steps.messages import Messages, on_the_way
 from kernbench.ccl.steps.ranks import owners
 from kernbench.ccl.steps.rings import Ring
-from kernbench.ccl.steps.sip_grids import WINDOW_BYTES
 from kernbench.ccl.testing import run_kernel_in_mock
 
 ADD = Messages("f32", "sum", 1)

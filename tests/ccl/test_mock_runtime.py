@@ -38,6 +38,17 @@ def pass_on(t: int, *, tl: Any) -> None:
     tl.store(t, tl.recv("W", 4, "f32"))
 
 
+def test_a_copy_outlives_the_slot_that_it_was_made_of() -> None:
+    def kernel(t: int, *, tl: Any) -> None:
+        mine = tl.load(t, 4, "f32")
+        tl.send("E", mine)
+        first = tl.copy(tl.recv("W", 4, "f32"))
+        tl.send("E", mine + 10.0)
+        tl.store(t, first * 100.0 + tl.recv("W", 4, "f32"))
+
+    assert run(kernel, n_slots=1) == [212, 111]
+
+
 def own_part(t: int, *, tl: Any) -> None:
     """As on the machine: PEs of a cube get one pointer, and find their part by their number."""
     pass_on(t + tl.program_id(0) * 16, tl=tl)

@@ -7,9 +7,9 @@ from ccl_support import by_source, sips
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.pairing import pair_queues
 from kernbench.ccl.sip_ring import ring_order, sip_ring
+from kernbench.ccl.topologies import fabric_edges
 from kernbench.topology.spec import TopologySpec
 
 KINDS = ("ring_1d", "ring_1d_unidir", "fully_connected", "switch", "torus_2d", "mesh_2d_no_wrap")

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from kernbench.cli.main import main
-from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
+from kernbench.common.errors import LimitReached
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.observe.op_log_io import read_op_log
 from kernbench.policy.address.phyaddr import PhysAddr
@@ -226,12 +228,12 @@ def test_a_limit_that_is_not_reached_changes_nothing(kernbench: Run) -> None:
 
 def test_a_limit_stops_at_the_last_event_before_it() -> None:
     machine = resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1"])
-    whole = RunEngine(machine, False, Limits())
+    whole = GraphEngine(machine, enable_data=False)
     read = PeDmaMsg(pe=(0, 0, 0), pa=HBM, nbytes=4096)
     end_ns = whole.wait(whole.submit(read)).t_end
-    exact = RunEngine(machine, False, Limits(sim_ns=end_ns))
+    exact = GraphEngine(machine, enable_data=False, limits=Limits(sim_ns=end_ns))
     assert exact.wait(exact.submit(read)).t_end == end_ns
-    short = RunEngine(machine, False, Limits(sim_ns=end_ns - 0.001))
+    short = GraphEngine(machine, enable_data=False, limits=Limits(sim_ns=end_ns - 0.001))
     handle = short.submit(read)
     with pytest.raises(LimitReached):
         short.wait(handle)

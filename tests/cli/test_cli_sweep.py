@@ -13,8 +13,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from kernbench.cli import sweep_command, sweep_run
-from kernbench.cli.sweep_progress import progress_line
-from kernbench.evaluation import sweep_parquet
+from kernbench.cli.sweep_run import progress_line
+from kernbench.evaluation import sweep_table
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.sweep_driver import Chunked, Progress
 from kernbench.evaluation.sweep_point import Chunk
@@ -292,7 +292,7 @@ def no_space(*_: object, **__: object) -> Any:
 @pytest.mark.parametrize(
     ("owner", "name", "file"),
     [
-        (sweep_parquet.pq, "write_table", "sweep.parquet"),
+        (sweep_table.pq, "write_table", "sweep.parquet"),
         (Path, "replace", "sweep.parquet"),
         (Path, "write_text", "provenance.json"),
         (Figure, "savefig", "1_pareto.png"),

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import dtype
-from kernbench.engine.engine import GraphEngine, RequestTrace
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import QueuePair, queue_part
+from kernbench.engine.requests import RequestTrace
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.queues import BufferKind, IpcqInitMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import (

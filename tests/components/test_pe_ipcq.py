@@ -163,6 +163,24 @@ def test_received_copies_free_the_slot(engine: GraphEngine, kind: Any) -> None:
     assert_settled(engine, (A, B))
 
 
+@pytest.mark.parametrize("kind", ["tcm", "hbm", "sram"])
+def test_the_copy_of_a_message_frees_its_slot(engine: GraphEngine, kind: Any) -> None:
+    """Without it the second message of a queue of one slot would never come."""
+
+    def kernel(ptr: int, n: int, tl: Any) -> None:
+        mine = tl.load(ptr, (n,), "f32")
+        tl.send("E", mine)
+        first = tl.copy(tl.recv("W", (n,), "f32"))
+        tl.send("E", mine + 10.0)
+        tl.store(ptr, first * 100.0 + tl.recv("W", (n,), "f32"))
+
+    install(engine, ring_of(A, B), n_slots=1, kind=kind)
+    data = numbers(engine, A, B)
+    launch(engine, kernel, data, 16, pes=(A, B))
+    assert [held(engine, data, pe)[0] for pe in (A, B)] == [212, 111]
+    assert_settled(engine, (A, B))
+
+
 def sources(ptr: int, n: int, tl: Any) -> None:
     """A ref, a virtual address, a TCM address, bytes."""
     if tl.program_id(0) == 0:

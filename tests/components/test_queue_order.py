@@ -100,3 +100,17 @@ def test_a_receive_over_a_handle_comes_between_its_uses(engine: GraphEngine) -> 
     assert run(engine, kernel) == [102.0, 104.0]
     copied = next(r for r in engine.op_log if r.kind == "math" and r.name == "cast")
     assert copied.order == "bytes"
+
+
+def test_a_copy_keeps_what_a_receive_overwrites(engine: GraphEngine) -> None:
+    """Of two copies of the same bytes, one comes before the receive that names them and one after."""
+
+    def kernel(ptr: int, tl: Any) -> None:
+        tl.send("E", tl.full((64,), 100.0, "f32"))
+        mine = tl.load(ptr, (64,), "f32")
+        before = tl.copy(mine)
+        got = tl.recv("W", (64,), "f32", dst_addr=mine.addr, dst_space="tcm")
+        after = tl.copy(mine)
+        tl.store(ptr, before + after + tl.copy(got))
+
+    assert run(engine, kernel) == [201.0, 202.0]

@@ -14,54 +14,48 @@ from hypothesis import strategies as st
 from queue_support import Shared, install, line_of, ring_of, share
 from rich.console import Console
 
-from kernbench.cli.explain_json import explanation_document
-from kernbench.cli.explain_tables import print_explanation
-from kernbench.engine.engine import GraphEngine, RequestHandle
-from kernbench.messages.requests import HostMsg, KernelLaunchMsg, KernelRef, PeCoord
+from kernbench.cli.explain_output import explanation_document, print_explanation
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, Part
-from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.run_explanation import explain_run
 from kernbench.topology.builder import resolve_topology
+from observed import log_of, logged
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
 FAR = (1, 0, 0)
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
 
 
-class Watched(GraphEngine):
-    """An engine of timing that is observed, and keeps its requests."""
-
-    def __init__(self, *overrides: str) -> None:
-        super().__init__(resolve_topology("default", (*SMALL, *overrides)), enable_data=False)
-        self.log = TraceLog(self.machine, memories=True)
-        self.handles: list[RequestHandle] = []
-
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        self.handles.append(super().submit(msg))
-        return self.handles[-1]
-
-    def start(self, kernel: Any, *args: Any, pes: tuple[PeCoord, ...]) -> list[RequestHandle]:
-        """One launch for each SIP, all at once, and to the end."""
-        handles = []
-        for sip in sorted({pe[0] for pe in pes}):
-            given = tuple(a.args[sip] if isinstance(a, Shared) else a for a in args)
-            ref = KernelRef(name=kernel.__name__, function=kernel)
-            targets = tuple(pe for pe in pes if pe[0] == sip)
-            message = KernelLaunchMsg(kernel=ref, args=given, targets=targets)
-            handles.append(self.submit(replace(message, name=f"{kernel.__name__} of rank {sip}")))
-        for handle in handles:
-            self.wait(handle)
-        self.drain()
-        return handles
-
-    def data(self, *pes: PeCoord, n: int = 64) -> Any:
-        return share(self, {pe: np.zeros(n, np.float32) for pe in pes})
+def watched(*overrides: str) -> GraphEngine:
+    """An engine whose critical paths are asked for."""
+    return logged(resolve_topology("default", (*SMALL, *overrides)))
 
 
-def path_of(engine: Watched, handle: RequestHandle) -> CriticalPath:
+def start(engine: GraphEngine, kernel: Any, *args: Any, pes: tuple[PeCoord, ...]) -> list[RequestHandle]:
+    """One launch for each SIP, all at once, and to the end."""
+    handles = []
+    for sip in sorted({pe[0] for pe in pes}):
+        given = tuple(a.args[sip] if isinstance(a, Shared) else a for a in args)
+        ref = KernelRef(name=kernel.__name__, function=kernel)
+        targets = tuple(pe for pe in pes if pe[0] == sip)
+        message = KernelLaunchMsg(kernel=ref, args=given, targets=targets)
+        handles.append(engine.submit(replace(message, name=f"{kernel.__name__} of rank {sip}")))
+    for handle in handles:
+        engine.wait(handle)
+    engine.drain()
+    return handles
+
+
+def zeros(engine: GraphEngine, *pes: PeCoord, n: int = 64) -> Any:
+    return share(engine, {pe: np.zeros(n, np.float32) for pe in pes})
+
+
+def path_of(engine: GraphEngine, handle: RequestHandle) -> CriticalPath:
     """The path of a request, which is contiguous and has no wait without a cause."""
-    path = PathFinder(engine.log, engine.handles).of_request(handle)
+    path = PathFinder(log_of(engine), engine.handles).of_request(handle)
     assert (path.steps[0].start_ps, path.steps[-1].end_ps) == (handle.submitted_ps, handle.ended_ps)
     assert all(before.end_ps == after.start_ps for before, after in pairwise(path.steps))
     assert all(step.ps > 0 for step in path.steps)
@@ -91,9 +85,9 @@ def late_sender(ptr: int, n: int, work: int, tl: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["tcm", "sram", "hbm"])
 def test_a_receiver_waits_for_what_its_sender_does(kind: Any) -> None:
-    engine = Watched()
+    engine = watched()
     install(engine, line_of(A, B), kind=kind)
-    (handle,) = engine.start(late_sender, engine.data(A, B), 64, 20, pes=(A, B))
+    (handle,) = start(engine, late_sender, zeros(engine, A, B), 64, 20, pes=(A, B))
     path = path_of(engine, handle)
     parts = parts_of(path)
     assert parts[Part.MATH] == 21 * (2000 + 1000)  # 20 exp and the full before them, 256 B each
@@ -129,7 +123,7 @@ def slow_receiver(ptr: int, n: int, count: int, tl: Any) -> None:
 
 @pytest.mark.parametrize(("mode", "poll_ns"), [("sleep", 50.0), ("poll", 17.0)])
 def test_a_sender_waits_for_what_its_receiver_does(mode: str, poll_ns: float) -> None:
-    engine = Watched()
+    engine = watched()
     install(engine, line_of(A, FAR), n_slots=2, backpressure=mode, poll_ns=poll_ns)
 
     def kernel(ptr: int, n: int, count: int, tl: Any) -> None:
@@ -146,7 +140,7 @@ def test_a_sender_waits_for_what_its_receiver_does(mode: str, poll_ns: float) ->
                 tl.wait(x)
                 del x
 
-    first, _ = engine.start(kernel, engine.data(A, FAR), 64, 6, pes=(A, FAR))
+    first, _ = start(engine, kernel, zeros(engine, A, FAR), 64, 6, pes=(A, FAR))
     path = path_of(engine, first)
     parts = parts_of(path)
     assert parts[Part.CREDIT] > 0
@@ -168,9 +162,9 @@ def collective(ptr: int, n: int, works: int, tl: Any) -> None:
 
 
 def test_an_explanation_names_the_rank_that_came_late() -> None:
-    engine = Watched()
+    engine = watched()
     install(engine, ring_of(A, FAR))
-    early, late = engine.start(collective, engine.data(A, FAR), 64, 500, pes=(A, FAR))
+    early, late = start(engine, collective, zeros(engine, A, FAR), 64, 500, pes=(A, FAR))
     path = path_of(engine, early)
     assert parts_of(path)[Part.MATH] > 500 * 3000
     assert early.ended_ps - early.submitted_ps > 500 * 3000
@@ -178,7 +172,7 @@ def test_an_explanation_names_the_rank_that_came_late() -> None:
     assert hop.waiting.launch_id == early.request_id
     assert (hop.cause.pe, hop.cause.launch_id) == (FAR, late.request_id)
     assert hop.ps > 0.9 * 500 * 3000
-    found = explain_run(engine.log, engine.handles, 0.0, engine.now)
+    found = explain_run(log_of(engine), engine.handles, 0.0, engine.now)
     launch = next(each for each in found.launches if each.request_id == early.request_id)
     (wait,) = launch.waits
     assert (wait.waiting.pe, wait.cause.pe, wait.count) == (A, FAR, 1)
@@ -192,10 +186,10 @@ def test_an_explanation_names_the_rank_that_came_late() -> None:
 
 
 def test_the_report_names_it_too(capsys: pytest.CaptureFixture[str]) -> None:
-    engine = Watched()
+    engine = watched()
     install(engine, ring_of(A, FAR))
-    early, late = engine.start(collective, engine.data(A, FAR), 64, 500, pes=(A, FAR))
-    found = explain_run(engine.log, engine.handles, 0.0, engine.now)
+    early, late = start(engine, collective, zeros(engine, A, FAR), 64, 500, pes=(A, FAR))
+    found = explain_run(log_of(engine), engine.handles, 0.0, engine.now)
     print_explanation(Console(width=200), found)
     text = capsys.readouterr().out
     waiting, sending = line(collective, 7), line(collective, 6)
@@ -216,9 +210,9 @@ def test_the_report_names_it_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_launch_that_was_submitted_late_is_the_hosts() -> None:
-    engine = Watched()
+    engine = watched()
     install(engine, ring_of(A, FAR))
-    data = engine.data(A, FAR)
+    data = zeros(engine, A, FAR)
     ref = KernelRef(name="collective", function=collective)
     one = KernelLaunchMsg(kernel=ref, args=(data.args[0], 64, 0), targets=(A,))
     other = KernelLaunchMsg(kernel=ref, args=(data.args[1], 64, 0), targets=(FAR,))
@@ -233,9 +227,9 @@ def test_a_launch_that_was_submitted_late_is_the_hosts() -> None:
 
 def test_what_the_other_rank_did_before_it_came_is_the_reason() -> None:
     """It computes in a kernel of its own before the collective; the early rank's path goes through that."""
-    engine = Watched()
+    engine = watched()
     install(engine, ring_of(A, FAR))
-    data = engine.data(A, FAR)
+    data = zeros(engine, A, FAR)
 
     def compute(ptr: int, n: int, tl: Any) -> None:
         x = tl.full((n,), 1.0, "f32")
@@ -257,10 +251,10 @@ def test_what_the_other_rank_did_before_it_came_is_the_reason() -> None:
     assert Part.HOST_WAIT not in parts
     assert parts[Part.MATH] > 400 * 3000
     assert {step.launch_id for step in path.steps if step.part is Part.MATH} >= {before.request_id}
-    found = explain_run(engine.log, engine.handles, 0.0, engine.now)
+    found = explain_run(log_of(engine), engine.handles, 0.0, engine.now)
     launch = next(each for each in found.launches if each.request_id == early.request_id)
     assert (launch.pes[0].pe, launch.pes[0].kernel) == (FAR, "compute")
-    run = PathFinder(engine.log, engine.handles).of_run(early.submitted_ps, early.ended_ps)
+    run = PathFinder(log_of(engine), engine.handles).of_run(early.submitted_ps, early.ended_ps)
     assert run.ps == early.ended_ps - early.submitted_ps
 
 
@@ -280,19 +274,19 @@ def posted(ptr: int, n: int, tl: Any) -> None:
 
 
 def test_receives_that_were_posted() -> None:
-    engine = Watched()
+    engine = watched()
     install(engine, line_of(A, B))
-    (handle,) = engine.start(posted, engine.data(A, B), 64, pes=(A, B))
+    (handle,) = start(engine, posted, zeros(engine, A, B), 64, pes=(A, B))
     path = path_of(engine, handle)
     assert parts_of(path)[Part.MATH] >= 31 * 3000
     assert {(hop.waiting.pe, hop.cause.pe) for hop in path.hops if hop.direction} == {(B, A)}
 
 
 def test_a_run_has_the_hops_of_its_launches() -> None:
-    engine = Watched()
+    engine = watched()
     install(engine, ring_of(A, FAR))
-    early, _ = engine.start(collective, engine.data(A, FAR), 64, 50, pes=(A, FAR))
-    run = PathFinder(engine.log, engine.handles).of_run(0, early.ended_ps)
+    early, _ = start(engine, collective, zeros(engine, A, FAR), 64, 50, pes=(A, FAR))
+    run = PathFinder(log_of(engine), engine.handles).of_run(0, early.ended_ps)
     assert sum(each.ps for each in run.parts) == early.ended_ps
     assert {(hop.waiting.pe, hop.cause.pe) for hop in run.hops} == {(A, FAR)}
 
@@ -379,10 +373,10 @@ def test_any_program_adds_up(
     count: int,
     overrides: list[str],
 ) -> None:
-    engine = Watched(*overrides)
+    engine = watched(*overrides)
     pes = tuple((0, 0, pe) for pe in range(count))
     install(engine, ring_of(*pes), n_slots=n_slots, kind=kind, backpressure=mode[0], poll_ns=mode[1])
-    data = engine.data(*pes, n=n)
+    data = zeros(engine, *pes, n=n)
     for _ in range(2):
-        (handle,) = engine.start(program(steps, skew, n), data, pes=pes)
+        (handle,) = start(engine, program(steps, skew, n), data, pes=pes)
         path_of(engine, handle)

@@ -14,7 +14,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.topology.builder import Topology, resolve_topology
-from sanitized import SanitizedEngine
+from observed import findings, sanitized
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
 
@@ -22,13 +22,13 @@ KINDS = ("tcm", "hbm", "sram")
 
 
 @pytest.fixture
-def engine(topology: Topology) -> SanitizedEngine:
-    return SanitizedEngine(topology)
+def engine(topology: Topology) -> GraphEngine:
+    return sanitized(topology)
 
 
-def lines(engine: SanitizedEngine, kernel: Callable[..., object]) -> list[tuple[str, int]]:
+def lines(engine: GraphEngine, kernel: Callable[..., object]) -> list[tuple[str, int]]:
     """Kind and line, relative to the kernel's first, of all findings."""
-    return [(each.kind, each.line - kernel.__code__.co_firstlineno) for each in engine.findings()]
+    return [(each.kind, each.line - kernel.__code__.co_firstlineno) for each in findings(engine)]
 
 
 def own(engine: GraphEngine, *pes: Any, n: int = 16) -> Any:
@@ -60,14 +60,14 @@ def test_right_programs_are_clean(
     data = own(engine, *pes)
     for _ in range(2):
         launch(engine, kernel, data, *args, pes=pes)
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def test_every_source_is_clean(engine: GraphEngine) -> None:
     install(engine, line_of(A, B))
     data = share(engine, {A: np.arange(16, dtype=np.float32), B: np.zeros(16, np.float32)})
     launch(engine, programs.sources, data, 16, pes=(A, B))
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def composites(ptr: int, out: int, n: int, tl: Any) -> None:
@@ -85,7 +85,7 @@ def test_slots_as_operands_of_composites(engine: GraphEngine, kind: Any) -> None
     install(engine, ring_of(A, B), n_slots=2, kind=kind, slot_size=8192)
     data, out = (share(engine, {pe: np.ones((64, 64), np.float16) for pe in (A, B)}) for _ in range(2))
     launch(engine, composites, data, out, 64, pes=(A, B))
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def test_scratch_is_given_back_before_a_message_has_arrived(engine: GraphEngine) -> None:
@@ -98,7 +98,7 @@ def test_scratch_is_given_back_before_a_message_has_arrived(engine: GraphEngine)
 
     install(engine, ring_of(A, B, C), kind="hbm")
     launch(engine, kernel, own(engine, A, B, C, n=1024), 1024, pes=(A, B, C))
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def overtaking(ptr: int, n: int, tl: Any) -> None:
@@ -120,7 +120,7 @@ def overtaking(ptr: int, n: int, tl: Any) -> None:
 def test_messages_that_overtake_each_other(engine: GraphEngine, kind: Any) -> None:
     install(engine, line_of(A, B), kind=kind)
     launch(engine, overtaking, own(engine, A, B), 16, pes=(A, B))
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_messages_that_nobody_receives(engine: GraphEngine, kind: Any) -> None:
     launch(engine, one_too_many, own(engine, A, B), pes=(A, B))
     engine.drain()
     assert lines(engine, one_too_many) == [("message", 4)]
-    (finding,) = engine.findings()
+    (finding,) = findings(engine)
     assert (finding.count, finding.nbytes, finding.space, finding.pe) == (2, 64, kind, A)
     assert "message 1 of queue W of sip0.cube0.pe1 (64 B, send E at line" in str(finding)
     assert "was never received" in str(finding)
@@ -160,12 +160,12 @@ def test_the_next_kernel_may_still_receive(engine: GraphEngine) -> None:
     data = own(engine, A, B)
     launch(engine, sends, data, pes=(A,))
     engine.drain()
-    assert [each.kind for each in engine.findings()] == ["message"]
+    assert [each.kind for each in findings(engine)] == ["message"]
     ref = KernelRef(name="receives", function=receives)
     handle = engine.submit(KernelLaunchMsg(kernel=ref, args=(data.args[0],), targets=(B,)))
-    assert engine.findings() == ()
+    assert findings(engine) == ()
     engine.wait(handle)
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def by_address(ptr: int, n: int, count: int, tl: Any) -> None:
@@ -191,9 +191,9 @@ def test_a_slot_that_is_read_after_it_was_given_back(engine: GraphEngine, n_slot
     """With one slot the next message has overwritten it by then; with more only chance keeps the numbers right."""
     install(engine, line_of(A, B), n_slots=n_slots)
     launch(engine, by_address, own(engine, A, B), 16, 3, pes=(A, B))
-    finding = next(each for each in engine.findings() if each.kind == "slot")
+    finding = next(each for each in findings(engine) if each.kind == "slot")
     assert finding.line - by_address.__code__.co_firstlineno == 11
-    assert {each.kind for each in engine.findings()} == ({"slot", "race"} if n_slots == 1 else {"slot"})
+    assert {each.kind for each in findings(engine)} == ({"slot", "race"} if n_slots == 1 else {"slot"})
     assert (finding.space, finding.nbytes, finding.pe) == ("tcm", 64, B)
     assert "of a slot of queue W of sip0.cube0.pe1" in str(finding)
     assert "which was given back at" in str(finding)
@@ -217,7 +217,7 @@ def test_a_slot_that_is_overwritten_while_it_is_read(engine: GraphEngine) -> Non
     install(engine, line_of(A, B), n_slots=1, slot_size=1 << 16)
     launch(engine, kernel, own(engine, A, B), 1 << 14, pes=(A, B))
     assert lines(engine, kernel) == [("slot", 11), ("race", 3)]
-    race = engine.findings()[1]
+    race = findings(engine)[1]
     assert race.other is not None
     assert race.other.line - kernel.__code__.co_firstlineno == 11
     assert (race.space, race.pe, race.other.pe) == ("tcm", A, B)
@@ -226,7 +226,7 @@ def test_a_slot_that_is_overwritten_while_it_is_read(engine: GraphEngine) -> Non
 @pytest.mark.parametrize("ordering", ["program", "relaxed"])
 def test_a_message_that_is_copied_over_what_a_composite_reads(ordering: str) -> None:
     two = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
-    engine = SanitizedEngine(resolve_topology("default", (*two, f"pe.dma.ordering={ordering}")))
+    engine = sanitized(resolve_topology("default", (*two, f"pe.dma.ordering={ordering}")))
 
     def kernel(ptr: int, out: int, n: int, tl: Any) -> None:
         tl.send("E", tl.full((n, n), 1.0, "f16"))
@@ -237,7 +237,7 @@ def test_a_message_that_is_copied_over_what_a_composite_reads(ordering: str) -> 
     data, out = (share(engine, {pe: np.ones((64, 64), np.float16) for pe in (A, B)}) for _ in range(2))
     launch(engine, kernel, data, out, 64, pes=(A, B))
     first = kernel.__code__.co_firstlineno
-    races = [each for each in engine.findings() if each.other is not None]
+    races = [each for each in findings(engine) if each.other is not None]
     found = {frozenset((each.line - first, each.other.line - first)) for each in races if each.other}
     assert found == ({frozenset((2, 3))} if ordering == "relaxed" else set())
 
@@ -251,4 +251,4 @@ def test_removed_queues_leave_ordinary_memory(engine: GraphEngine) -> None:
         engine.wait(engine.submit(IpcqRemoveMsg(pe=pe)))
     install(engine, line_of(A, B), kind="tcm")
     launch(engine, programs.pour, data, 16, 4, 0, pes=(A, B))
-    assert engine.findings() == ()
+    assert findings(engine) == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,14 +10,11 @@ import numpy as np
 import pytest
 from queue_support import install, launch, line_of, ring_of, share
 
-from kernbench.engine.engine import GraphEngine, RequestHandle
-from kernbench.messages.requests import HostMsg, KernelLaunchMsg
+from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import QueueUse, queue_traffic
-from kernbench.observe.trace import make_trace
-from kernbench.observe.trace_filter import EVERYTHING, TraceFilter, parse_filter
-from kernbench.observe.trace_io import trace_events
-from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.trace_filter import parse_filter
 from kernbench.topology.builder import resolve_topology
+from observed import events_of, log_of, logged
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
@@ -26,21 +22,9 @@ PE = "SIP 0, cube 0, PE {}"
 Event = dict[str, Any]
 
 
-class Traced(GraphEngine):
+def traced() -> GraphEngine:
     """An engine whose run becomes a trace."""
-
-    def __init__(self) -> None:
-        super().__init__(resolve_topology("default", SMALL), enable_data=False)
-        self.log = TraceLog(self.machine, links=True, memories=True)
-        self.handles: list[RequestHandle] = []
-
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        named = replace(msg, name="ring") if isinstance(msg, KernelLaunchMsg) else msg
-        self.handles.append(super().submit(named))
-        return self.handles[-1]
-
-    def events(self, keep: TraceFilter = EVERYTHING) -> list[Event]:
-        return list(trace_events(make_trace(self.log, self.handles, keep)))
+    return logged(resolve_topology("default", SMALL), links=True)
 
 
 def all_reduce(ptr: int, n: int, steps: int, work: int, tl: Any) -> None:
@@ -55,8 +39,8 @@ def all_reduce(ptr: int, n: int, steps: int, work: int, tl: Any) -> None:
     tl.store(ptr, total)
 
 
-def reduced(kind: Any = "tcm", n_slots: int = 2, work: int = 20) -> Traced:
-    engine = Traced()
+def reduced(kind: Any = "tcm", n_slots: int = 2, work: int = 20) -> GraphEngine:
+    engine = traced()
     install(engine, ring_of(A, B, C), n_slots=n_slots, kind=kind)
     data = share(engine, {pe: np.zeros(256, np.float32) for pe in (A, B, C)})
     launch(engine, all_reduce, data, 256, 2, work, pes=(A, B, C))
@@ -104,7 +88,7 @@ def flows(events: list[Event], name: str) -> list[tuple[tuple[str, str], float, 
 
 @pytest.mark.parametrize("kind", ["tcm", "sram", "hbm"])
 def test_a_message_is_a_send_a_slot_and_an_arrow(kind: Any) -> None:
-    events = reduced(kind).events()
+    events = events_of(reduced(kind))
     for pe, peer in ((0, 1), (1, 2), (2, 0)):
         sent, held = (
             sorted(given, key=lambda e: int(e["args"]["sequence"]))
@@ -135,15 +119,15 @@ def test_a_message_is_a_send_a_slot_and_an_arrow(kind: Any) -> None:
 
 def test_a_kernel_that_waits_for_a_message() -> None:
     engine = reduced()
-    events = engine.events()
+    events = events_of(engine)
     (late, *_) = spans(events, 1, "cpu waits")
     assert late["name"] == "message of W"
     assert late["args"]["line"] == all_reduce.__code__.co_firstlineno + 7
     assert late["dur"] * 1000 > 15 * 5  # what PE 0 computes before
     ended = {round((e["ts"] + e["dur"]) * 1e6) for pe in range(3) for e in spans(events, pe, "cpu waits")}
-    assert ended == {wait.end_ps for wait in engine.log.queues.waits}
+    assert ended == {wait.end_ps for wait in log_of(engine).queues.waits}
     to_waits = [each for each in flows(events, "message") if each[2][1] == "cpu waits"]
-    assert len(to_waits) == len(engine.log.queues.waits)
+    assert len(to_waits) == len(log_of(engine).queues.waits)
     assert ((PE.format(0), "ipcq"), (PE.format(1), "cpu waits")) in {(src, dst) for src, _, dst, _ in to_waits}
 
 
@@ -157,12 +141,12 @@ def pour(ptr: int, n: int, count: int, tl: Any) -> None:
 
 
 def test_a_sender_that_waits_for_a_slot() -> None:
-    engine = Traced()
+    engine = traced()
     install(engine, line_of(A, B), n_slots=1)
     data = share(engine, {pe: np.zeros(64, np.float32) for pe in (A, B)})
     launch(engine, pour, data, 64, 5, pes=(A, B))
     engine.drain()
-    events = engine.events()
+    events = events_of(engine)
     waits = spans(events, 0, "cpu waits")
     assert {e["name"] for e in waits} == {"slot of E"}
     assert len(waits) == 4
@@ -175,7 +159,7 @@ def test_a_sender_that_waits_for_a_slot() -> None:
 
 
 def test_spans_of_a_thread_do_not_overlap() -> None:
-    events = reduced().events()
+    events = events_of(reduced())
     by_thread = defaultdict(list)
     for e in events:
         if e["ph"] == "X":
@@ -196,19 +180,19 @@ def test_spans_of_a_thread_do_not_overlap() -> None:
 )
 def test_filters(text: str, rows: set[str]) -> None:
     engine = reduced()
-    events = engine.events(parse_filter(text, engine.machine.graph.nodes))
+    events = events_of(engine, parse_filter(text, engine.machine.graph.nodes))
     assert {row for _, row in names(events).values()} == rows
     flows(events, "message")
 
 
 def test_what_is_under_way_is_shown_up_to_now() -> None:
     """A message that nobody takes stays in its slot."""
-    engine = Traced()
+    engine = traced()
     install(engine, line_of(A, B))
     data = share(engine, {pe: np.zeros(64, np.float32) for pe in (A, B)})
     launch(engine, pour, data, 64, 1, pes=(A,))
     engine.drain()
-    (held,) = spans(engine.events(), 1, "ipcq slots")
+    (held,) = spans(events_of(engine), 1, "ipcq slots")
     assert (held["ts"] + held["dur"]) * 1e6 == pytest.approx(engine.machine.clock.time)
 
 
@@ -220,7 +204,7 @@ def test_nobody_listens_unless_asked_and_observing_changes_no_time() -> None:
     data = share(plain, {pe: np.zeros(256, np.float32) for pe in (A, B, C)})
     launch(plain, all_reduce, data, 256, 2, 20, pes=(A, B, C))
     plain.drain()
-    assert (plain.now, plain.n_events) == ((traced := reduced()).now, traced.n_events)
+    assert (plain.now, plain.n_events) == ((seen := reduced()).now, seen.n_events)
 
 
 def test_traffic_by_pe_and_direction() -> None:
@@ -229,6 +213,6 @@ def test_traffic_by_pe_and_direction() -> None:
     assert [(each.pe, each.sent, each.messages, each.nbytes) for each in found] == [
         (pe, (QueueUse("E", 2, 2048),), 2, 2048) for pe in (A, B, C)
     ]
-    sends = [work for work in engine.log.works if work.engine == "ipcq" and work.pe == A]
+    sends = [work for work in log_of(engine).works if work.engine == "ipcq" and work.pe == A]
     assert found[0].busy_ns * 1000 == sum(work.end_ps - work.start_ps for work in sends)
-    assert queue_traffic(Traced().machine, engine.op_log) == ()
+    assert queue_traffic(traced().machine, engine.op_log) == ()

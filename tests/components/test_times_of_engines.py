@@ -76,6 +76,7 @@ MATH: dict[str, tuple[Callable[[Any], Any], int]] = {
     "broadcast": (lambda tl: tl.broadcast(tl.zeros((1, 40), "f16"), (50, 40)), 4000),
     "row and matrix": (lambda tl: tl.zeros((50, 40), "f16") + tl.zeros((1, 40), "f16"), 4000),
     "softmax": (lambda tl: tl.softmax(tl.zeros((16, 16), "f32"), 1), 1024),
+    "copy": (lambda tl: tl.copy(tl.zeros((128,), "f16")), 256),
     "trans": (lambda tl: tl.trans(tl.zeros((16, 20), "f16")), 640),
 }
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import path_support
 from engine_support import Array, Placed, fetch, launch, machine, place
 from kernbench.common.dtypes import dtype
 from kernbench.core.op_log import OpRecord
@@ -18,8 +19,8 @@ from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import MemoryWriteMsg, MmuMapMsg, TensorArg
 from kernbench.observe.critical_path_model import CriticalPath, Part
 from kernbench.triton_emu.tl_context import TLContext as Tl
-from path_support import SMALL, Watched, check_request
-from sanitized import SanitizedEngine
+from observed import findings, sanitized
+from path_support import SMALL, check_request, watched
 
 ROW = 4 * 64
 """Bytes of a row of the matrices here, of 64 f32."""
@@ -277,10 +278,10 @@ def test_waiting_costs_no_event() -> None:
 
 
 def path_of(kernel: Callable[..., object], *shapes: tuple[int, ...]) -> CriticalPath:
-    engine = Watched()
-    handle = engine.run(kernel, *(place(engine, ones(*shape)) for shape in shapes))
+    engine = watched()
+    handle = path_support.run(engine, kernel, *(place(engine, ones(*shape)) for shape in shapes))
     check_request(engine, handle)
-    return engine.path(handle)
+    return path_support.path_of(engine, handle)
 
 
 def test_who_waits_is_a_cause_of_its_own() -> None:
@@ -316,11 +317,11 @@ def test_a_composite_whose_tiles_leave_behind_those_of_another() -> None:
         tl.composite("add", tl.ref(near, (8, 32), "f32"), 1, out_ptr=near)
         tl.load(near, (8, 32), "f32")
 
-    engine = Watched(small=False)
+    engine = watched(small=False)
     placed = [place(engine, ones(8, 32), pe=(0, 15, 7)), place(engine, ones(8, 32))]
-    handle = engine.run(kernel, *placed)
+    handle = path_support.run(engine, kernel, *placed)
     assert Part.WAIT not in check_request(engine, handle)
-    (hop,) = engine.path(handle).hops
+    (hop,) = path_support.path_of(engine, handle).hops
     assert hop.cause.line == kernel.__code__.co_firstlineno + 2
 
 
@@ -329,9 +330,9 @@ def test_a_composite_whose_tiles_leave_behind_those_of_another() -> None:
 
 def kinds(kernel: Callable[..., object], *overrides: str) -> list[tuple[str, int, int]]:
     """The findings of a run: kind, line, the other's line."""
-    engine = SanitizedEngine(machine(*overrides))
+    engine = sanitized(machine(*overrides))
     done = Run(kernel, [(64, 64), (64, 64)], engine)
-    return [(f.kind, f.line - done.first, f.other.line - done.first) for f in engine.findings() if f.other is not None]
+    return [(f.kind, f.line - done.first, f.other.line - done.first) for f in findings(engine) if f.other is not None]
 
 
 def test_relaxed_machines_do_as_they_did_and_the_sanitizer_tells() -> None:
@@ -380,9 +381,9 @@ def test_an_inversion_is_told_in_full() -> None:
         tl.store(x, tl.exp(tl.load(y, (64, 64), "f32")), strides=(ROW, 4))
         tl.load(x + 4, (64, 1), "f32", strides=(ROW, 4))
 
-    engine = SanitizedEngine(machine(RELAXED))
+    engine = sanitized(machine(RELAXED))
     done = Run(kernel, [(64, 64), (64, 64)], engine)
-    (found,) = [f for f in engine.findings() if f.kind == "inversion"]
+    (found,) = [f for f in findings(engine) if f.kind == "inversion"]
     assert found.other is not None
     assert (found.side.action, found.other.action) == ("load", "store")
     assert (found.side.writes, found.other.writes) == (False, True)
@@ -413,9 +414,9 @@ def test_a_composite_that_waits_for_the_scheduler_has_not_begun() -> None:
         tl.load(x, (1, 1), "f32")
 
     def tried(*overrides: str) -> list[tuple[str, int, int]]:
-        engine = SanitizedEngine(machine(*overrides))
+        engine = sanitized(machine(*overrides))
         done = Run(kernel, [(64, 64), (128, 64)], engine)
-        return [(f.kind, f.line - done.first, f.other.line - done.first) for f in engine.findings() if f.other]
+        return [(f.kind, f.line - done.first, f.other.line - done.first) for f in findings(engine) if f.other]
 
     few = "pe.components.pe_scheduler.attrs.tiles_in_flight=1"
     assert tried(RELAXED, few) == [("inversion", 3, 2)]
@@ -430,10 +431,10 @@ def test_an_inversion_is_of_bytes_where_rows_are_many_and_in_two_places(column: 
         tl.store(x, tl.exp(tl.load(y, (100, 1), "f32", strides=(ROW, 4))), strides=(ROW, 4))
         tl.load(x + 4 * column, (100, 1), "f32", strides=(ROW, 4))
 
-    engine = SanitizedEngine(machine(RELAXED))
+    engine = sanitized(machine(RELAXED))
     x, y = in_two_places(engine, (100, 64)), place(engine, ones(100, 64))
     launch(engine, kernel, x, y)
-    inversions = [f.nbytes for f in engine.findings() if f.kind == "inversion"]
+    inversions = [f.nbytes for f in findings(engine) if f.kind == "inversion"]
     assert inversions == ([4 * found] if found else [])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kernbench.ccl.config import packaged_file
+from kernbench.ccl.ccl_yaml import packaged_file
 from kernbench.evaluation.ccl_fabrics import Fabric, ring_of
 from kernbench.evaluation.ccl_results import CclSweep
 from kernbench.evaluation.ccl_study import CclStudy

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.ccl.config import packaged_file
-from kernbench.evaluation.ccl_buffers import KINDS, MESSAGE_SIZES
+from kernbench.ccl.ccl_yaml import packaged_file
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
 from kernbench.evaluation.ccl_results import read_sweep
-from kernbench.evaluation.ccl_rings import LARGE_SLOT, RANKS, RING_SIZES
+from kernbench.evaluation.ccl_rings import KINDS, LARGE_SLOT, MESSAGE_SIZES, RANKS, RING_SIZES
 from kernbench.evaluation.ccl_study import CclStudy
 from kernbench.topology.builder import resolve_topology
 

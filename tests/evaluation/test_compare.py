@@ -9,8 +9,7 @@ import pytest
 
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import Measured, ResultFile, read_results
-from kernbench.evaluation.compare_results import STAGES, compare_results
-from kernbench.evaluation.compare_verdict import verdict
+from kernbench.evaluation.compare_results import STAGES, compare_results, verdict
 from kernbench.evaluation.sweep_driver import run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep

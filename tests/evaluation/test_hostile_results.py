@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kernbench.cli.compare_tables import compared_document
+from kernbench.cli.compare_command import compared_document
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.common.json_input import parse_json

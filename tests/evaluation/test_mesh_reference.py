@@ -11,7 +11,17 @@ import pytest
 
 from kernbench.common.errors import UnknownNameError
 from kernbench.evaluation.mesh_load import Plan, accepted_at_full_load, load_point, saturation_load, simulate
-from kernbench.evaluation.mesh_network import MeshSpec, build_mesh, xy_route, xy_routers
+from kernbench.evaluation.mesh_network import (
+    PATTERNS,
+    Flow,
+    MeshSpec,
+    build_mesh,
+    flow_traffic,
+    messages,
+    pattern_traffic,
+    xy_route,
+    xy_routers,
+)
 from kernbench.evaluation.mesh_reference import (
     CurveComparison,
     Gate,
@@ -19,11 +29,12 @@ from kernbench.evaluation.mesh_reference import (
     compare_curve,
     compare_flows,
     compare_latency,
+    comparison_tables,
+    draw_latency,
+    gate_table,
     latency_tolerance,
     load_reference,
 )
-from kernbench.evaluation.mesh_report import comparison_tables, draw_latency, gate_table
-from kernbench.evaluation.mesh_traffic import PATTERNS, Flow, flow_traffic, messages, pattern_traffic
 
 REFERENCE = load_reference(Path(__file__).parents[1] / "data" / "mesh.json")
 QUICK = Plan(warmup_cycles=600, cycles=2000, messages=3000, seeds=(1, 2))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernbench.evaluation.sweep_identity import differences
+from kernbench.evaluation.sweep_journal import differences
 
 WAS: dict[str, Any] = {
     "verify": True,

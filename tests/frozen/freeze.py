@@ -37,7 +37,7 @@ import programs  # noqa: E402
 
 from kernbench.ccl.install import load_ccl_config  # noqa: E402
 from kernbench.cli.main import main as kernbench  # noqa: E402
-from kernbench.cli.run_engine import Limits, RunEngine  # noqa: E402
+from kernbench.engine.requests import Limits  # noqa: E402
 from kernbench.observe.statistics import link_traffic  # noqa: E402
 from kernbench.probe.cases import CASES as PROBES  # noqa: E402
 from kernbench.probe.cases import ProbeCase  # noqa: E402
@@ -48,7 +48,7 @@ from kernbench.runtime_api.bench_runner import run_bench  # noqa: E402
 from kernbench.runtime_api.requests import RequestRecord  # noqa: E402
 from kernbench.sim_engine.engine import GraphEngine  # noqa: E402
 from kernbench.topology.builder import Topology, resolve_topology  # noqa: E402
-from sanitized import SanitizedEngine  # noqa: E402
+from observed import sanitized  # noqa: E402
 
 FIGURES = HERE / "figures.json"
 EXPLANATIONS = HERE / "explain"
@@ -328,8 +328,8 @@ def _cases() -> Iterator[Case]:
         yield ring_case(f"fails/{kernel.__name__}", programs.failing(kernel))
     yield ring_case("fails/uncaught", programs.uncaught)
     yield ring_case("fails/deadlocked", programs.deadlocked)
-    yield bench_case("stopped/tp-mlp", "tp-mlp", machine=(), engine=partial(RunEngine, enable_data=True, limits=STOP))
-    yield ring_case("sanitized", programs.races, engine=SanitizedEngine)
+    yield bench_case("stopped/tp-mlp", "tp-mlp", machine=(), engine=partial(GraphEngine, limits=STOP))
+    yield ring_case("sanitized", programs.races, engine=sanitized)
     yield bench_case("skewed/host_copies", programs.host_copies, file=SKEWED, machine=())
     for step in one_program.EVERY_STEP[1:]:
         yield bench_case(f"skewed/{_step_name(step)}", _discarding(step), file=SKEWED, machine=())

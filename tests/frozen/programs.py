@@ -641,4 +641,4 @@ def races(torch: Any) -> str:
 
     torch.launch("race", kernel, torch.empty(4, N, dp=ON_EACH), torch.zeros(N))
     torch.uninstall_ipcq(plan)
-    return "\n".join(map(str, torch.engine.findings()))
+    return "\n".join(map(str, torch.engine.observers[0].findings(torch.engine)))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType
+from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType, row_major
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import evaluate, operator
 from kernbench.core.op_log import Epilogue, Operand, OpLog, OpParams, OpRecord
 from kernbench.numerics.data_executor import DataExecutor
-from kernbench.numerics.memory_store import MemoryStore, row_major
+from kernbench.numerics.memory_store import MemoryStore
 
 
 def place(addr, shape=(4,), dtype=F32, space="tcm", **layout) -> Operand:

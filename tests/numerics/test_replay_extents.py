@@ -7,9 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.common.dtypes import F16, F32, I8
+from kernbench.common.dtypes import F16, F32, I8, row_major
 from kernbench.core.op_log import Operand
-from kernbench.numerics.memory_store import row_major
 from kernbench.numerics.replay_extents import ByteRuns, ExtentIndex, bounds
 from kernbench.numerics.replay_operands import window
 

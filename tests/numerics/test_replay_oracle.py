@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from engine_support import Placed, fetch, launch, machine, place
+from kernbench.common.dtypes import row_major
 from kernbench.common.operators import EPILOGUE, evaluate, operator
 from kernbench.core.op_log import Operand, OpLog, OpRecord
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
-from kernbench.numerics.memory_store import row_major
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
 Array = np.ndarray

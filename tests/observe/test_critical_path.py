@@ -24,7 +24,8 @@ from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import Part
 from kernbench.observe.roofline import Roofline
 from kernbench.triton_emu.tl_context import TLContext as Tl
-from path_support import Watched, check, check_request
+from observed import log_of
+from path_support import check, check_request, path_of, roofline_of, run, watched
 
 SIDE = 64
 
@@ -35,8 +36,8 @@ def load_and_store(p: int, *, tl: Tl) -> None:
 
 def test_a_load_and_a_store_part_by_part() -> None:
     """The closed forms of page 02, one after the other."""
-    engine = Watched()
-    parts = check_request(engine, engine.run(load_and_store, place(engine, np.zeros((SIDE, SIDE), np.float16))))
+    engine = watched()
+    parts = check_request(engine, run(engine, load_and_store, place(engine, np.zeros((SIDE, SIDE), np.float16))))
     spec = engine.machine.spec
     issue, setup, access = (1000, 2000, 30_000)
     assert parts[Part.LAUNCH] == ns_to_ps(spec.pe.components.pe_cpu.attrs.launch_ns)
@@ -56,8 +57,8 @@ def stages(p: int, *, tl: Tl) -> None:
 
 
 def test_dots_and_math_wait_for_their_operands() -> None:
-    engine = Watched()
-    parts = check_request(engine, engine.run(stages, place(engine, np.zeros((SIDE, SIDE), np.float16))))
+    engine = watched()
+    parts = check_request(engine, run(engine, stages, place(engine, np.zeros((SIDE, SIDE), np.float16))))
     # Four tiles: a fetch each, then the last one's GEMM and store; MATH works on 8 KiB.
     assert parts[Part.FETCH] == 4 * 16_000
     assert parts[Part.GEMM] == 16_000
@@ -68,8 +69,8 @@ def test_dots_and_math_wait_for_their_operands() -> None:
 
 
 def test_lines_of_the_kernel() -> None:
-    engine = Watched()
-    path = engine.path(engine.run(stages, place(engine, np.zeros((SIDE, SIDE), np.float16))))
+    engine = watched()
+    path = path_of(engine, run(engine, stages, place(engine, np.zeros((SIDE, SIDE), np.float16))))
     first = stages.__code__.co_firstlineno
     lines = {each.line - first: each for each in path.lines}
     assert set(lines) == {1, 2, 3}
@@ -84,13 +85,13 @@ def test_a_barrier_goes_on_with_the_pe_that_came_last() -> None:
             tl.load(p, (SIDE, SIDE), "f16")
         tl.barrier()
 
-    engine = Watched()
+    engine = watched()
     x = place(engine, np.zeros((SIDE, SIDE), np.float16))
-    handle = engine.run(meet, x, targets=((0, 0, 0), (0, 0, 1)))
+    handle = run(engine, meet, x, targets=((0, 0, 0), (0, 0, 1)))
     parts = check_request(engine, handle)
     assert parts[Part.SERVICE] == 40_000
     assert parts[Part.BARRIER] > 0
-    assert {step.pe for step in engine.path(handle).steps if step.part is Part.SERVICE} == {(0, 0, 1)}
+    assert {step.pe for step in path_of(engine, handle).steps if step.part is Part.SERVICE} == {(0, 0, 1)}
 
 
 def test_waiting_for_scratch_is_waiting_for_what_gives_it_back() -> None:
@@ -98,14 +99,14 @@ def test_waiting_for_scratch_is_waiting_for_what_gives_it_back() -> None:
         for _ in range(8):
             tl.store(p, tl.load(p, (1024, 2048), "f16") + 1.0)
 
-    engine = Watched("pe.tcm.bytes=14MiB")  # room for two blocks and a half
-    parts = check_request(engine, engine.run(reads_ahead, place(engine, np.zeros((1024, 2048), np.float16))))
+    engine = watched("pe.tcm.bytes=14MiB")  # room for two blocks and a half
+    parts = check_request(engine, run(engine, reads_ahead, place(engine, np.zeros((1024, 2048), np.float16))))
     assert Part.WAIT not in parts
     assert parts[Part.SERVICE] + parts.get(Part.MEMORY_QUEUE, 0) > 8 * 20_000_000
 
 
 def test_a_kernel_behind_another_waits_for_it() -> None:
-    engine = Watched()
+    engine = watched()
     x = place(engine, np.zeros((SIDE, SIDE), np.float16))
     first, second = (
         engine.submit(
@@ -129,7 +130,7 @@ def test_a_kernel_behind_another_waits_for_it() -> None:
     ],
 )
 def test_other_requests(msg: HostMsg, parts: set[Part]) -> None:
-    engine = Watched()
+    engine = watched()
     handle = engine.submit(msg)
     engine.wait(handle)
     assert set(check_request(engine, handle)) == parts
@@ -137,22 +138,22 @@ def test_other_requests(msg: HostMsg, parts: set[Part]) -> None:
 
 def test_all_pes_of_the_machine() -> None:
     everyone = tuple((sip, cube, pe) for sip in range(2) for cube in range(16) for pe in range(8))
-    engine = Watched(small=False)
-    parts = check_request(engine, engine.run(lambda *, tl: None, targets=everyone))
+    engine = watched(small=False)
+    parts = check_request(engine, run(engine, lambda *, tl: None, targets=everyone))
     assert parts.keys() == {Part.DOWN, Part.LAUNCH, Part.UP} | (parts.keys() & {Part.COMMON_START})
 
 
 def test_a_run_goes_from_request_to_request() -> None:
-    engine = Watched()
+    engine = watched()
     x = place(engine, np.zeros((SIDE, SIDE), np.float16))
     engine.run_until(engine.now + 100)  # the host program does something else
-    launched = engine.run(stages, x)
-    path = PathFinder(engine.log, engine.handles).of_run(0, engine.machine.clock.time)
+    launched = run(engine, stages, x)
+    path = PathFinder(log_of(engine), engine.handles).of_run(0, engine.machine.clock.time)
     check(path, 0, engine.machine.clock.time)
     parts = {each.part: each.ps for each in path.parts}
     assert parts[Part.HOST_WAIT] == 100_000
     assert parts[Part.HOST_TRANSFER] > 100_000
-    assert path.steps[-1] == engine.path(launched).steps[-1]
+    assert path.steps[-1] == path_of(engine, launched).steps[-1]
 
 
 # --- any program ------------------------------------------------------------------------------------------------------
@@ -224,12 +225,12 @@ def composite(op: str, p: int, size: tuple[int, int], tl: Tl) -> None:
 def test_any_program_adds_up(
     ops: tuple[str, ...], size: tuple[int, int], pes: int, pe_skips: int, overrides: list[str]
 ) -> None:
-    engine = Watched(*overrides)
+    engine = watched(*overrides)
     x = place(engine, np.zeros((160, 160), np.float16))
-    handle = engine.run(program(ops, size, pe_skips), x, targets=tuple((0, 0, pe) for pe in range(pes)))
+    handle = run(engine, program(ops, size, pe_skips), x, targets=tuple((0, 0, pe) for pe in range(pes)))
     parts = check_request(engine, handle)
     assert parts.get(Part.WAIT, 0) == 0  # every wait has a cause
-    check(PathFinder(engine.log, engine.handles).of_run(0, handle.ended_ps), 0, handle.ended_ps)
+    check(PathFinder(log_of(engine), engine.handles).of_run(0, handle.ended_ps), 0, handle.ended_ps)
 
 
 # --- what bounds it ---------------------------------------------------------------------------------------------------
@@ -248,11 +249,11 @@ def gemm(variant: str, m: int, k: int, n: int, *overrides: str) -> tuple[int, Ro
         for _ in range(4 if variant == "load_load" else 1):
             tl.composite("gemm", x, y, out_ptr=c)
 
-    engine = Watched(*overrides)
+    engine = watched(*overrides)
     shapes = ((m, k), (k, n), (m, n))
-    handle = engine.run(kernel, *(place(engine, np.zeros(shape, np.float16)) for shape in shapes))
+    handle = run(engine, kernel, *(place(engine, np.zeros(shape, np.float16)) for shape in shapes))
     check_request(engine, handle)
-    return handle.ended_ps - handle.submitted_ps, engine.roofline(handle)
+    return handle.ended_ps - handle.submitted_ps, roofline_of(engine, handle)
 
 
 def test_a_streamed_product_is_bound_by_memory_and_speeds_up_with_it() -> None:
@@ -297,6 +298,6 @@ def test_edges_of_tiles_are_told() -> None:
 
 
 def test_a_sum_of_a_vector_is_bound_by_nothing_big() -> None:
-    engine = Watched()
-    handle = engine.run(lambda *, tl: None)
-    assert {each.resource for each in engine.roofline(handle).bounds} <= {"host link", "NoC"}
+    engine = watched()
+    handle = run(engine, lambda *, tl: None)
+    assert {each.resource for each in roofline_of(engine, handle).bounds} <= {"host link", "NoC"}

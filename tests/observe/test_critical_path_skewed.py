@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 
 from engine_support import place
-from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import Part
-from kernbench.observe.trace_log import TraceLog
 from kernbench.triton_emu.tl_context import TLContext as Tl
+from observed import log_of, logged
 from skewed import skewed
 
 
 def test_a_load_a_sum_and_a_store() -> None:
     """Each waits for the one before, so all of it is on the path; the other two issues are under the load."""
-    engine = GraphEngine(skewed(), enable_data=False)
-    log = TraceLog(engine.machine, memories=True)
+    engine = logged(skewed())
     x = place(engine, np.zeros(400, np.float32))
 
     def kernel(p: int, *, tl: Tl) -> None:
@@ -29,7 +27,7 @@ def test_a_load_a_sum_and_a_store() -> None:
         KernelLaunchMsg(kernel=KernelRef(name="kernel", function=kernel), args=(x.arg,), targets=((0, 0, 0),))
     )
     engine.wait(handle)
-    found = {each.part: each.ps / 1000 for each in PathFinder(log, [handle]).of_request(handle).parts}
+    found = {each.part: each.ps / 1000 for each in PathFinder(log_of(engine), [handle]).of_request(handle).parts}
     assert found[Part.LAUNCH] == pytest.approx(6.7, abs=0.001)
     assert found[Part.ISSUE] == pytest.approx(1.1, abs=0.001)
     assert found[Part.DMA_SETUP] == pytest.approx(2 * (2.7 + 0.8), abs=0.001)

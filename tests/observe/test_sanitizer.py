@@ -30,15 +30,15 @@ from kernbench.observe.sanitizer_races import find_races
 from kernbench.runtime_api.bench_registry import lookup_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.triton_emu.tl_context import TLContext as Tl
-from sanitized import SanitizedEngine
+from observed import findings, sanitized
 
 TWO = ((0, 0, 0), (0, 0, 1))
 SHAPE = (64, 64)
 
 
 @pytest.fixture
-def engine() -> SanitizedEngine:
-    return SanitizedEngine(machine())
+def engine() -> GraphEngine:
+    return sanitized(machine())
 
 
 def matrix(engine: GraphEngine, name: str) -> Placed:
@@ -74,7 +74,7 @@ def lines(findings: tuple[Finding, ...], kernel: Callable[..., object]) -> list[
 
 @pytest.mark.parametrize("ordering", ["program", "relaxed"])
 def test_exactly_the_races_of_a_torture_kernel(ordering: str) -> None:
-    engine = SanitizedEngine(machine(f"pe.dma.ordering={ordering}"))
+    engine = sanitized(machine(f"pe.dma.ordering={ordering}"))
     x, y, z, w = (matrix(engine, name) for name in "xyzw")
 
     def torture(x: int, y: int, z: int, w: int, *, tl: Tl) -> None:
@@ -99,7 +99,7 @@ def test_exactly_the_races_of_a_torture_kernel(ordering: str) -> None:
                 tl.load(w + 4 * 64 * i, (1, 64), "f32")  # line 19
 
     launch(engine, torture, x, y, z, w, targets=TWO)
-    found = engine.findings()
+    found = findings(engine)
     own = {("race", "x", 4, 5), ("inversion", "x", 4, 5), ("race", "x", 10, 11)}
     assert {(kind, tensor, *sorted(at)) for kind, tensor, *at in lines(found, torture)} == {
         ("race", "y", 6, 13),
@@ -130,7 +130,7 @@ def test_ordered_accesses_do_not_race(engine: GraphEngine) -> None:
 
     launch(engine, ordered, x, y, z)
     launch(engine, ordered, x, y, z)
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def test_readers_do_not_race(engine: GraphEngine) -> None:
@@ -141,7 +141,7 @@ def test_readers_do_not_race(engine: GraphEngine) -> None:
         tl.load(x, SHAPE, "f32")
 
     launch(engine, read, x, targets=TWO)
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def test_a_composite_does_not_race_with_itself(engine: GraphEngine) -> None:
@@ -151,7 +151,7 @@ def test_a_composite_does_not_race_with_itself(engine: GraphEngine) -> None:
         tl.composite("add", tl.ref(x, (63, 64), "f32"), 1, out_ptr=x + 64 * 4)
 
     launch(engine, shifted, x)
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def test_the_host_races_with_a_kernel_under_way(engine: GraphEngine) -> None:
@@ -168,7 +168,7 @@ def test_the_host_races_with_a_kernel_under_way(engine: GraphEngine) -> None:
         engine.wait(engine.submit(MemoryReadMsg(pa=placed.pa, nbytes=1024)))
     engine.wait(engine.submit(MemoryWriteMsg(pa=y.pa, nbytes=16, data=np.zeros(16, np.uint8))))
     engine.wait(handle)
-    found = {(f.tensor, f.kernel, f.other.kernel) for f in engine.findings()}
+    found = {(f.tensor, f.kernel, f.other.kernel) for f in findings(engine)}
     assert {frozenset(pair) for pair in found} == {frozenset(("x", "slow", "")), frozenset(("y", "slow", ""))}
 
 
@@ -179,7 +179,7 @@ def test_a_race_of_many_pes_is_one_finding(engine: GraphEngine) -> None:
         tl.store(x, tl.full((4,), 1.0, "f32"))
 
     launch(engine, all_store, x, targets=tuple((0, 0, pe) for pe in range(8)))
-    (finding,) = engine.findings()
+    (finding,) = findings(engine)
     assert finding.count > 1
     assert str(finding).endswith(f"({finding.count} times)")
 
@@ -275,18 +275,18 @@ def test_reads_of_bytes_never_written(engine: GraphEngine) -> None:
         tl.load(out, SHAPE, "f32")
 
     launch(engine, careless, x, y, out)
-    found = engine.findings()
+    found = findings(engine)
     assert lines(found, careless) == [("unwritten", "x", 4), ("unwritten", "y", 5)]
     of_x = next(f for f in found if f.tensor == "x")
     assert (of_x.address, of_x.nbytes, of_x.count, of_x.pe) == (x.pa + 64, 32, 3, (0, 0, 0))
     assert of_x.kernel == "careless"
-    assert engine.findings() == found
+    assert findings(engine) == found
 
 
 def test_the_host_may_look_at_what_nobody_wrote(engine: GraphEngine) -> None:
     x = fresh(engine, "x", 4096)
     engine.read_memory(x.pa, 4096)
-    assert engine.findings() == ()
+    assert findings(engine) == ()
 
 
 def test_a_wait_for_scratch_names_its_line(engine: GraphEngine) -> None:
@@ -297,7 +297,7 @@ def test_a_wait_for_scratch_names_its_line(engine: GraphEngine) -> None:
             tl.load(big, (1024, 1024), "f32")  # line 2
 
     launch(engine, greedy, big)
-    (finding,) = engine.findings()
+    (finding,) = findings(engine)
     assert (finding.kind, finding.line - start_of(greedy), finding.nbytes) == ("scratch", 2, 4 << 20)
     assert finding.count > 1
     assert finding.t_end_ns > finding.t_start_ns
@@ -317,7 +317,7 @@ def test_an_access_across_tensors_is_a_fault_already(engine: GraphEngine) -> Non
 
 
 def test_without_it_nobody_listens() -> None:
-    plain, watched = GraphEngine(machine()), SanitizedEngine(machine())
+    plain, watched = GraphEngine(machine()), sanitized(machine())
     assert not plain.machine.hooks.scratch_waited.listeners
     started = [len(e.machine.hooks.op_started.listeners) for e in (plain, watched)]
     assert started[1] == started[0] + 1
@@ -337,15 +337,10 @@ def test_without_it_nobody_listens() -> None:
 )
 def test_benches_are_clean(name: str, params: tuple[str, ...]) -> None:
     bench = lookup_bench(name)
-    made: list[SanitizedEngine] = []
-
-    def factory(topology, _) -> GraphEngine:
-        made.append(SanitizedEngine(topology))
-        return made[0]
-
-    result = run_bench(topology=None, bench_fn=bench, engine_factory=factory, params=params or None, verify=True)
+    engine = sanitized(machine())
+    result = run_bench(bench_fn=bench, engine_factory=lambda *_: engine, params=params or None, verify=True)
     assert result.error is None
-    assert made[0].findings() == ()
+    assert findings(engine) == ()
 
 
 def test_exact_bytes_are_counted_once() -> None:

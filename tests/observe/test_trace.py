@@ -15,9 +15,8 @@ import pytest
 from engine_support import Placed, machine, place
 from kernbench.common.errors import InputError
 from kernbench.core.hook import Hook
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import (
-    HostMsg,
     KernelLaunchMsg,
     KernelRef,
     MemoryWriteMsg,
@@ -29,6 +28,7 @@ from kernbench.observe.trace_io import trace_events, write_trace
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.trace_model import Place, Span, Trace, Track
 from kernbench.triton_emu.tl_context import TLContext as Tl
+from observed import events_of, log_of, logged
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "system.sips.count=1")
 NS = 1e-3
@@ -36,27 +36,20 @@ NS = 1e-3
 Event = dict[str, Any]
 
 
-class Traced(GraphEngine):
+def traced(*overrides: str, links: bool = True) -> GraphEngine:
     """An engine whose run becomes a trace."""
+    return logged(machine(*SMALL, *overrides), links=links)
 
-    def __init__(self, *overrides: str, links: bool = True) -> None:
-        super().__init__(machine(*SMALL, *overrides), enable_data=False)
-        self.log = TraceLog(self.machine, links=links, memories=True)
-        self.handles: list[RequestHandle] = []
 
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        self.handles.append(super().submit(msg))
-        return self.handles[-1]
-
-    def run(
-        self, kernel: Callable[..., object], *args: Placed | int, targets: tuple[PeCoord, ...] = ((0, 0, 0),)
-    ) -> None:
-        given = tuple(a.arg if isinstance(a, Placed) else a for a in args)
-        ref = KernelRef(name=kernel.__name__, function=kernel)
-        self.wait(self.submit(KernelLaunchMsg(name="work", kernel=ref, args=given, targets=targets)))
-
-    def events(self, keep: TraceFilter = EVERYTHING) -> list[Event]:
-        return list(trace_events(make_trace(self.log, self.handles, keep)))
+def run(
+    engine: GraphEngine,
+    kernel: Callable[..., object],
+    *args: Placed | int,
+    targets: tuple[PeCoord, ...] = ((0, 0, 0),),
+) -> None:
+    given = tuple(a.arg if isinstance(a, Placed) else a for a in args)
+    ref = KernelRef(name=kernel.__name__, function=kernel)
+    engine.wait(engine.submit(KernelLaunchMsg(name="work", kernel=ref, args=given, targets=targets)))
 
 
 def gemm(a: int, b: int, c: int, size: int, *, tl: Tl) -> None:
@@ -71,16 +64,16 @@ def mixed(p: int, *, tl: Tl) -> None:
     tl.composite("add", tl.ref(p, (96, 64), "f16"), x, out_ptr=p)
 
 
-def traced_gemm(size: int = 64, **more: bool) -> Traced:
-    engine = Traced(**more)
-    engine.run(gemm, *(place(engine, np.zeros((size, size), np.float16)) for _ in range(3)), size)
+def traced_gemm(size: int = 64, **more: bool) -> GraphEngine:
+    engine = traced(**more)
+    run(engine, gemm, *(place(engine, np.zeros((size, size), np.float16)) for _ in range(3)), size)
     return engine
 
 
-def traced_mix() -> Traced:
-    engine = Traced("transport.express=false")
+def traced_mix() -> GraphEngine:
+    engine = traced("transport.express=false")
     x = place(engine, np.zeros((96, 96), np.float16))
-    engine.run(mixed, x, targets=((0, 0, 0), (0, 0, 5), (0, 1, 3)))
+    run(engine, mixed, x, targets=((0, 0, 0), (0, 0, 5), (0, 1, 3)))
     return engine
 
 
@@ -138,15 +131,15 @@ def check_flows(timed: list[Event], by_thread: dict[tuple[int, int], list[Event]
 
 
 @pytest.mark.parametrize("make", [traced_gemm, traced_mix])
-def test_a_trace_is_what_perfetto_wants(make: Callable[[], Traced]) -> None:
+def test_a_trace_is_what_perfetto_wants(make: Callable[[], GraphEngine]) -> None:
     engine = make()
     engine.wait(engine.submit(MemoryWriteMsg(pa=place(engine, np.zeros(64, np.float16)).pa, nbytes=64, pattern=b"1")))
-    check_perfetto(engine.events())
+    check_perfetto(events_of(engine))
 
 
 def test_tracks_of_a_pe() -> None:
     engine = traced_mix()
-    found = set(names(engine.events()).values())
+    found = set(names(events_of(engine)).values())
     of_pe = {thread.split(" #")[0] for process, thread in found if process == "SIP 0, cube 0, PE 5"}
     assert of_pe == {"cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out"}
     assert ("host", "requests") in found
@@ -157,7 +150,7 @@ def test_tracks_of_a_pe() -> None:
 
 
 def test_the_next_tile_comes_in_while_one_is_multiplied() -> None:
-    events = traced_gemm().events()
+    events = events_of(traced_gemm())
     tiles = [f"{i},{j},0" for i in range(2) for j in range(2)]
     products = {e["name"].removeprefix("tile "): e for e in spans(events, "SIP 0, cube 0, PE 0", "GEMM")}
     reads: dict[str, list[Event]] = defaultdict(list)
@@ -174,7 +167,7 @@ def test_the_next_tile_comes_in_while_one_is_multiplied() -> None:
 
 def test_spans_say_what_the_log_says() -> None:
     engine = traced_gemm()
-    events = engine.events()
+    events = events_of(engine)
     products = [r for r in engine.op_log if r.kind == "gemm" and r.tile is not None]
     found = spans(events, "SIP 0, cube 0, PE 0", "GEMM")
     assert [(round(e["ts"] * 1e6), round(e["dur"] * 1e6)) for e in found] == [
@@ -189,7 +182,7 @@ def test_spans_say_what_the_log_says() -> None:
 
 def test_links_carry_one_thing_at_a_time_and_all_bytes() -> None:
     engine = traced_gemm()
-    events = engine.events(TraceFilter(("links",)))
+    events = events_of(engine, TraceFilter(("links",)))
     assert not any("#" in thread for _, thread in names(events).values())
     for (src, dst), link in engine.machine.network.links.items():
         carried = sum(int(e["name"].split()[0]) for e in spans(events, "links", f"{src} → {dst}"))
@@ -199,14 +192,14 @@ def test_links_carry_one_thing_at_a_time_and_all_bytes() -> None:
 def test_a_memory_works_as_long_as_its_accesses_take() -> None:
     """Turns that are cut for others' end where the next one begins."""
     engine = traced_gemm(128)
-    turns = spans(engine.events(), "memories", "sip0.cube0.hbm0")
-    moved = sum(each.access.nbytes for of_op in engine.log.exchanges.values() for each in of_op)
+    turns = spans(events_of(engine), "memories", "sip0.cube0.hbm0")
+    moved = sum(each.access.nbytes for of_op in log_of(engine).exchanges.values() for each in of_op)
     assert sum(e["dur"] for e in turns) * 1e3 == pytest.approx(moved / 204.8, rel=1e-6)
 
 
 def test_messages_go_from_where_they_leave_to_where_they_arrive() -> None:
     engine = traced_mix()
-    events = engine.events()
+    events = events_of(engine)
     known = names(events)
     ways = defaultdict(set)
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
@@ -239,7 +232,7 @@ def test_messages_go_from_where_they_leave_to_where_they_arrive() -> None:
 )
 def test_filters(text: str, processes: set[str]) -> None:
     engine = traced_gemm()
-    events = engine.events(parse_filter(text, engine.machine.graph.nodes))
+    events = events_of(engine, parse_filter(text, engine.machine.graph.nodes))
     check_perfetto(events)
     assert {process for process, _ in names(events).values()} == processes
 
@@ -261,8 +254,10 @@ def test_nothing_is_observed_unless_asked() -> None:
     hooks = engine.machine.hooks
     unused: tuple[Hook[Any], ...] = (hooks.sent, hooks.served, hooks.issued, engine.machine.network.link_busy)
     assert not any(hook.listeners for hook in unused)
-    TraceLog(engine.machine)
-    assert [bool(hook.listeners) for hook in unused] == [True, False, True, False]
+    engine = GraphEngine(machine(*SMALL), enable_data=False, observers=[TraceLog()])
+    hooks = engine.machine.hooks
+    used: tuple[Hook[Any], ...] = (hooks.sent, hooks.served, hooks.issued, engine.machine.network.link_busy)
+    assert [bool(hook.listeners) for hook in used] == [True, False, True, False]
 
 
 def test_observing_changes_no_time() -> None:
@@ -279,14 +274,14 @@ def test_observing_changes_no_time() -> None:
 def test_the_file(tmp_path: Path) -> None:
     engine = traced_gemm()
     path = tmp_path / "trace.json"
-    trace = make_trace(engine.log, engine.handles, EVERYTHING)
+    trace = make_trace(log_of(engine), engine.handles, EVERYTHING)
     count = write_trace(trace, path)
     document = json.loads(path.read_text())
     assert document["displayTimeUnit"] == "ns"
     assert document["traceEvents"] == list(trace_events(trace))
     assert len(document["traceEvents"]) == count
     again = traced_gemm()
-    write_trace(make_trace(again.log, again.handles, EVERYTHING), tmp_path / "again.json")
+    write_trace(make_trace(log_of(again), again.handles, EVERYTHING), tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["again.json", "trace.json"]
 

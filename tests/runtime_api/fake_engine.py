@@ -1,23 +1,21 @@
-"""An engine without a machine: requests overlap and take a time that follows from their size, memory is a store."""
+"""Engines whose host carries requests out by itself: they overlap, and each takes a time that follows from its size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from greenlet import getcurrent
 
-from kernbench.common.config import apply_overrides, parse_document
-from kernbench.common.dtypes import U8
 from kernbench.common.dtypes import dtype as dtype_of
-from kernbench.common.errors import SimulationDeadlock
-from kernbench.di.kinds import KINDS
-from kernbench.di.part import Part
-from kernbench.di.registry import Registry
-from kernbench.engine.memories import Memories
+from kernbench.common.errors import AbandonedError
+from kernbench.common.ids import HOST
+from kernbench.common.units import ns_to_ps
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.machine import Component, Done, Machine, Outcome
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.control import PeReport
 from kernbench.messages.requests import (
     HostMsg,
     KernelLaunchMsg,
@@ -25,15 +23,15 @@ from kernbench.messages.requests import (
     MemoryWriteMsg,
     MmuMapMsg,
     MmuUnmapMsg,
-    PeCoord,
     TensorArg,
 )
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.pe_mmu import PeMMU
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.builder import Topology, compile_topology
+from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.graph import Node
 
-HOST_LATENCY_NS, HOST_GBS, FILL_NS, LAUNCH_NS, MAP_NS = 100.0, 64.0, 50.0, 1000.0, 30.0
+HOST_LATENCY_NS, HOST_GBS, FILL_NS, LAUNCH_NS, MAP_NS = 100.0, 62.5, 50.0, 1000.0, 30.0
 SMALL = (
     "sip.cube_mesh.w=2",
     "sip.cube_mesh.h=1",
@@ -43,171 +41,109 @@ SMALL = (
 
 
 def small_machine(*overrides: str) -> Topology:
-    """Two SIPs of two cubes of four PEs, unless overridden, made of parts that do nothing."""
-    registry = Registry()
-    shared = {"noc_router": ("noc_router", "io_noc"), "ucie": ("ucie", "sip_port")}
-    for kind in (kind for kind in KINDS if kind not in {"io_noc", "sip_port"}):
-        registry.register(f"builtin.{kind}", kind=shared.get(kind, kind))(type(kind, (Part,), {}))
-    text = (Path(__file__).parents[2] / "topology.yaml").read_text()
-    return compile_topology(apply_overrides(parse_document(text, "topology.yaml"), [*SMALL, *overrides]), registry)
+    """Two SIPs of two cubes of four PEs, unless overridden, whose host asks nothing of them."""
+    return resolve_topology("default", [*SMALL, "system.components.host.impl=fake_engine.FakeHost", *overrides])
 
 
-@dataclass(eq=False)
-class FakeHandle:
-    msg: HostMsg
-    t_start: float
-    t_end: float
-    done: bool = False
-    error: Exception | None = None
-    pe_exec_ns: dict[PeCoord, float] = field(default_factory=dict)
+class FakeHost(Component):
+    """Carries requests out when their time is over; ``memory`` is what they read and write, None without data."""
 
-    @property
-    def request_id(self) -> int:
-        return self.msg.request_id
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self.memory: MemoryStore | None = None
+        self.run_kernels = False
+        self._kernels: dict[int, Done] = {}
+        self._mmus = {pe: PeMMU(*pe) for pe in machine.memories.pes}
 
+    def accept(self, msg: HostMsg, done: Done) -> None:
+        if isinstance(msg, KernelLaunchMsg):
+            self._kernels[msg.request_id] = done
+        if duration_ns(msg) < float("inf"):
+            self.clock.call_at(self.clock.time + ns_to_ps(duration_ns(msg)), self._finish, (msg, done))
 
-@dataclass(frozen=True)
-class FakeCompletion:
-    request_id: int
-    t_start: float
-    t_end: float
-    error: Exception | None
+    def abandon(self, request_ids: frozenset[int]) -> None:
+        """As on the machine: kernels are stopped, everything else comes to its end."""
+        for request_id in request_ids & self._kernels.keys():
+            self._kernels.pop(request_id)(Outcome(AbandonedError("given up")))
 
-    @property
-    def ok(self) -> bool:
-        return self.error is None
-
-
-@dataclass(frozen=True)
-class FakeTrace:
-    total_ns: float
-    pe_exec_ns: Mapping[PeCoord, float]
-
-
-class FakeEngine:
-    """What the runtime needs of ``GraphEngine``. ``messages`` are all that were submitted."""
-
-    def __init__(self, topology: Topology, enable_data: bool = True, run_kernels: bool = False) -> None:
-        self.topology, self.spec, self.enable_data = topology, topology.spec, enable_data
-        self.now = 0.0
-        self.messages: list[HostMsg] = []
-        self.store = MemoryStore()
-        self._memories = Memories(topology.spec)
-        self._pending: list[FakeHandle] = []
-        self.watched: dict[int, FakeHandle] = {}
-        self._run_kernels = run_kernels
-        self.abandoned: list[FakeHandle] = []
-        self._home = getcurrent()
-        self._mmus = {pe: PeMMU(*pe) for pe in self.allocators}
-
-    @property
-    def allocators(self):
-        return self._memories.pes
-
-    @property
-    def used_allocators(self):
-        return self._memories.used_pes
-
-    def va_allocator(self, sip: int):
-        return self._memories.va(sip)
-
-    def submit(self, msg: HostMsg) -> FakeHandle:
-        msg = replace(msg, request_id=len(self.messages))
-        self.messages.append(msg)
-        handle = FakeHandle(msg, self.now, self.now + duration_ns(msg))
-        self._pending.append(handle)
-        return handle
-
-    def wait(self, handle: FakeHandle) -> FakeCompletion:
-        assert handle.done, "the runtime lets time pass with next_ended"
-        if handle.error is not None:
-            raise handle.error
-        return self.get_completion(handle)[0]
-
-    def watch(self, handle: FakeHandle) -> None:
-        self.watched[handle.request_id] = handle
-
-    def unwatch(self, handle: FakeHandle) -> None:
-        self.watched.pop(handle.request_id, None)
-
-    def next_ended(self) -> Sequence[FakeHandle]:
-        assert getcurrent() is self._home, "time passes in the program's own greenlet, never in a rank"
-        first = min((handle.t_end for handle in self.watched.values()), default=float("inf"))
-        if first == float("inf"):
-            raise SimulationDeadlock(f"nothing can happen any more at {self.now:g} ns")
-        self.run_until(max(first, self.now))
-        ended = [handle for handle in self.watched.values() if handle.done]
-        for handle in ended:
-            self.unwatch(handle)
-        return ended
-
-    def abandon(self, handles: Sequence[FakeHandle]) -> None:
-        assert getcurrent() is self._home
-        self.abandoned += handles
-        # As on the machine: kernels are stopped, everything else comes to its end.
-        self._pending = [h for h in self._pending if h not in handles or not isinstance(h.msg, KernelLaunchMsg)]
-        self.run_until(max((h.t_end for h in self._pending if h.t_end < float("inf")), default=self.now))
-
-    def run_until(self, ns: float) -> None:
-        due = sorted((h for h in self._pending if h.t_end <= ns), key=lambda h: (h.t_end, h.request_id))
-        self._pending = [h for h in self._pending if h.t_end > ns]
-        for handle in due:
-            self.now = handle.t_end
-            self._finish(handle)
-        self.now = max(self.now, ns)
-
-    def get_completion(self, handle: FakeHandle) -> tuple[FakeCompletion, FakeTrace]:
-        assert handle.done
-        total = handle.t_end - handle.t_start
-        return (
-            FakeCompletion(handle.request_id, handle.t_start, handle.t_end, handle.error),
-            FakeTrace(total, handle.pe_exec_ns),
-        )
-
-    def read_memory(self, pa: int, nbytes: int) -> np.ndarray:
-        assert self.enable_data, "a run without data was read"
-        return self.store.read(space_of(pa), pa, (nbytes,), U8)
-
-    def _finish(self, handle: FakeHandle) -> None:
-        handle.done = True
+    def _finish(self, ended: tuple[HostMsg, Done]) -> None:
+        msg, done = ended
+        if isinstance(msg, KernelLaunchMsg) and self._kernels.pop(msg.request_id, None) is None:
+            return
         try:
-            self._apply(handle.msg, handle)
+            reports = tuple(self._reports(msg))
         except Exception as error:
-            handle.error = error
+            done(Outcome(error))
+        else:
+            done(Outcome(reports=reports))
 
-    def _apply(self, msg: HostMsg, handle: FakeHandle) -> None:
+    def _reports(self, msg: HostMsg) -> Iterator[PeReport]:
+        """What the PEs say of a request, which is carried out."""
         match msg:
             case MemoryWriteMsg(pa=pa, nbytes=nbytes, data=data, pattern=pattern):
                 assert nbytes > 0
-                if pattern is not None and self.enable_data:
-                    self.store.fill(space_of(pa), pa, nbytes, pattern)
-                elif self.enable_data:
+                if self.memory is None:
+                    assert data is None, "data was made for a run that has none"
+                elif pattern is not None:
+                    self.memory.fill(space_of(pa), pa, nbytes, pattern)
+                else:
                     assert data is not None
                     assert (data.dtype, data.shape) == (np.uint8, (nbytes,))
-                    self.store.write(space_of(pa), pa, data)
-                else:
-                    assert data is None, "data was made for a run that has none"
+                    self.memory.write(space_of(pa), pa, data)
             case MmuMapMsg(mapping=mapping):
                 self._each_mmu(msg, lambda mmu: mmu.map(mapping))
             case MmuUnmapMsg(va_base=va):
                 self._each_mmu(msg, lambda mmu: mmu.unmap(va))
             case KernelLaunchMsg():
-                self._launch(msg, handle)
+                now = self.clock.time
+                if self.run_kernels:
+                    self._run(msg)
+                for pe in msg.targets:
+                    yield PeReport(pe=pe, start_ps=now - ns_to_ps(LAUNCH_NS / 2 + pe[2]), end_ps=now)
 
     def _each_mmu(self, msg: MmuMapMsg | MmuUnmapMsg, act: Callable[[PeMMU], None]) -> None:
         for pe, mmu in self._mmus.items():
             if pe[0] == msg.sip and (msg.target_pe == "all" or pe in msg.target_pe):
                 act(mmu)
 
-    def _launch(self, msg: KernelLaunchMsg, handle: FakeHandle) -> None:
-        handle.pe_exec_ns = {pe: LAUNCH_NS / 2 + pe[2] for pe in msg.targets}
-        if not self._run_kernels:
-            return
+    def _run(self, msg: KernelLaunchMsg) -> None:
         plain = [arg.va if isinstance(arg, TensorArg) else arg for arg in msg.args]
         counts = tuple(len({pe[at] for pe in msg.targets}) for at in (2, 1, 0))
         for pe in msg.targets:
-            tl = FakeTl(self.store, self._mmus[pe], pe[::-1], counts)
+            tl = FakeTl(self.memory, self._mmus[pe], pe[::-1], counts)
             msg.kernel.function(*plain, **dict(msg.kwargs), tl=tl)
+
+
+class FakeEngine(GraphEngine):
+    """An engine of a ``small_machine``. ``messages`` are all that were submitted, ``abandoned`` all that were given up.
+
+    Kernels do nothing unless they shall run, in NumPy.
+    """
+
+    def __init__(self, topology: Topology, enable_data: bool = True, run_kernels: bool = False) -> None:
+        super().__init__(topology, enable_data)
+        host = self.machine.part(HOST, FakeHost)
+        host.memory = self.memory_store if enable_data else None
+        host.run_kernels = run_kernels
+        self.abandoned: list[RequestHandle] = []
+        self._home = getcurrent()
+
+    @property
+    def messages(self) -> list[HostMsg]:
+        return [handle.msg for handle in self.handles]
+
+    @property
+    def watched(self) -> Mapping[int, RequestHandle]:
+        return self._watched
+
+    def next_ended(self) -> Sequence[RequestHandle]:
+        assert getcurrent() is self._home, "time passes in the program's own greenlet, never in a rank"
+        return super().next_ended()
+
+    def abandon(self, handles: Sequence[RequestHandle]) -> None:
+        assert getcurrent() is self._home
+        self.abandoned += handles
+        super().abandon(handles)
 
 
 def duration_ns(msg: HostMsg) -> float:

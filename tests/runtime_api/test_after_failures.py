@@ -22,12 +22,12 @@ from failure_scenes import (
 )
 from machines import RING
 
-from kernbench.ccl.config import load_ccl_config
+from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.ccl.install import install_ipcq, uninstall
-from kernbench.cli.run_engine import LimitReached, Limits, RunEngine
-from kernbench.common.errors import IpcqDeadlock, IpcqError
+from kernbench.common.errors import IpcqDeadlock, IpcqError, LimitReached
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.runtime_api.context import RuntimeContext
 
 pytestmark = pytest.mark.filterwarnings("ignore:messages that no kernel:RuntimeWarning")
@@ -266,7 +266,7 @@ def test_an_interrupt_of_the_leaving_itself_gives_the_memory_back(ccl, monkeypat
 
 @pytest.mark.parametrize("limit_ns", [100, 400, 520])
 def test_a_limit_gives_the_memory_back(ccl, limit_ns):
-    engine = RunEngine(MACHINE, True, Limits(sim_ns=limit_ns))
+    engine = GraphEngine(MACHINE, limits=Limits(sim_ns=limit_ns))
     with pytest.raises(LimitReached), RuntimeContext(engine, ccl=ccl) as torch:
         Scene(torch).launch(fills_a_queue)
     assert not any(memory.hbm.live for memory in engine.used_allocators.values())

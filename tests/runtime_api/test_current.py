@@ -10,8 +10,7 @@ from fake_engine import FakeEngine
 from machines import context_on, run_ranks, working_machine
 
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.current import current_context
+from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.multiprocessing import SpawnException
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from machines import HIERARCHICAL, RING, context_on, run_ranks, working_machine
 
-from kernbench.common.errors import InputError, IpcqDeadlock, SimulationDeadlock, UnsupportedError
+from kernbench.common.errors import InputError, IpcqDeadlock, SimulationDeadlock
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
@@ -542,11 +541,6 @@ def test_a_process_group_has_a_rank_for_every_sip(torch, tmp_path):
         pytest.raises(InputError, match="needs rank = SIP: algorithm 'chosen' has world_size=4"),
     ):
         other.distributed.init_process_group("ahbm")
-
-
-def test_without_queues_there_are_no_collectives(engine):
-    with RuntimeContext(engine) as torch, pytest.raises(UnsupportedError, match="FakeEngine has no queues"):
-        torch.distributed.init_process_group("ahbm")
 
 
 def test_calls_without_a_group(torch):

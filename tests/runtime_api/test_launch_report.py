@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli.run_engine import Limits, RunEngine
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
-from kernbench.observe.trace_log import TraceLog
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
 from kernbench.topology.builder import Topology, resolve_topology
+from observed import log_of, logged
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
 
@@ -32,19 +32,18 @@ def two_kernels(torch: Any) -> None:
     torch.launch("copy", "offset_copy", a, c, 64, 0, "f16")
 
 
-def explained(machine: Topology) -> tuple[RunEngine, RunExplanation]:
-    engine = RunEngine(machine, False, Limits())
-    log = TraceLog(engine.machine, memories=True)
+def explained(machine: Topology) -> tuple[GraphEngine, RunExplanation]:
+    engine = logged(machine)
     result = run_bench(topology=machine, bench_fn=two_kernels, engine_factory=lambda *_: engine)
     if result.error is not None:
         raise result.error
-    return engine, explain_run(log, engine.handles, 0.0, result.sim_ns)
+    return engine, explain_run(log_of(engine), engine.handles, 0.0, result.sim_ns)
 
 
 def test_a_run_without_launches_has_no_engines(small: Topology) -> None:
-    engine = RunEngine(small, False, Limits())
+    engine = GraphEngine(small, enable_data=False)
     engine.wait(engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=PhysAddr.hbm_addr(0, 0, 0, 0).encode(), nbytes=4096)))
-    report = report_run(engine, engine.handles)
+    report = report_run(engine)
     assert (report.launches, report.engines) == ((), ())
     assert report.traffic.hbm_out == 4096
     assert report.traffic.hbm_in == 32
@@ -53,7 +52,7 @@ def test_a_run_without_launches_has_no_engines(small: Topology) -> None:
 
 def test_launches_add_up(small: Topology) -> None:
     engine, found = explained(small)
-    report = report_run(engine, engine.handles)
+    report = report_run(engine)
     assert [(each.name, each.launches) for each in report.launches] == [("product", 2), ("copy", 1)]
     for launch, split in zip(found.longest_of_each_name(), report.launches, strict=True):
         assert split.total_ns == pytest.approx(launch.path.ps / 1000)
@@ -68,10 +67,10 @@ def fails(torch: Any) -> None:
 @pytest.mark.parametrize("program", [two_kernels, fails])
 def test_links_carry_what_the_program_sends(small: Topology, program: Any) -> None:
     """Freeing what it leaves sends messages too, after the end of the time that the run takes."""
-    engine = RunEngine(small, False, Limits())
+    engine = GraphEngine(small, enable_data=False)
     result = run_bench(topology=small, bench_fn=program, engine_factory=lambda *_: engine)
-    report = report_run(engine, engine.handles, result.links)
-    now = report_run(engine, engine.handles)
+    report = report_run(engine, result.links)
+    now = report_run(engine)
     assert engine.now > result.sim_ns
     for link in result.links:
         assert link.utilisation == pytest.approx(link.busy_ns / result.sim_ns)

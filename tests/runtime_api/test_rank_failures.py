@@ -6,11 +6,12 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from fake_engine import FakeEngine, FakeHandle, no_kernel
+from fake_engine import FakeEngine, no_kernel
 from machines import RING, context_on, run_ranks, working_machine
 
 from kernbench.common.errors import AbandonedError, InputError, IpcqDeadlock, RunError, UnsupportedError
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective_calls import CollectiveMismatch
 from kernbench.runtime_api.context import RuntimeContext
@@ -278,7 +279,7 @@ def test_an_engine_that_has_stopped_is_asked_nothing_more(machine):
     assert not any(allocator.hbm.live for allocator in engine.allocators.values())
 
 
-class CountingHandle(FakeHandle):
+class CountingHandle(RequestHandle):
     """Counts how often anybody looks whether it is done."""
 
     looks = 0
@@ -291,7 +292,7 @@ class CountingHandle(FakeHandle):
 
 @pytest.mark.parametrize("ranks", [4, 32])
 def test_a_completion_costs_only_those_that_it_wakes(engine, monkeypatch, ranks):
-    monkeypatch.setattr("fake_engine.FakeHandle", CountingHandle)
+    monkeypatch.setattr("kernbench.engine.engine.RequestHandle", CountingHandle)
     watched = []
     watch = engine.watch
     engine.watch = lambda handle: (watched.append(handle), watch(handle))

@@ -6,10 +6,10 @@ import sys
 import traceback
 
 import pytest
-from fake_engine import LAUNCH_NS, FakeEngine, no_kernel
+from fake_engine import HOST_GBS, LAUNCH_NS, FakeEngine, no_kernel
 
 from kernbench.common.errors import InputError, RunError, SimulationDeadlock, UnsupportedError
-from kernbench.messages.requests import PeDmaMsg
+from kernbench.messages.requests import MmuUnmapMsg
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -39,7 +39,7 @@ def test_a_rank_whose_wait_is_over_goes_on_while_others_wait(torch, engine, spaw
 
     def program(rank):
         for _ in range(1 if rank == 0 else 3):
-            torch.wait(torch.submit(PeDmaMsg(pe=(0, 0, 0), pa=0, nbytes=64)))
+            torch.wait(torch.submit(MmuUnmapMsg(sip=0, va_base=0, target_pe=())))
             log.append((engine.now, rank))
         if rank == 0:
             torch.launch("k", no_kernel, shared)
@@ -70,7 +70,7 @@ def test_a_host_read_waits_for_the_requests_of_its_tensor_only(torch, engine, sp
     begin = engine.now
     with pytest.raises(SimulationDeadlock):
         spawn(lambda rank: (program(rank), rank and mine[1].numpy()), nprocs=2)
-    assert log == [pytest.approx(begin + LAUNCH_NS + 100 + 8 / 64)]
+    assert log == [pytest.approx(begin + LAUNCH_NS + 100 + 8 / HOST_GBS)]
 
 
 def test_each_rank_has_a_device_of_its_own(torch, spawn):
@@ -303,7 +303,8 @@ def test_ranks_that_are_not_joined_run_while_the_program_waits(torch, engine, sp
     mine = [torch.zeros(2) for _ in range(2)]
     context = spawn(program, nprocs=2, join=False)
     assert log == []
-    torch.launch("k", no_kernel, tensor)
+    for _ in range(2):
+        torch.launch("k", no_kernel, tensor)
     assert log == [0, 1]
     assert context.join()
     assert context.join()
@@ -354,6 +355,7 @@ def test_an_error_of_the_program_ends_ranks_and_what_they_have_under_way(engine)
     def run():
         with torch:
             torch.multiprocessing.spawn(program, join=False)
+            torch.zeros(1)
             torch.zeros(1).copy_([1, 2])
 
     with pytest.raises(InputError):

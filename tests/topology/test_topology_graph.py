@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from kernbench.common.config import parse_document
+from kernbench.common.dtypes import dtype
 from kernbench.common.errors import UnknownNameError
 from kernbench.common.ids import pe_part
 from kernbench.di.kinds import PE_KINDS
@@ -54,8 +55,22 @@ def test_the_default_machine_has_the_parts_of_the_specification(graph: Graph) ->
         "sram": 32,
         **dict.fromkeys(PE_KINDS, 256),
     }
-    assert (spec.cube.slice_bw_gbs, spec.cube.pc_bw_gbs) == (204.8, 32.0)
+    assert (spec.cube.slice_bw_gbs, spec.cube.pc_bw_gbs) == (204.8, 25.6)
     assert spec.hbm_bytes_per_sip == 16 * 8 * 6 * 2**30
+
+
+def test_times_of_a_pe_follow_from_its_numbers(compiled: Compile) -> None:
+    changes = ("pe.dma.setup_ns=1.3", "pe.mmu.tlb_hit_ns=0.2", "pe.tcm.write_bw_gbs=256", "pe.math.startup_ns=0.5")
+    spec = compiled(*changes).topology_obj.spec
+    pe, cube = spec.pe, spec.cube
+    assert pe.descriptor_ps == 1500
+    assert (pe.tcm.read_ps(1024), pe.tcm.write_ps(1024)) == (2000, 4000)
+    assert [pe.gemm.tile_ps(dtype(name)) for name in ("f32", "f16", "i8")] == [64_000, 16_000, 8_000]
+    assert (pe.math.operation_ns(64), pe.math.operation_ps(64)) == (0.75, 750)
+    assert pe.components.pe_cpu.attrs.first_issue_ps == 6000
+    assert pe.components.pe_scheduler.attrs.issue_ps == 1000
+    assert (cube.pc_ps_per_byte, cube.sram_ps(256), cube.hbm.round_bytes) == (39.0625, 1000, 2048)
+    assert (spec.quantum_packets, spec.wire_ns(3.0)) == (2, pytest.approx(0.03))
 
 
 def test_every_edge_has_its_opposite_and_known_ends(graph: Graph) -> None:

@@ -130,6 +130,28 @@ def test_all_types_add_and_cast(item: DType) -> None:
     assert np.array_equal(result(lambda tl, x: tl.cast(tl.cast(x, "f32"), item), item, x=x), x)
 
 
+@pytest.mark.parametrize("item", ALL, ids=str)
+def test_a_copy_has_the_same_bits(item: DType) -> None:
+    """Also those of numbers that are none, which no arithmetic keeps."""
+    bits = np.random.default_rng(0).integers(0, 256, 3 * 64 * item.itemsize, np.uint8)
+    x = bits.view(item.numpy).reshape(3, 64)
+    assert result(lambda tl, x: tl.copy(x), item, x=x).tobytes() == bits.tobytes()
+    turned = result(lambda tl, x: tl.copy(x.T), item, x=x)
+    assert turned.tobytes() == np.ascontiguousarray(x.T).tobytes()
+
+
+def test_a_copy_is_a_handle_of_its_own() -> None:
+    def kernel(tl: Any) -> None:
+        x = tl.zeros((2, 2), "f16")
+        y = tl.copy(x)
+        assert (y.shape, y.dtype) == (x.shape, x.dtype)
+        assert y.addr != x.addr
+
+    pe = FakePe(Memory(64))
+    pe.run(kernel)
+    assert [each.operator for each in pe.commands if isinstance(each, MathCommand)] == ["zeros", "copy"]
+
+
 def test_a_number_takes_the_handles_type() -> None:
     x = np.ones(2, BF16.numpy)
     assert (result(lambda tl, x: x * 1.01, BF16, x=x) == np.asarray(1.01, BF16.numpy)).all()

@@ -15,7 +15,7 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.elaborate import elaborate
 
 if TYPE_CHECKING:
-    from kernbench.evaluation.summary import Summary
+    from kernbench.evaluation.outputs import Summary
 
 NAME = "milestone-1h-gemm"
 Extents: TypeAlias = tuple[PositiveInt, PositiveInt, PositiveInt]

@@ -1,79 +1,36 @@
-"""``ccl.yaml`` as typed values: what applies to all algorithms, then each algorithm with what it changes."""
+"""How an algorithm and its queues are configured, as typed values; ``ccl_yaml`` reads them."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
-from importlib import resources
-from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TypeAlias
 
-from pydantic import BeforeValidator, Field
-
-from kernbench.ccl.names import (
-    KNOWN_NAMES,
-    PASSED_KEYS,
-    PASSED_PREFIX,
-    foreign_key,
-    is_path,
-    known_keys,
-    module_called,
-    module_names,
-    names_of,
-    passes,
-)
 from kernbench.ccl.steps.messages import REDUCE_OPS, ReduceName
 from kernbench.common.complaints import close_to, one_of, show
-from kernbench.common.config import Complaint, ConfigModel, Document, apply_overrides, check, load_document, report
 from kernbench.common.errors import InputError, Problem, UnknownNameError
-from kernbench.common.quantities import Size
 from kernbench.messages.queues import Backpressure, BufferKind
-from kernbench.topology.spec import current_topology_name
-
-LOCAL_FILE = "ccl.yaml"
-IDLE_KEY = "vc_chunk_size"
+from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 
 Scalar: TypeAlias = int | float | str | bool
 Passed: TypeAlias = Scalar | tuple[Scalar, ...]
-_Count = Annotated[int, Field(ge=1, le=1 << 50)]
-_Section: TypeAlias = tuple[str, ...]
 
 
-class _Settings(ConfigModel):
-    """What ``defaults`` and every algorithm may say; None: not said here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """What all queues of an installation have in common."""
 
-    topology: Annotated[str | None, BeforeValidator(current_topology_name)] = None
-    mapper: str | None = None
-    validator: str | None = None
-    buffer_kind: BufferKind | None = None
-    backpressure: Backpressure | None = None
-    poll_ns: Annotated[float, Field(ge=0.001, le=1e12)] | None = None
-    n_slots: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
-    slot_size: Annotated[Size, Field(ge=64, multiple_of=16)] | None = None
-    ipcq_credit_size_bytes: Annotated[Size, Field(le=1 << 20)] | None = None
-    n_elem: _Count | None = None
-    world_size: _Count | None = None
-    reduce_op: ReduceName | None = None
-    chunk_size: Size | None = None
-    root_cube: Annotated[int, Field(ge=0)] | None = None
+    buffer_kind: BufferKind = "tcm"
+    backpressure: Backpressure = "sleep"
+    poll_ns: float = 50.0
+    n_slots: int = 4
+    slot_size: int = 4096
+    credit_bytes: int = 16
 
-
-class _Defaults(_Settings):
-    algorithm: str | None = None
-    strict: bool = False
-
-
-class _AlgorithmSection(_Settings):
-    module: str
-
-
-class _CclFile(ConfigModel):
-    defaults: _Defaults = _Defaults()
-    algorithms: dict[str, _AlgorithmSection] = Field(min_length=1)
+    @property
+    def ring_stride(self) -> int:
+        """Bytes from one ring of a PE to the next: its slots, rounded up to what memory aligns to."""
+        return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +64,18 @@ class AlgorithmConfig:
     passed_at: tuple[tuple[str, Problem], ...] = field(default=(), compare=False, repr=False)
 
     @property
+    def queues(self) -> QueueSettings:
+        """The queues that it asks for."""
+        return QueueSettings(
+            buffer_kind=self.buffer_kind,
+            backpressure=self.backpressure,
+            poll_ns=self.poll_ns,
+            n_slots=self.n_slots,
+            slot_size=self.slot_size,
+            credit_bytes=self.ipcq_credit_size_bytes,
+        )
+
+    @property
     def label(self) -> str:
         """What errors call it."""
         return f"{self.place}: algorithm {self.name!r}" if self.place else f"algorithm {self.name!r}"
@@ -138,32 +107,6 @@ class CclConfig:
         return tuple(each.name for each in self.algorithms)
 
 
-def load_ccl_config(path: str | os.PathLike[str] | None = None, overrides: Iterable[str] = ()) -> CclConfig:
-    """Read a file; None: ./ccl.yaml, else the packaged one. ``overrides`` are ``path=value`` texts, as of ``--set``.
-
-    ConfigError with every problem, in file order. Warns of keys that do nothing.
-    """
-    return ccl_config_of(apply_overrides(load_document(_file(path)), overrides))
-
-
-def ccl_config_of(document: Document) -> CclConfig:
-    """The configuration in a parsed file. ConfigError with every problem, in file order."""
-    taken = _Taken(deepcopy(document.data))
-    bare = Document(document.source, taken.data, document.marks, document.problems)
-    checked = check(bare, _CclFile)
-    folder = Path(document.source).absolute().parent
-    rules = _broken_rules(bare, folder), _foreign_keys(document)
-    report(document, [*checked.complaints, *taken.complaints(), *chain(*rules)])
-    assert checked.value is not None, "a document without complaints has a value"
-    for section in taken.idle:
-        place = document.place((*section, IDLE_KEY))
-        warnings.warn(f"{place.source}:{place.key[0]}: {IDLE_KEY} does nothing; leave it out", stacklevel=3)
-    file = checked.value
-    resolved = tuple(_resolved(name, file, taken.passed, document, folder) for name in file.algorithms)
-    report(document, _chunks_without_slot(document, resolved))
-    return CclConfig(document.source, file.defaults.algorithm, resolved)
-
-
 def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmConfig:
     """The algorithm called ``name``, else the default one, else the only one. UnknownNameError lists what there is."""
     wanted = name or cfg.default_algorithm
@@ -175,132 +118,3 @@ def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> Algorit
     if found is None:
         raise UnknownNameError("algorithm", wanted, cfg.names, f"{close_to(wanted, cfg.names)}they are in {cfg.source}")
     return found
-
-
-def _file(path: str | os.PathLike[str] | None) -> str:
-    if path is not None:
-        return os.fspath(path)
-    return LOCAL_FILE if Path(LOCAL_FILE).exists() else packaged_file()
-
-
-def packaged_file() -> str:
-    """The file that ships with the package."""
-    return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
-
-
-@dataclass(slots=True)
-class _Taken:
-    """Takes the keys out of ``data`` that no model knows: those that pass through, and those that do nothing."""
-
-    data: dict[str, Any]
-    passed: dict[_Section, dict[str, Any]] = field(default_factory=dict)
-    idle: list[_Section] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for path, section in _sections(self.data):
-            names = [name for name in section if name.startswith(PASSED_PREFIX)]
-            self.passed[path] = {name: section.pop(name) for name in names}
-            if IDLE_KEY in section:
-                del section[IDLE_KEY]
-                self.idle.append(path)
-
-    def complaints(self) -> Iterator[Complaint]:
-        for path, entries in self.passed.items():
-            for name, value in entries.items():
-                items = value if isinstance(value, list) else [value]
-                if not all(isinstance(item, Scalar) for item in items):
-                    wanted = "must be a number, a text, true or false, or a list of those"
-                    yield Complaint((*path, name), f"found {show(value)}, {wanted}")
-
-
-def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any]]]:
-    """The parts of a file that hold settings, sound or not."""
-    algorithms = data.get("algorithms")
-    named = algorithms.items() if isinstance(algorithms, dict) else ()
-    found = [(("defaults",), data.get("defaults")), *((("algorithms", name), section) for name, section in named)]
-    yield from ((path, section) for path, section in found if isinstance(section, dict))
-
-
-def _broken_rules(document: Document, folder: Path) -> Iterator[Complaint]:
-    """What is wrong between entries, and with names; asked of all that is there, whatever else is wrong."""
-    for path, section in _sections(document.data):
-        yield from (
-            c for kind in KNOWN_NAMES if kind in section for c in _unknown_name(path, kind, section[kind], folder)
-        )
-        given = section.get("topology"), document.get(("defaults", "topology"))
-        if path[0] == "algorithms" and given == (None, None):
-            yield Complaint(path, "missing key 'topology', here or in defaults", at_key=True)
-    named, algorithms = document.get(("defaults", "algorithm")), document.get(("algorithms",))
-    if isinstance(named, str) and isinstance(algorithms, dict) and named not in algorithms:
-        hint = f"{close_to(named, algorithms)}there are: {one_of(algorithms)}"
-        yield Complaint(("defaults", "algorithm"), f"no algorithm {named!r}; {hint}")
-
-
-def _unknown_name(path: _Section, kind: str, name: object, folder: Path) -> Iterator[Complaint]:
-    """What is no path has to be built in."""
-    known, name = names_of(kind), current_topology_name(name)
-    if isinstance(name, str) and name not in known and not is_path(name, folder):
-        hint = f"{close_to(name, known)}there are: {one_of(known)}; or a path to one of yours"
-        yield Complaint((*path, kind), f"unknown {kind} {name!r}; {hint}")
-
-
-def _foreign_keys(document: Document) -> Iterator[Complaint]:
-    """Keys that would have no effect: those of shipped algorithms here, of the user's own when they are loaded."""
-    sections = dict(_sections(document.data))
-    defaults, default = sections.pop(("defaults",), {}), _default_name(document)
-    for path, section in sections.items():
-        module, topology = section.get("module"), section.get("topology", defaults.get("topology"))
-        if isinstance(module, str) and isinstance(topology, str) and module in module_names():
-            known = known_keys(module_called(module, path[1]), current_topology_name(topology))
-            reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
-            for at, keys in reaching.items():
-                foreign = (key for key in keys if passes(key) and key not in known)
-                yield from (Complaint((*at, key), foreign_key(path[1], key, known), at_key=True) for key in foreign)
-
-
-def _default_name(document: Document) -> object:
-    """The algorithm that is taken when none is named; None when that is an error."""
-    algorithms = document.get(("algorithms",))
-    only = next(iter(algorithms)) if isinstance(algorithms, dict) and len(algorithms) == 1 else None
-    return document.get(("defaults", "algorithm")) or only
-
-
-def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]) -> Iterator[Complaint]:
-    """The pieces of shipped algorithms are messages."""
-    for each in resolved:
-        size, path = dict(each.passthrough).get("chunk_size"), _where(document, each.name, "chunk_size")
-        used = path[0] != "defaults" or each.name == _default_name(document)
-        if used and isinstance(size, int) and size > each.slot_size and each.module in module_names():
-            yield Complaint(path, f"found {size}; a message has to fit a slot (slot_size {each.slot_size})")
-
-
-def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
-    """The path of a setting of an algorithm: its own, else that of the defaults."""
-    own = ("algorithms", algorithm, key)
-    return own if document.get(own) is not None else ("defaults", key)
-
-
-def _resolved(
-    name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]], document: Document, folder: Path
-) -> AlgorithmConfig:
-    """The algorithm's own settings over the defaults."""
-    values = _said(file.defaults) | _said(file.algorithms[name])
-    values.pop("algorithm", None)
-    through = {key: values.pop(key) for key in PASSED_KEYS if key in values}
-    through |= {**passed.get(("defaults",), {}), **passed["algorithms", name]}
-    entries = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(through.items()))
-    here = document.place(("algorithms", name))
-    return AlgorithmConfig(
-        name=name,
-        **values,
-        passthrough=tuple(entries),
-        folder=folder,
-        place=f"{here.source}:{here.key[0]}" if here.key[0] else "",
-        passed_at=tuple(
-            (key, document.problem(Complaint(_where(document, name, key), "", at_key=True))) for key in through
-        ),
-    )
-
-
-def _said(section: _Settings) -> dict[str, Any]:
-    return {name: value for name, value in section if value is not None}

@@ -1,27 +1,24 @@
-"""Queues of a configured algorithm on a machine, for kernels that are launched by hand."""
+"""The queues of an algorithm on a machine: its edges, who is whose neighbour by rank, and what is installed."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
+from typing import Any, NamedTuple, Self, SupportsIndex
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.counts import checked_count
-from kernbench.ccl.loading import Algorithm, load_algorithm
-from kernbench.ccl.mappers import RankPes
-from kernbench.ccl.plan import NeighborTable, PlacedPe, RankLayout, edges_of, layout_of
-from kernbench.ccl.queues import (
-    InstalledQueues,
-    QueueSettings,
-    install_edges,
-    prepare_queues,
-    release,
-    settings_of,
-    uninstall,
-    warn_of_lost,
-)
+from kernbench.ccl.ccl_yaml import load_ccl_config
+from kernbench.ccl.config import AlgorithmConfig, CclConfig, QueueSettings, resolve_algorithm_config
+from kernbench.ccl.loading import Algorithm, Neighbors, load_algorithm, told_of
+from kernbench.ccl.mappers import RankPes, rank_pes
+from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release, uninstall, warn_of_lost
+from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
+from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.queues import BufferKind
+from kernbench.messages.requests import PeCoord
+from kernbench.topology.spec import TopologySpec
 
 __all__ = [
     "AlgorithmConfig",
@@ -36,10 +33,137 @@ __all__ = [
     "prepare_queues",
     "release",
     "resolve_algorithm_config",
-    "settings_of",
     "uninstall",
     "warn_of_lost",
 ]
+
+
+class PlacedPe(NamedTuple):
+    """A PE by its place: a ``PeCoord`` whose parts have names."""
+
+    sip: int
+    cube: int
+    pe: int
+
+
+class Peer(int):
+    """A rank as somebody's neighbour: its number, and the place of its leading PE."""
+
+    sip: int
+    cube: int
+    pe: int
+
+    def __new__(cls, rank: int, leader: PeCoord) -> Self:
+        """The rank ``rank``, whose first PE is ``leader``."""
+        self = super().__new__(cls, rank)
+        self.sip, self.cube, self.pe = leader
+        return self
+
+
+NeighborTable = Mapping[int, Mapping[str, Peer]]
+"""rank -> direction -> rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLayout:
+    """The ranks of a world: how many, and the PEs of each, the leading one first."""
+
+    ranks: RankPes
+    ranks_are_sips: bool
+
+    @property
+    def leaders(self) -> tuple[PlacedPe, ...]:
+        """The leading PE of every rank."""
+        return tuple(PlacedPe(*pes[0]) for pes in self.ranks)
+
+    def rank_finder(self) -> Callable[[PeCoord], int | None]:
+        """The rank that a PE belongs to; None for one outside."""
+        if self.ranks_are_sips:
+            return lambda pe: pe[0]
+        return {pes[0]: rank for rank, pes in enumerate(self.ranks)}.get
+
+    def neighbor_table(self, edges: Sequence[Edge]) -> NeighborTable:
+        """The neighbours of every rank; of edges that lead to several ranks by one direction the first counts."""
+        rank_of, leaders = self.rank_finder(), self.leaders
+        table: dict[int, dict[str, Peer]] = {rank: {} for rank in range(len(self.ranks))}
+        for src, direction, dst in edges:
+            rank, peer = rank_of(src), rank_of(dst)
+            if rank is not None and peer is not None and rank != peer:
+                table[rank].setdefault(direction, Peer(peer, leaders[peer]))
+        return table
+
+
+def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
+    """The ranks of an algorithm on a machine; InputError for a world that the machine has not."""
+    config = algorithm.config
+    ranks = rank_pes(spec, world_size_of(spec, config), algorithm.mapper_fn, ranks_are_pes=config.ranks_are_pes)
+    return RankLayout(ranks, ranks_are_sips(spec, config))
+
+
+def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
+    """What the topology says, changed by the algorithm's own ``neighbors`` if it has that.
+
+    What that leaves alone stays; a direction that it changes or adds joins each PE of the rank to the same one of the
+    peer's. InputError when either function returns something else than it should.
+    """
+    what = f"algorithm {algorithm.config.name!r}: topology {algorithm.config.topology!r}"
+    with told_of(algorithm.config):
+        edges = [_edge(entry, what) for entry in algorithm.topology_fn(spec, algorithm.config)]
+    if algorithm.neighbors is None:
+        return edges
+    return _changed(edges, layout_of(algorithm, spec), algorithm.neighbors, f"algorithm {algorithm.config.name!r}")
+
+
+def _edge(entry: Any, what: str) -> Edge:
+    """An entry of a topology's list, checked for its form."""
+    try:
+        src, direction, dst = entry
+        edge = (_coordinates(src), direction, _coordinates(dst))
+    except (TypeError, ValueError):
+        edge = None
+    if edge is None or not isinstance(direction, str) or not direction:
+        form = '((sip, cube, pe), "direction", (sip, cube, pe))'
+        raise InputError(f"{what}: returned {entry!r}; every entry has the form {form}")
+    return edge
+
+
+def _coordinates(pe: Any) -> PeCoord:
+    sip, cube, index = pe
+    if not (type(sip) is type(cube) is type(index) is int):
+        raise TypeError
+    return (sip, cube, index)
+
+
+def _changed(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, what: str) -> list[Edge]:
+    n = len(layout.ranks)
+    base = layout.neighbor_table(edges)
+    wanted = {rank: _answer(neighbors, rank, n, base[rank], what) for rank in range(n)}
+    rank_of = layout.rank_finder()
+
+    def stays(edge: Edge) -> bool:
+        rank, peer = rank_of(edge[0]), rank_of(edge[2])
+        return rank is None or peer is None or rank == peer or wanted[rank].get(edge[1]) == peer
+
+    added = (
+        edge
+        for rank, directions in wanted.items()
+        for direction, peer in directions.items()
+        if base[rank].get(direction) != peer
+        for edge in rank_edges(layout.ranks, rank, direction, peer)
+    )
+    return [*filter(stays, edges), *added]
+
+
+def _answer(neighbors: Neighbors, rank: int, n: int, base: Mapping[str, int], what: str) -> dict[str, int]:
+    answer = neighbors(rank, n, dict(base))
+    if not isinstance(answer, Mapping):
+        raise InputError(f"{what}: neighbors({rank}, {n}, …) returned {answer!r}, not a mapping direction -> rank")
+    for direction, peer in answer.items():
+        if not isinstance(direction, str) or not isinstance(peer, int) or not 0 <= peer < n:
+            raise InputError(
+                f"{what}: neighbors({rank}, {n}, …) returned {direction!r}: {peer!r}; ranks are 0..{n - 1}"
+            )
+    return dict(answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +199,7 @@ def install_ipcq(
     """
     chosen = configured(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)
-    queues = install_edges(engine, edges_of(chosen, engine.spec), settings_of(chosen.config))
+    queues = install_edges(engine, edges_of(chosen, engine.spec), chosen.config.queues)
     return plan_of(chosen.config, layout, queues)
 
 
@@ -103,3 +227,10 @@ def plan_of(config: AlgorithmConfig, layout: RankLayout, queues: InstalledQueues
         buffer_kind=queues.settings.buffer_kind,
         queues=queues,
     )
+
+
+def checked_count(name: str, given: object, least: int) -> int:
+    """The number; InputError for what is none, and for less than ``least``."""
+    if isinstance(given, bool) or not isinstance(given, SupportsIndex) or index(given) < least:
+        raise InputError(f"{name}={given!r}: must be a whole number, at least {least}")
+    return index(given)

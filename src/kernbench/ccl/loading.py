@@ -1,32 +1,115 @@
-"""From an algorithm's configuration to its functions."""
+"""From an algorithm's configuration to its functions: built-in names, and what leads to code of the user's."""
 
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import Callable, Iterator, Mapping
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.mappers import Mapper, mapper_called
-from kernbench.ccl.names import (
-    PASSED_KEYS,
-    PASSED_PREFIX,
-    first_line,
-    foreign_key,
-    known_keys,
-    module_called,
-    passes,
-    topology_called,
-    validator_called,
-)
-from kernbench.ccl.topologies import TopologyFunction, ranks_are_sips, world_size_of
-from kernbench.ccl.validators import Validator
-from kernbench.common.errors import ConfigError, InputError, Problem
-from kernbench.topology.spec import TopologySpec
+from kernbench.ccl.config import AlgorithmConfig, CclConfig
+from kernbench.ccl.mappers import MAPPERS, Mapper, mapper_called
+from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
+from kernbench.ccl.validators import VALIDATORS, Validator
+from kernbench.common.complaints import close_to
+from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
+from kernbench.common.imports import import_file, import_module, named_function
+from kernbench.topology.spec import TopologySpec, current_topology_name
+
+ALGORITHMS_PACKAGE = "kernbench.ccl.algorithms"
+# Keys that an algorithm's kernel_args gets as they stand, if it knows them; so are all that begin with the prefix.
+PASSED_KEYS = ("reduce_op", "chunk_size", "root_cube")
+PASSED_PREFIX = "kernel_"
+_KEYS_OF_TOPOLOGY = {"torus_2d": GRID_KEYS, "mesh_2d_no_wrap": GRID_KEYS}
+
+
+@cache
+def module_names() -> tuple[str, ...]:
+    """The algorithms that ship with the package; nothing of them is imported."""
+    spec = find_spec(ALGORITHMS_PACKAGE)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(folders or []) if not m.name.startswith("_")))
+
+
+KNOWN_NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
+    "module": module_names,
+    "topology": lambda: tuple(TOPOLOGIES),
+    "mapper": lambda: tuple(MAPPERS),
+    "validator": lambda: tuple(VALIDATORS),
+}
+
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """The built-in names of a kind: module, topology, mapper or validator."""
+    return KNOWN_NAMES[kind]()
+
+
+def topology_called(text: str, owner: str, folder: Path | None = None) -> TopologyFunction:
+    """The topology function that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
+    name = current_topology_name(text)
+    return named_function("topology", name, TOPOLOGIES, f"{owner}: topology {text!r}", folder)
+
+
+def validator_called(text: str, owner: str, folder: Path | None = None) -> Validator:
+    """The validator that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
+    return named_function("validator", text, VALIDATORS, f"{owner}: validator {text!r}", folder)
+
+
+def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleType:
+    """The module of an algorithm: a built-in name, a dotted path, or a ``.py`` file, the latter two from ``folder``.
+
+    UnknownNameError for a name that is none of these; InputError for a module that cannot be imported.
+    """
+    what = f"{owner}: module {text!r}"
+    if text.endswith(".py"):
+        return import_file((folder or Path()) / text, what)
+    known = module_names()
+    if text in known:
+        return import_module(f"{ALGORITHMS_PACKAGE}.{text}", what)
+    if is_path(text, folder):
+        return import_module(text, what, folder)
+    hint = f"{close_to(text, known)}or a dotted path to one of yours, or a .py file"
+    raise UnknownNameError("algorithm module", text, known, hint)
+
+
+def is_path(text: str, folder: Path | None = None) -> bool:
+    """Whether ``text`` leads to code of the user's: it has a dot, or is the name of a module in ``folder``."""
+    return "." in text or (folder is not None and (folder / f"{text}.py").is_file())
+
+
+def passes(key: object) -> bool:
+    """Whether a key of ``ccl.yaml`` is for the algorithm to make sense of."""
+    return isinstance(key, str) and (key in PASSED_KEYS or key.startswith(PASSED_PREFIX))
+
+
+def foreign_key(algorithm: str, key: str, known: Sequence[str]) -> str:
+    """What is said of a key that ``algorithm`` does not know."""
+    return (
+        f"algorithm {algorithm!r} does not know {key!r}; {close_to(key, known)}it knows: {', '.join(known) or 'none'}"
+    )
+
+
+def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
+    """The keys of ``ccl.yaml`` that have an effect on an algorithm.
+
+    Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
+    """
+    functions = vars(module)
+    parameters = inspect.signature(functions["kernel_args"]).parameters.values()
+    own = (p.name for p in parameters if p.kind is not p.VAR_KEYWORD and passes(p.name))
+    return tuple(dict.fromkeys([*own, *functions.get("config_keys", ()), *_KEYS_OF_TOPOLOGY.get(topology, ())]))
+
+
+def first_line(what: Any) -> str:
+    """What a module or a function says of itself in the first line of its docstring; empty when nothing."""
+    return (what.__doc__ or "").strip().partition("\n")[0]
+
 
 KernelArgs: TypeAlias = Callable[..., tuple[Any, ...]]
 """``kernel_args(*, n_elem, world_size, **config) -> tuple``: what the kernel gets behind its tensor."""
@@ -115,13 +198,6 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
         validator_fn=validator_called(config.validator, owner, folder),
         neighbors=functions.get("neighbors"),
     )
-
-
-def check_ccl(path: str | os.PathLike[str]) -> None:
-    """Raise what is wrong with a file, and with the algorithm that it means by default, before anything runs."""
-    cfg = load_ccl_config(path)
-    if cfg.default_algorithm is not None or len(cfg.algorithms) == 1:
-        load_algorithm(resolve_algorithm_config(cfg))
 
 
 def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.ccl.mock_commands import CommandUnit
-from kernbench.ccl.mock_memory import TCM_BASE, MockMemory, MockTcm
+from kernbench.ccl.mock_memory import TCM_BASE, CommandUnit, MockMemory, MockTcm
 from kernbench.ccl.mock_pe import MockPe
 from kernbench.ccl.mock_queues import MockQueues
 from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
 from kernbench.ccl.topologies import Edge
-from kernbench.common.dtypes import dtype
 from kernbench.common.errors import InputError, SimulationDeadlock
 from kernbench.common.ids import pe_name
 from kernbench.engine.deadlock import Standstill
@@ -110,7 +108,7 @@ class MockMachine:
             num_sips=sips,
             kernel=kernel_name(kernel),
             file=kernel_source(kernel).file,
-            dot_dtypes=tuple(dtype(name) for name in self._spec.pe.gemm.macs_per_ns),
+            dot_dtypes=self._spec.pe.gemm.operand_dtypes,
         )
 
     def _queues_of(self, pe: PeCoord) -> MockQueues:
@@ -118,8 +116,7 @@ class MockMachine:
         if found is None:
             ends = self._ends.get(pe, [])
             n_slots, slot_size = self._slots
-            tcm = self._spec.pe.tcm
-            here = self._tcm[pe] = MockTcm(tcm.bytes - tcm.scheduler_reserved_bytes, len(ends) * n_slots * slot_size)
+            here = self._tcm[pe] = MockTcm(self._spec.pe.tcm.scratch_bytes, len(ends) * n_slots * slot_size)
             pairs = {end.direction: self._pair(end) for end in ends}
             found = self._queues[pe] = MockQueues(pe, pairs, here, self._queues_of)
         return found
@@ -137,10 +134,9 @@ class MockMachine:
 
     def _ring(self, pe: PeCoord, direction: str) -> int:
         """Where the ring of a queue begins: behind the scratch of its PE, rings in the order of its queues."""
-        tcm = self._spec.pe.tcm
         at = [end.direction for end in self._ends[pe]].index(direction)
         n_slots, slot_size = self._slots
-        return TCM_BASE + tcm.bytes - tcm.scheduler_reserved_bytes + at * n_slots * slot_size
+        return TCM_BASE + self._spec.pe.tcm.scratch_bytes + at * n_slots * slot_size
 
     def _named(self, pe: str) -> str:
         return self._names.get(pe, pe)

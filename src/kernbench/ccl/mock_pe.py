@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.ccl.mock_commands import CommandUnit
-from kernbench.ccl.mock_memory import MockTcm
+from kernbench.ccl.mock_memory import CommandUnit, MockTcm
 from kernbench.ccl.mock_queues import MockQueues
 from kernbench.common.errors import KernelError
 from kernbench.engine.queue_state import QueuePair, QueueWait

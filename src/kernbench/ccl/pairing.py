@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kernbench.ccl.fabric import direct_direction
-from kernbench.ccl.topologies import Edge
+from kernbench.ccl.topologies import Edge, direct_direction
 from kernbench.common.errors import IpcqError
 from kernbench.common.ids import pe_name
 from kernbench.messages.queues import OPPOSITE_DIRECTION

@@ -9,38 +9,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
 from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
 from kernbench.ccl.topologies import Edge
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
-from kernbench.messages.queues import Backpressure, BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.queues import BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import HostMsg, PeCoord
-from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 from kernbench.policy.address.phyaddr import PhysAddr
 
 _GLOBAL = "global_"
 _MOST_TOLD = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
-    """What all queues of an installation have in common."""
-
-    buffer_kind: BufferKind = "tcm"
-    backpressure: Backpressure = "sleep"
-    poll_ns: float = 50.0
-    n_slots: int = 4
-    slot_size: int = 4096
-    credit_bytes: int = 16
-
-    @property
-    def ring_stride(self) -> int:
-        """Bytes from one ring of a PE to the next: its slots, rounded up to what memory aligns to."""
-        return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +55,6 @@ class InstalledQueues:
             IpcqRemoveMsg(pe=message.pe, name="remove queues", installation=message.installation)
             for message in self.messages
         )
-
-
-def settings_of(config: AlgorithmConfig) -> QueueSettings:
-    """The queues that an algorithm's configuration asks for."""
-    return QueueSettings(
-        buffer_kind=config.buffer_kind,
-        backpressure=config.backpressure,
-        poll_ns=config.poll_ns,
-        n_slots=config.n_slots,
-        slot_size=config.slot_size,
-        credit_bytes=config.ipcq_credit_size_bytes,
-    )
 
 
 def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:

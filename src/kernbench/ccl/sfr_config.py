@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, ccl_config_of, load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.install import IpcqPlan, plan_of
-from kernbench.ccl.plan import RankLayout
-from kernbench.ccl.queues import install_edges, settings_of
+from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
+from kernbench.ccl.config import AlgorithmConfig, CclConfig, resolve_algorithm_config
+from kernbench.ccl.install import IpcqPlan, RankLayout, plan_of
+from kernbench.ccl.queues import install_edges
 from kernbench.ccl.topologies import intercube_edges
 from kernbench.common.config import Document
 from kernbench.common.errors import InputError
@@ -42,7 +42,7 @@ def configure_sfr_intercube_multisip(
     if spec is not None and not _is_of(spec, machine):
         raise InputError("configure_sfr_intercube_multisip: spec is not that of the engine's machine; pass engine.spec")
     config = cfg if isinstance(cfg, AlgorithmConfig) else resolve_algorithm_config(_loaded(cfg))
-    queues = install_edges(engine, intercube_edges(machine), settings_of(config))
+    queues = install_edges(engine, intercube_edges(machine), config.queues)
     ranks = tuple(((sip, cube, 0),) for sip in range(machine.num_sips) for cube in range(machine.cubes_per_sip))
     return plan_of(config, RankLayout(ranks, ranks_are_sips=False), queues)
 

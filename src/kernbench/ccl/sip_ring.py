@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernbench.ccl.fabric import direct_direction, global_direction
+from kernbench.ccl.topologies import direct_direction, global_direction
 from kernbench.topology.fabric import sip_neighbours
 from kernbench.topology.grid import Grid
 from kernbench.topology.sides import OPPOSITE

@@ -9,16 +9,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.counts import checked_count
-from kernbench.ccl.fabric import fabric_edges
-from kernbench.ccl.loading import Algorithm
+from kernbench.ccl.install import checked_count, edges_of
+from kernbench.ccl.loading import Algorithm, topology_called
 from kernbench.ccl.mappers import leader_only, nth_pe
 from kernbench.ccl.mock_machine import MockMachine, kernel_name
 from kernbench.ccl.mock_memory import Array
-from kernbench.ccl.names import topology_called
-from kernbench.ccl.plan import edges_of
 from kernbench.ccl.steps.sip_rings import ring_values
-from kernbench.ccl.topologies import Edges, TopologyFunction
+from kernbench.ccl.topologies import Edges, TopologyFunction, fabric_edges
 from kernbench.ccl.validators import single_shard_per_rank
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError

@@ -1,14 +1,27 @@
-"""``kernbench compare``."""
+"""``kernbench compare``: two results side by side, as tables or as a JSON document."""
 
 from __future__ import annotations
 
-import rich_click as click
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from kernbench.cli.compare_tables import compared_document, print_compared
-from kernbench.cli.console import print_json, stdout
+import rich_click as click
+from rich.console import Console
+from rich.table import Table
+
+from kernbench.cli.console import Json, bar, facts, number, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
-from kernbench.evaluation.compare_inputs import read_results
-from kernbench.evaluation.compare_results import compare_results
+from kernbench.evaluation.compare_inputs import ResultFile, read_results
+from kernbench.evaluation.compare_results import (
+    Change,
+    Compared,
+    Differing,
+    Pair,
+    compare_results,
+    values_text,
+    verdict,
+)
 
 
 @click.command(name="compare")
@@ -25,3 +38,105 @@ def command(a: str, b: str, as_json: bool) -> int:
     else:
         print_compared(stdout(), one, other, found)
     return 0
+
+
+MOST_ROWS = 20
+SMALLEST_SHARE = 0.001
+
+
+def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Compared) -> None:
+    """Everything about two results, the most important last."""
+    breakdown = _breakdown("Where the change is  (critical path of the run, all points)", found.stages, found.time.ns)
+    if not found.stages:
+        breakdown = _breakdown("Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy, 0.0)
+    show(
+        console,
+        facts("Compared", [("A", _name(a)), ("B", _name(b)), *_left_out(found)]),
+        _pairs(found.pairs),
+        breakdown,
+        _bounds(found),
+        _differing(found.differing),
+    )
+    for line in verdict(found):
+        console.print(line, style="bold", soft_wrap=True)
+
+
+def compared_document(a: ResultFile, b: ResultFile, found: Compared) -> Json:
+    """Everything about two results."""
+    document: dict[str, Any] = asdict(found)
+    document["pairs"] = [pair | {"where": dict(pair["where"])} for pair in document["pairs"]]
+    return {"a": a.name, "b": b.name, **document, "verdict": list(verdict(found))}
+
+
+def _name(file: ResultFile) -> str:
+    return f"{file.name} ({len(file.results)} points)" if file.axes else file.name
+
+
+def _left_out(found: Compared) -> list[tuple[str, str]]:
+    left, right = found.unmatched
+    return [("left out", f"{left} of A, {right} of B: failed, or not in the other")] if left or right else []
+
+
+def _pairs(pairs: Sequence[Pair]) -> Table:
+    shown = sorted(pairs, key=lambda pair: -abs(pair.time.ns))[:MOST_ROWS]
+    which = f", the {MOST_ROWS} of {len(pairs)} that changed most" if len(pairs) > MOST_ROWS else ""
+    axes = [number(path.rpartition(".")[2]) for path, _ in pairs[0].where]
+    made = table(
+        f"Points{which}" if axes else "Time",
+        *axes,
+        *(number(name) for name in ("A ns", "B ns", "change", "launch A ns", "launch B ns", "change")),
+        text("bound by"),
+        text("stage"),
+    )
+    for pair in shown:
+        bounds = " → ".join(dict.fromkeys(pair.bounds))
+        stage = pair.stages[0].name if pair.stages and pair.time.ns else ""
+        where = (str(value) for _, value in pair.where)
+        made.add_row(*where, *_cells(pair.time), *_cells(pair.launch), bounds, stage)
+    return made
+
+
+def _cells(change: Change) -> tuple[str, str, str]:
+    return f"{change.a_ns:,.3f}", f"{change.b_ns:,.3f}", f"{change.share:+.1%}"
+
+
+def _breakdown(title: str, changes: Iterable[Change], whole: float) -> Table:
+    made = table(title, text("stage"), *(number(name) for name in ("A ns", "B ns", "change ns", "change")), text(""))
+    given = tuple(changes)
+    most = max((abs(each.ns) for each in given), default=0.0)
+    for each in given:
+        made.add_row(*_row(each), bar(abs(each.ns) / most if most else 0.0))
+        for part in each.parts if len(each.parts) > 1 else ():
+            if abs(part.ns) > SMALLEST_SHARE * most:
+                made.add_row(*_row(part, "  "), "", style="dim")
+    if whole:
+        made.add_row("all", "", "", f"{whole:+,.3f}", "", "", style="bold")
+    return made
+
+
+def _row(change: Change, indent: str = "") -> tuple[str, ...]:
+    a, b, share = _cells(change)
+    return f"{indent}{change.name}", a, b, f"{change.ns:+,.3f}", share
+
+
+def _bounds(found: Compared) -> Table | None:
+    groups = [group for group in found.groups if group.bound.a_ns]
+    if not groups:
+        return None
+    made = table(
+        "The roofline of the longest launch",
+        text("bound by"),
+        *(number(name) for name in ("points", "bound A ns", "bound B ns", "bound", "launch")),
+    )
+    for group in groups:
+        a, b, share = _cells(group.bound)
+        bounds = " → ".join(dict.fromkeys(group.bounds))
+        made.add_row(bounds, str(group.pairs), a, b, share, f"{group.launch.share:+.1%}")
+    return made
+
+
+def _differing(differing: Sequence[Differing]) -> Table:
+    made = table("Parameters that differ", text("parameter"), text("A"), text("B"))
+    for each in differing:
+        made.add_row(each.path, values_text(each.a), values_text(each.b))
+    return made

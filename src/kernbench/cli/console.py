@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from kernbench.cli.session import current_session
+from kernbench.cli.options import current_session
 from kernbench.common.json_text import FIGURES, json_text
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"

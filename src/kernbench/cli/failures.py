@@ -9,7 +9,7 @@ from typing import TextIO
 import rich_click as click
 
 from kernbench.cli.console import Json, document_text, say
-from kernbench.cli.session import Session, current_session
+from kernbench.cli.options import Session, current_session
 from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock, text_of
 from kernbench.common.notes import notes_of
 from kernbench.runtime_api.error_place import ErrorPlace, place_of

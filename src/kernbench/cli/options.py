@@ -1,10 +1,28 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what one call of the command line knows by them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import rich_click as click
 
-from kernbench.cli.session import Session
+from kernbench.cli.streams import Output
+
+
+@dataclass(slots=True)
+class Session:
+    """``debug``: a traceback is wanted; ``verbose``: reports in full; ``as_json``: stdout is for one document."""
+
+    debug: bool = False
+    verbose: bool = False
+    as_json: bool = False
+    output: Output = field(default_factory=Output)
+
+
+def current_session() -> Session | None:
+    """The session of the command that runs; None outside of one."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.find_object(Session)
 
 
 def _note_debug(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -7,8 +7,7 @@ import rich_click as click
 from kernbench.cli.console import print_json, stdout
 from kernbench.cli.failures import INTERRUPTED
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
-from kernbench.cli.probe_json import probe_document
-from kernbench.cli.probe_tables import print_reports
+from kernbench.cli.probe_output import print_reports, probe_document
 from kernbench.cli.steps import steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size

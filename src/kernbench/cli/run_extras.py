@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import Json, number, show, table, text
-from kernbench.cli.explain_json import explanation_document
-from kernbench.cli.explain_tables import print_explanation
+from kernbench.cli.explain_output import explanation_document, print_explanation
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_size
 from kernbench.engine.printing import PrintedLine

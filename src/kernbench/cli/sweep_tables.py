@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from kernbench.cli.console import Json, facts, number, say, show, table, text
-from kernbench.evaluation.sweep_failures import FailureGroup, failure_groups
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import OK, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import short_name
-from kernbench.evaluation.sweep_table import POINT, SweepTable
+from kernbench.evaluation.sweep_table import POINT, FailureGroup, SweepTable, failure_groups
 
 MOST_ROWS = 10
 MOST_NAMED = 5

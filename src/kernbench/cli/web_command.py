@@ -9,8 +9,7 @@ import rich_click as click
 import kernbench.benches
 from kernbench.cli.console import Json, facts, print_json, say, show, stdout
 from kernbench.cli.failures import error_document, place_document, report_program_error
-from kernbench.cli.options import ccl_option, debug_option, json_option, topology_option, verbose_option
-from kernbench.cli.session import Session
+from kernbench.cli.options import Session, ccl_option, debug_option, json_option, topology_option, verbose_option
 from kernbench.cli.steps import steps
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable

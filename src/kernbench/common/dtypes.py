@@ -84,3 +84,12 @@ def misfit(value: float, kind: DType) -> str:
     if not math.isfinite(value) or value != int(value):
         return f"{value!r} is not a whole number"
     return "" if limits.min <= value <= limits.max else f"{value!r} does not fit {kind} ({limits.min} to {limits.max})"
+
+
+def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Bytes from one element to the next, per axis, of an array without gaps."""
+    strides: list[int] = []
+    for n in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= n
+    return tuple(reversed(strides))

@@ -17,6 +17,7 @@ KernbenchError
     ├── AbandonedError         a request that was given up, since something else has failed
     ├── TransportError         a route, link or injection the network cannot carry
     ├── UnsupportedError       a well-formed request that the machine cannot do
+    ├── LimitReached           a run that may go no further, in simulated time or in the user's
     ├── ProgramExitError       a bench, a rank or a kernel left by sys.exit
     └── VerificationError      numbers that are not what was expected
 
@@ -172,6 +173,10 @@ class TransportError(RunError):
 
 class UnsupportedError(RunError):
     """A well-formed request that this machine cannot do."""
+
+
+class LimitReached(RunError):  # noqa: N818 - it says what happened
+    """A run that was stopped because it may go no further, in simulated time or in the user's."""
 
 
 class ProgramExitError(RunError):

@@ -91,9 +91,9 @@ def evaluate(
     """The result of ``op`` on ``args`` as an array of type ``out``; never warns.
 
     Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is what ``broadcast``,
-    ``full``, ``iota`` and ``zeros`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of ``cast``,
-    ``trans`` and ``broadcast`` may share memory with the operand. KernelError: wrong number of operands; ValueError:
-    shapes do not fit.
+    ``full``, ``iota`` and ``zeros`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of ``copy``,
+    ``cast``, ``trans`` and ``broadcast`` may share memory with the operand. KernelError: wrong number of operands;
+    ValueError: shapes do not fit.
     """
     with np.errstate(all="ignore"):
         return compute(op, args, out, shape, attrs, acc)
@@ -344,6 +344,7 @@ def _table() -> tuple[Operator, ...]:
         Operator("max", 1, "reduce", np.max, np.max),
         Operator("min", 1, "reduce", np.min, np.min),
         Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
+        Operator("copy", 1, "move", _cast),
         Operator("cast", 1, "move", _cast),
         Operator("trans", 1, "move", _trans),
         Operator("broadcast", 1, "move", _broadcast),

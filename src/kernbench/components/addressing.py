@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernbench.common.dtypes import row_major
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.accesses_under_way import NOTHING, Footprints, Touched
 from kernbench.components.footprint import footprints
@@ -11,7 +12,6 @@ from kernbench.components.initiator import Target
 from kernbench.components.pe_parts import PeParts
 from kernbench.engine.address_map import AddressMap, Segment
 from kernbench.messages.commands import Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
-from kernbench.numerics.memory_store import row_major
 
 
 @dataclass(frozen=True, slots=True)

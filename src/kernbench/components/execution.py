@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-from kernbench.common.dtypes import dtype
 from kernbench.common.operators import PLAIN
 from kernbench.components.accesses_under_way import NOTHING
 from kernbench.components.addressing import Addressing, Descriptor, Streams
@@ -137,7 +136,7 @@ class KernelExecution:
             kernel=self.launch.kernel.name,
             file=kernel_source(self.launch.kernel.function).file,
             tcm=range(tcm, tcm + self.machine.spec.pe.tcm.bytes),
-            dot_dtypes=tuple(dtype(name) for name in self.machine.spec.pe.gemm.macs_per_ns),
+            dot_dtypes=self.machine.spec.pe.gemm.operand_dtypes,
         )
 
     def _memory_order(self) -> MemoryOrder | None:

@@ -21,7 +21,7 @@ class HbmChannels:
         self._piece = hbm.access_bytes
         # One channel has no digits to fold.
         self._xor = hbm.channel_hash == "xor" and hbm.num_pcs > 1
-        self._ps_per_byte = 1000 / (spec.cube.pc_bw_gbs * spec.cube.components.hbm_ctrl.attrs.efficiency)
+        self._ps_per_byte = spec.cube.pc_ps_per_byte
         self._cache: dict[tuple[int, int, int, int], int] = {}
 
     def time_ps(self, access: Access) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kernbench.common.units import ns_to_ps
 from kernbench.components.hbm_channels import HbmChannels
 from kernbench.components.memory_service import MemoryServer
 from kernbench.components.responder import Responder
@@ -14,11 +13,6 @@ from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
 
-def quantum_packets(machine: Machine) -> int:
-    """The quantum of memories in packets: ``cube.hbm.quantum_bytes``, at least one whole packet."""
-    return -(-machine.spec.cube.hbm.quantum_bytes // machine.network.packet_bytes)
-
-
 @register("builtin.hbm_ctrl", kind="hbm_ctrl")
 class HbmCtrl(Component):
     """The controller of one slice: pseudo-channels, access time, accesses in turn."""
@@ -28,12 +22,12 @@ class HbmCtrl(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         self.channels = HbmChannels(machine.spec)
-        self.server = MemoryServer(self.clock, quantum_packets(machine))
+        self.server = MemoryServer(self.clock, machine.spec.quantum_packets)
         self._responder = Responder(
             self,
             reads=self.server,
             writes=self.server,
-            access_ps=ns_to_ps(self.attrs_as(HbmCtrlAttrs).access_ns),
+            access_ps=self.attrs_as(HbmCtrlAttrs).access_ps,
             read_ps=self.channels.time_ps,
             write_ps=self.channels.time_ps,
         )

@@ -89,13 +89,10 @@ class MCpu(Gatherer):
 
     @property
     def _io_cpu(self) -> str:
-        assert self.node.sip is not None
-        return sip_part(self.node.sip, "io_cpu")
+        return sip_part(self.node.cube_coord[0], "io_cpu")
 
     def _pe_cpu(self, pe: int) -> str:
-        assert self.node.sip is not None
-        assert self.node.cube is not None
-        return pe_part(self.node.sip, self.node.cube, pe, "pe_cpu")
+        return pe_part(*self.node.cube_coord, pe, "pe_cpu")
 
     def _start_fills(self) -> None:
         while self._fills and self._idle_dmas:
@@ -139,9 +136,7 @@ class MCpu(Gatherer):
         error: Exception | None = None
         if meeting.gone:
             pe = min(meeting.gone)
-            assert self.node.sip is not None
-            assert self.node.cube is not None
-            name = cube_part(self.node.sip, self.node.cube, f"pe{pe}")
+            name = cube_part(*self.node.cube_coord, f"pe{pe}")
             error = KernelError(f"barrier: {name} never comes, its kernel failed: {meeting.gone[pe]}")
         elif meeting.mates != frozenset(meeting.here):
             return

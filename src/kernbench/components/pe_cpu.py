@@ -6,7 +6,6 @@ from collections import deque
 
 from kernbench.common.errors import AbandonedError, KernbenchError, UnsupportedError
 from kernbench.common.ids import cube_part
-from kernbench.common.units import ns_to_ps
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_parts import PeParts
 from kernbench.components.program import KernelProgram
@@ -42,13 +41,10 @@ class PeCpu(SerialCpu):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         attrs = self.attrs_as(PeCpuAttrs)
-        self._launch_ps = ns_to_ps(attrs.launch_ns)
-        self._issue_ps = ns_to_ps(attrs.issue_ns)
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
-        self.coord = (node.sip, node.cube, node.pe)
-        self._m_cpu = cube_part(node.sip, node.cube, "m_cpu")
+        self._launch_ps = attrs.launch_ps
+        self._issue_ps = attrs.issue_ps
+        self.coord = node.pe_coord
+        self._m_cpu = cube_part(*node.cube_coord, "m_cpu")
         self._parts = PeParts(machine, self.coord)
         self._orders: deque[tuple[PeOrder, Row]] = deque()
         self._program: KernelProgram | None = None

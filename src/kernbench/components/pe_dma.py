@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ns_to_ps
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
@@ -103,13 +102,10 @@ class PeDma(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        setup_ps = ns_to_ps(machine.spec.pe.dma.setup_ns + machine.spec.pe.mmu.tlb_hit_ns)
+        setup_ps = machine.spec.pe.descriptor_ps
         self.compute = DmaChannel(self, "compute", setup_ps)
         self.queue = DmaChannel(self, "queue", setup_ps)
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
-        tcm = machine.part(pe_part(node.sip, node.cube, node.pe, "pe_tcm"), PeTcm)
+        tcm = machine.part(pe_part(*node.pe_coord, "pe_tcm"), PeTcm)
         self._responder = Responder(
             self,
             reads=tcm.read_port,
@@ -119,7 +115,7 @@ class PeDma(Component):
             write_ps=tcm.write_ps,
             arrived=self._arrived,
         )
-        self._ipcq_id = pe_part(node.sip, node.cube, node.pe, "pe_ipcq")
+        self._ipcq_id = pe_part(*node.pe_coord, "pe_ipcq")
 
     def start(
         self,

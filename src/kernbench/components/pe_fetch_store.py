@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kernbench.common.units import transfer_ps
 from kernbench.components.stage import StageUnit
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
@@ -18,6 +17,7 @@ class PeFetchStore(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
+        self._tcm = machine.spec.pe.tcm
         scheduler = machine.spec.pe.components.pe_scheduler.attrs
         # What waits to be fetched lies in the tile buffers of the TCM: one for each tile in flight.
         self.fetch = StageUnit(self.clock, machine.log, "fetch", scheduler.tiles_in_flight)
@@ -25,8 +25,8 @@ class PeFetchStore(Component):
 
     def fetch_ps(self, nbytes: int) -> int:
         """Time to read operand tiles of ``nbytes`` in all."""
-        return transfer_ps(nbytes, self.machine.spec.pe.tcm.read_bw_gbs)
+        return self._tcm.read_ps(nbytes)
 
     def store_ps(self, nbytes: int) -> int:
         """Time to write a result tile of ``nbytes``."""
-        return transfer_ps(nbytes, self.machine.spec.pe.tcm.write_bw_gbs)
+        return self._tcm.write_ps(nbytes)

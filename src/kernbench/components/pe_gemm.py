@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kernbench.common.dtypes import DType
-from kernbench.common.units import ns_to_ps
 from kernbench.components.stage import StageUnit
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
@@ -19,9 +18,10 @@ class PeGemm(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
+        self._gemm = machine.spec.pe.gemm
         slots = machine.spec.pe.components.pe_scheduler.attrs.stage_slots
         self.unit = StageUnit(self.clock, machine.log, "gemm", slots)
 
     def tile_ps(self, element: DType) -> int:
         """Time of one tile. UnsupportedError when the unit does not multiply this type."""
-        return ns_to_ps(self.machine.spec.pe.gemm.tile_ns(element))
+        return self._gemm.tile_ps(element)

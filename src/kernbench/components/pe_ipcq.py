@@ -30,10 +30,7 @@ class PeIpcq(QueuePart):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
-        self.coord: PeCoord = (node.sip, node.cube, node.pe)
+        self.coord = node.pe_coord
         self.poll_ps = 0
         self.credit_bytes = 0
         self._lanes: dict[str, Lane] = {}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernbench.common.units import ns_to_ps
 from kernbench.components.stage import StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.di.part import InnerAttrs
@@ -45,8 +44,7 @@ class PeMath(Component):
         """``startup_ns`` and ``nbytes``, those of the widest operand, at ``bytes_per_ns``."""
         found = self._operation_ps.get(nbytes)
         if found is None:
-            math = self.machine.spec.pe.math
-            found = self._operation_ps[nbytes] = ns_to_ps(math.startup_ns + nbytes / math.bytes_per_ns)
+            found = self._operation_ps[nbytes] = self.machine.spec.pe.math.operation_ps(nbytes)
         return found
 
     def submit(

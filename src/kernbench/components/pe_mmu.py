@@ -18,13 +18,8 @@ class PeMmuPart(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         mmu = machine.spec.pe.mmu
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
         self.table = PeMMU(
-            node.sip,
-            node.cube,
-            node.pe,
+            *node.pe_coord,
             page_bytes=mmu.page_bytes,
             tlb_hit_ns=mmu.tlb_hit_ns,
             fmt=machine.addresses.format,

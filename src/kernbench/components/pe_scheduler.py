@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ns_to_ps
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
@@ -54,12 +53,9 @@ class PeScheduler(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         attrs = self.attrs_as(PeSchedulerAttrs)
-        assert node.sip is not None
-        assert node.cube is not None
-        assert node.pe is not None
-        here = (node.sip, node.cube, node.pe)
+        here = node.pe_coord
         self._sizes = machine.spec.pe.gemm.tile_sizes
-        self._issue_ps = ns_to_ps(attrs.issue_ns)
+        self._issue_ps = attrs.issue_ps
         self._in_flight = attrs.tiles_in_flight
         self._gemm = machine.part(pe_part(*here, "pe_gemm"), PeGemm)
         self._math = machine.part(pe_part(*here, "pe_math"), PeMath)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kernbench.common.units import transfer_ps
-from kernbench.components.hbm_ctrl import quantum_packets
 from kernbench.components.memory_service import MemoryServer
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
@@ -20,19 +18,19 @@ class PeTcm(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.read_port = MemoryServer(self.clock, quantum_packets(machine))
-        self.write_port = MemoryServer(self.clock, quantum_packets(machine))
+        self.read_port = MemoryServer(self.clock, machine.spec.quantum_packets)
+        self.write_port = MemoryServer(self.clock, machine.spec.quantum_packets)
         self._write_ps = (-1, 0)  # the bytes of the last one, and its time: messages come in few sizes
 
     def read_ps(self, access: Access) -> int:
         """Time of the read port for an access."""
-        return transfer_ps(access.nbytes, self.machine.spec.pe.tcm.read_bw_gbs)
+        return self.machine.spec.pe.tcm.read_ps(access.nbytes)
 
     def write_ps(self, access: Access) -> int:
         """Time of the write port for an access."""
         nbytes = access.rows * access.row_bytes
         last, time_ps = self._write_ps
         if nbytes != last:
-            time_ps = transfer_ps(nbytes, self.machine.spec.pe.tcm.write_bw_gbs)
+            time_ps = self.machine.spec.pe.tcm.write_ps(nbytes)
             self._write_ps = nbytes, time_ps
         return time_ps

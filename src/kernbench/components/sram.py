@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kernbench.common.units import ns_to_ps, transfer_ps
-from kernbench.components.hbm_ctrl import quantum_packets
 from kernbench.components.memory_service import MemoryServer
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
@@ -22,19 +20,19 @@ class Sram(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.server = MemoryServer(self.clock, quantum_packets(machine))
+        self.server = MemoryServer(self.clock, machine.spec.quantum_packets)
         self._responder = Responder(
             self,
             reads=self.server,
             writes=self.server,
-            access_ps=ns_to_ps(self.attrs_as(SramAttrs).access_ns),
+            access_ps=self.attrs_as(SramAttrs).access_ps,
             read_ps=self.time_ps,
             write_ps=self.time_ps,
         )
 
     def time_ps(self, access: Access) -> int:
         """Server time of an access alone."""
-        return transfer_ps(access.nbytes, self.machine.spec.cube.sram_bw_gbs)
+        return self.machine.spec.cube.sram_ps(access.nbytes)
 
     def receive(self, message: object, transfer: Transfer) -> None:
         """Serve a read or a write."""

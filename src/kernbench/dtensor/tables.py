@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+from kernbench.common.dtypes import row_major
 from kernbench.dtensor.layouts import is_plain, is_row_major
 from kernbench.kernels.shares import part
 from kernbench.messages.requests import PeCoord
@@ -87,7 +88,7 @@ def _extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int,
     """Extents and both strides of a box; what is contiguous in both is one axis, the last."""
     if not shape:
         return [1, itemsize, itemsize]
-    box = list(zip(shape, _strides(source, itemsize), _strides(target, itemsize), strict=True))
+    box = list(zip(shape, row_major(source, itemsize), row_major(target, itemsize), strict=True))
     merged = [box.pop()]
     while box:
         extent, far, wide = box.pop()
@@ -98,13 +99,6 @@ def _extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int,
             merged.insert(0, (extent, far, wide))
     merged = [(1, *merged[0][1:])] * (len(shape) - len(merged)) + merged
     return [axis[which] for which in range(3) for axis in merged]
-
-
-def _strides(shape: tuple[int, ...], itemsize: int) -> list[int]:
-    strides = [itemsize]
-    for extent in reversed(shape[1:]):
-        strides.insert(0, strides[0] * extent)
-    return strides
 
 
 def _line(window: Window, offset: int, rows_of: Window, itemsize: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock, text_of
@@ -91,13 +92,15 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     others: list[str] = []
     for part in machine.components:
         node, lines = part.node, part.blocked()
-        if node.sip is not None and node.cube is not None and node.pe is not None and lines:
-            kernels[node.sip, node.cube, node.pe] = "; ".join(lines)
+        if node.pe is not None and lines:
+            kernels[node.pe_coord] = "; ".join(lines)
         else:
             others += [f"  {node.id}: {line}" for line in lines]
-    parts = sorted((part for part in machine.components if isinstance(part, QueuePart)), key=_place)
-    waits = {_place(part): part.waiting for part in parts if part.waiting is not None}
-    queues = {_place(part): part.queue_pairs for part in parts} if waits else {}
+    parts = sorted(
+        (part for part in machine.components if isinstance(part, QueuePart)), key=attrgetter("node.pe_coord")
+    )
+    waits = {part.node.pe_coord: part.waiting for part in parts if part.waiting is not None}
+    queues = {part.node.pe_coord: part.queue_pairs for part in parts} if waits else {}
     return Standstill(
         at=f"at {ps_to_ns(machine.clock.time):g} ns",
         awaited=awaited,
@@ -139,14 +142,6 @@ def _dump(waits: Waits, queues: Queues, addresses: AddressMap) -> list[str]:
     left_out = sum(len(pairs) for pairs in queues.values()) - sum(len(pairs) for pairs in told.values())
     rest = [f"  and {left_out} queue pairs of PEs that wait for none, all empty"] if left_out else []
     return [*dump_lines(told, addresses), *rest]
-
-
-def _place(part: QueuePart) -> PeCoord:
-    node = part.node
-    assert node.sip is not None
-    assert node.cube is not None
-    assert node.pe is not None
-    return node.sip, node.cube, node.pe
 
 
 def awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kernbench.common.collector import patient_collector
 from kernbench.common.dtypes import U8
-from kernbench.common.errors import InputError, KernbenchError, SimulationDeadlock, UnknownNameError
+from kernbench.common.errors import InputError, KernbenchError, LimitReached, SimulationDeadlock, UnknownNameError
 from kernbench.common.ids import HOST, pe_part
-from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.engine.deadlock import deadlock
-from kernbench.engine.hooks import Sent
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
 from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart
-from kernbench.messages.control import PeReport
+from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
@@ -36,57 +36,8 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
 from kernbench.transport import Transfer
 
-
-@dataclass(slots=True, eq=False)
-class RequestHandle:
-    """A submitted request; ``done`` when it has completed, well or not."""
-
-    msg: HostMsg
-    submitted_ps: int
-    ended_ps: int = NEVER
-    outcome: Outcome | None = None
-
-    @property
-    def request_id(self) -> int:
-        """Its number: the order of submission, from 0."""
-        return self.msg.request_id
-
-    @property
-    def done(self) -> bool:
-        """Whether it has completed."""
-        return self.outcome is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """How a request ended; times in ns."""
-
-    request_id: int
-    correlation_id: str
-    t_start: float
-    t_end: float
-    error: Exception | None
-
-    @property
-    def ok(self) -> bool:
-        """True unless it failed."""
-        return self.error is None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestTrace:
-    """Where a request spent its time.
-
-    ``pe_exec_ns``: run time of the kernel on each PE; ``late_pes`` got the order after the common start;
-    ``network_ns``: the rest, control path and fabric;
-    ``transfers``: its transfers with per-hop times when the engine traces hops.
-    """
-
-    total_ns: float
-    pe_exec_ns: Mapping[PeCoord, float]
-    network_ns: float
-    late_pes: tuple[PeCoord, ...]
-    transfers: tuple[Transfer, ...] = field(default=(), repr=False)
+# Asking for the time of day costs as much as a few events.
+EVENTS_PER_LOOK = 1024
 
 
 class GraphEngine:
@@ -94,7 +45,7 @@ class GraphEngine:
 
     ``enable_data``: keep operands so that numbers can be replayed; without it a run gives times only. ``trace_hops``:
     keep per-hop times of every transfer. ``observers``: what watches the run; InputError for one that needs data in a
-    run without.
+    run without. ``limits``: how far it may go; whoever waits beyond gets LimitReached.
     """
 
     def __init__(
@@ -104,6 +55,7 @@ class GraphEngine:
         *,
         trace_hops: bool = False,
         observers: Sequence[Observer] = (),
+        limits: Limits | None = None,
     ) -> None:
         topology = Topology(topology, "a graph") if isinstance(topology, Graph) else topology
         looking = [each for each in observers if each.needs_data]
@@ -119,17 +71,19 @@ class GraphEngine:
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(self._unwritten if looking else None)
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
-        self._handles: dict[int, RequestHandle] = {}
-        self._n_requests = 0
+        self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
-        self._transfers: list[Sent] = []
+        self._transfers: list[Transfer] = []
         self._waited: Row = NONE  # of the request whose end the host has waited for
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
-            self.machine.hooks.sent.subscribe(self._transfers.append)
-        self._observers = tuple(observers)
-        for observer in self._observers:
+            self.machine.hooks.sent.subscribe(lambda sent: self._transfers.append(sent.transfer))
+        self._limits = limits = limits or Limits()
+        self._last_ps = NEVER if limits.sim_ns is None else ns_to_ps(limits.sim_ns)
+        self._deadline = None if limits.wall_s is None else time.monotonic() + limits.wall_s
+        self.observers = tuple(observers)
+        for observer in self.observers:
             observer.begin(self.machine)
 
     @property
@@ -141,6 +95,11 @@ class GraphEngine:
     def n_events(self) -> int:
         """Events fired so far."""
         return self.machine.clock.n_events
+
+    @property
+    def handles(self) -> Sequence[RequestHandle]:
+        """All requests, in the order of submission."""
+        return self._handles
 
     @property
     def memory_store(self) -> MemoryStore:
@@ -177,8 +136,7 @@ class GraphEngine:
 
     def submit(self, msg: HostMsg) -> RequestHandle:
         """Start a request now and return at once."""
-        numbered = replace(msg, request_id=self._n_requests)
-        self._n_requests += 1
+        numbered = replace(msg, request_id=len(self._handles))
         handle = RequestHandle(numbered, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
@@ -186,8 +144,8 @@ class GraphEngine:
         row = log.requests[launch] = log.open(
             log.part(HOST), Kind.REQUEST, handle.submitted_ps, cause, what=what, launch=launch
         )
-        self._handles[numbered.request_id] = handle
-        for observer in self._observers:
+        self._handles.append(handle)
+        for observer in self.observers:
             observer.submitted(numbered, handle.submitted_ps)
         if isinstance(msg, IpcqInitMsg):
             self.pointers.forget()
@@ -220,7 +178,7 @@ class GraphEngine:
                     if request_id == handle.request_id and report.error is not None:
                         raise report.error from stuck
             raise
-        completion = self._completion(handle)
+        completion = handle.completion()
         if completion.error is not None:
             raise completion.error
         return completion
@@ -246,8 +204,8 @@ class GraphEngine:
         with patient_collector():
             while not self._ended:
                 if self.machine.clock.next_time() == NEVER:
-                    raise deadlock(self.machine, [_described(handle) for handle in self._watched.values()])
-                self.advance()
+                    raise deadlock(self.machine, [str(handle) for handle in self._watched.values()])
+                self._advance()
         ended, self._ended = self._ended, []
         return ended
 
@@ -268,9 +226,24 @@ class GraphEngine:
             for handle in watched.values():
                 self.watch(handle)
 
-    def advance(self) -> None:
-        """Let simulated time pass while somebody waits. A subclass may let it pass in portions, and stop it."""
-        self.machine.clock.advance()
+    def _advance(self) -> None:
+        """Let simulated time pass while somebody waits. LimitReached at a limit."""
+        if self.machine.clock.next_time() > self._last_ps:
+            raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._reached}")
+        if self._deadline is None:
+            self.machine.clock.advance(self._last_ps)
+        elif time.monotonic() < self._deadline:
+            self.machine.clock.advance(self._last_ps, EVENTS_PER_LOOK)
+        else:
+            raise self.out_of_time()
+
+    def out_of_time(self) -> LimitReached:
+        """The error of a run that has taken as long as it may."""
+        return LimitReached(f"stopped by --max-wall-s {self._limits.wall_s:g}, {self._reached}")
+
+    @property
+    def _reached(self) -> str:
+        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
@@ -286,30 +259,7 @@ class GraphEngine:
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
         """How a finished request ended, and where its time went. KernbenchError while it is under way."""
-        return self._completion(handle), self._trace(handle)
-
-    def _completion(self, handle: RequestHandle) -> Completion:
-        if handle.outcome is None:
-            raise KernbenchError(f"request {handle.request_id} has not completed yet; wait for it")
-        return Completion(
-            handle.request_id,
-            handle.msg.correlation_id,
-            ps_to_ns(handle.submitted_ps),
-            ps_to_ns(handle.ended_ps),
-            handle.outcome.error,
-        )
-
-    def _trace(self, handle: RequestHandle) -> RequestTrace:
-        assert handle.outcome is not None
-        kernels: tuple[PeReport, ...] = tuple(r for r in handle.outcome.reports if r.end_ps)
-        exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
-        total = ps_to_ns(handle.ended_ps - handle.submitted_ps)
-        running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
-        within = tuple(
-            s.transfer for s in self._transfers if handle.submitted_ps <= s.transfer.injected_ps <= handle.ended_ps
-        )
-        late = tuple(r.pe for r in kernels if r.late)
-        return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
+        return handle.completion(), handle.trace(self._transfers)
 
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
         """Give up requests: their kernels are stopped, and what is under way ends.
@@ -347,7 +297,7 @@ class GraphEngine:
     @property
     def launches_under_way(self) -> tuple[KernelLaunchMsg, ...]:
         """The launches that have not completed."""
-        under_way = (handle.msg for handle in self._handles.values() if not handle.done)
+        under_way = (handle.msg for handle in self._handles if not handle.done)
         return tuple(msg for msg in under_way if isinstance(msg, KernelLaunchMsg))
 
     def replay(self) -> None:
@@ -356,7 +306,7 @@ class GraphEngine:
             self._executor.replay(self.machine.clock.time)
 
     def _unwritten(self, space: str, address: int, nbytes: int) -> None:
-        for observer in self._observers:
+        for observer in self.observers:
             observer.unwritten(self._executor.current, space, address, nbytes)
 
     @property
@@ -373,7 +323,3 @@ class GraphEngine:
         if addr.component not in (Space.HBM, Space.SRAM, Space.TCM):
             raise UnknownNameError("memory", str(addr.component), ("hbm", "sram", "tcm"))
         return self._store.read(str(addr.component), pa, (nbytes,), U8)
-
-
-def _described(handle: RequestHandle) -> str:
-    return f"{type(handle.msg).__name__} {handle.msg.name!r} (request {handle.request_id})"

@@ -216,7 +216,7 @@ class Machine:
             src,
             dst,
             bw_gbs=edge.bw_gbs,
-            overhead_ns=entry_ns + edge.length_mm * self.spec.ns_per_mm + edge.overhead_ns,
+            overhead_ns=entry_ns + self.spec.wire_ns(edge.length_mm) + edge.overhead_ns,
             fifo_bytes=edge.fifo_bytes,
             index=self._link_index[src, dst],
         )

@@ -9,23 +9,21 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kernbench.ccl.config import CclConfig
-from kernbench.ccl.fabric import fabric_edges
-from kernbench.ccl.install import configured, install_edges, settings_of, uninstall
+from kernbench.ccl.install import configured, edges_of, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm
-from kernbench.ccl.plan import edges_of
 from kernbench.ccl.steps.sip_rings import ring_values
-from kernbench.ccl.topologies import Edge
+from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document
 from kernbench.common.units import ps_to_ns
-from kernbench.engine.engine import RequestHandle
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined
 from kernbench.evaluation.ccl_results import CollectivePoint, Timing
 from kernbench.evaluation.ccl_theory import ClosedForms
-from kernbench.evaluation.recorded_engine import RecordedEngine, context_on
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.block_tables import shard_table
-from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
@@ -53,14 +51,14 @@ class CollectiveRun:
 
     def run(self) -> list[CollectivePoint]:
         """Simulate, numbers included. What goes wrong is raised."""
-        engine = RecordedEngine(joined(self.machine, self.fabric))
+        engine = GraphEngine(joined(self.machine, self.fabric))
         program = _Program(self, configured(self.algorithm, None, self.ccl), engine.spec)
-        with patient_collector(), context_on(engine, self.ccl) as torch:
+        with patient_collector(), RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
             by_ranks = program.by_ranks(torch, engine)
             directly = program.directly(torch, engine)
         timings = {name: _timings(engine.handles, name, self.fabric.sips) for name in (DISTRIBUTED, DIRECT)}
         config = program.algorithm.config
-        forms = ClosedForms(engine.machine, settings_of(config)) if config.buffer_kind == "tcm" else None
+        forms = ClosedForms(engine.machine, config.queues) if config.buffer_kind == "tcm" else None
         return [
             CollectivePoint(
                 algorithm=self.algorithm,
@@ -98,7 +96,7 @@ class _Program:
         """Those of all ranks."""
         return self.rows * self.run.fabric.sips
 
-    def by_ranks(self, torch: RuntimeContext[Any], engine: RecordedEngine) -> dict[int, ByRank]:
+    def by_ranks(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
         """A rank for each SIP; all call at about the same time, after a barrier."""
         results: dict[int, ByRank] = {nbytes: {} for nbytes in self.run.sizes}
 
@@ -117,9 +115,9 @@ class _Program:
         torch.multiprocessing.spawn(rank_program, nprocs=self.run.fabric.sips)
         return results
 
-    def directly(self, torch: RuntimeContext[Any], engine: RecordedEngine) -> dict[int, ByRank]:
+    def directly(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
         """One program: the queues by hand, then a launch on every SIP, all at once."""
-        queues = install_edges(engine, self._edges(), settings_of(self.algorithm.config))
+        queues = install_edges(engine, self._edges(), self.algorithm.config.queues)
         results: dict[int, ByRank] = {}
         for nbytes in self.run.sizes:
             tensors = []
@@ -163,7 +161,7 @@ class _Program:
         )
 
 
-def _held(engine: RecordedEngine, tensor: Tensor) -> Array:
+def _held(engine: GraphEngine, tensor: Tensor) -> Array:
     """What memory holds of a tensor, a row for each shard: to read it through the host takes longer than all else."""
     shards = [engine.read_memory(shard.pa, shard.nbytes) for shard in tensor.layout.shards]
     return np.stack(shards).view(np.float32)

@@ -9,7 +9,6 @@ from typing import Any
 
 from kernbench.common.errors import VerificationError
 from kernbench.evaluation.ccl_axes import size_title
-from kernbench.evaluation.ccl_buffer_figure import draw_buffers
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_latency_figures import draw_control, draw_latency
 from kernbench.evaluation.ccl_reference import Compared, Reference, compared, largest_error, read_reference
@@ -21,12 +20,20 @@ from kernbench.evaluation.ccl_results import (
     sweep_document,
     write_sweep,
 )
-from kernbench.evaluation.ccl_ring_figure import draw_rings
+from kernbench.evaluation.ccl_ring_figures import draw_buffers, draw_rings
 from kernbench.evaluation.ccl_study import CclStudy
 from kernbench.evaluation.ccl_topology_figure import draw_topologies
-from kernbench.evaluation.outputs import drawing_from, output_folder, write_csv
-from kernbench.evaluation.provenance import CONFIGURATION_FILE, PROVENANCE_FILE, provenance_of, write_provenance
-from kernbench.evaluation.summary import Column, Summary
+from kernbench.evaluation.outputs import (
+    CONFIGURATION_FILE,
+    PROVENANCE_FILE,
+    Column,
+    Summary,
+    drawing_from,
+    output_folder,
+    provenance_of,
+    write_csv,
+    write_provenance,
+)
 
 LATENCY_FIGURE, CONTROL_FIGURE, BUFFERS_FIGURE = "ccl_latency.png", "ccl_control.png", "ccl_buffers.png"
 RING_FIGURE, TOPOLOGY_FIGURE = "ccl_ring.png", "ccl_topologies.png"

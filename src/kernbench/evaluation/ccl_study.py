@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from kernbench.ccl.config import CclConfig, load_ccl_config
+from kernbench.ccl.ccl_yaml import load_ccl_config
+from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import configured
 from kernbench.common.errors import InputError
-from kernbench.evaluation.ccl_buffers import KINDS, MESSAGE_SIZES, BufferRun, least_slot
 from kernbench.evaluation.ccl_collectives import CollectiveRun
 from kernbench.evaluation.ccl_fabrics import (
     ALGORITHMS,
@@ -25,7 +25,18 @@ from kernbench.evaluation.ccl_fabrics import (
     in_order,
 )
 from kernbench.evaluation.ccl_results import BufferPoint, CclSweep, CollectivePoint, RingPoint
-from kernbench.evaluation.ccl_rings import LARGE_SLOT, RANKS, RING, RING_SIZES, SMALL_SLOT_SIZES, RingRun
+from kernbench.evaluation.ccl_rings import (
+    KINDS,
+    LARGE_SLOT,
+    MESSAGE_SIZES,
+    RANKS,
+    RING,
+    RING_SIZES,
+    SMALL_SLOT_SIZES,
+    BufferRun,
+    RingRun,
+    least_slot,
+)
 from kernbench.evaluation.sweep_workers import worker_pool
 from kernbench.messages.queues import BufferKind
 from kernbench.topology.builder import Topology

@@ -24,11 +24,10 @@ from itertools import pairwise
 from math import ceil
 from statistics import fmean
 
-from kernbench.ccl.queues import QueueSettings
+from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.sip_ring import sip_ring
-from kernbench.ccl.steps.grids import MANY_MESSAGES
+from kernbench.ccl.steps.grids import MANY_MESSAGES, SipGrid
 from kernbench.ccl.steps.messages import SEGMENT_BYTES
-from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
@@ -84,10 +83,9 @@ class ClosedForms:
     def __init__(self, machine: Machine, queues: QueueSettings) -> None:
         self._machine, self._spec, self._queues = machine, machine.spec, queues
         pe = self._spec.pe
-        self._setup_ns = pe.dma.setup_ns + pe.mmu.tlb_hit_ns
+        self._setup_ns = pe.descriptor_ns
         self.ends_ns = 2 * pe.components.pe_ipcq.attrs.overhead_ns + self._setup_ns
-        cpu = pe.components.pe_cpu.attrs
-        self.start_ns = cpu.launch_ns + cpu.issue_ns
+        self.start_ns = ps_to_ns(pe.components.pe_cpu.attrs.first_issue_ps)
 
     def hop(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> Hop:
         """The way of messages from PE to PE; ``side``: the scale-up link it leaves the SIP by."""
@@ -127,7 +125,7 @@ class ClosedForms:
 
     def math_ns(self, nbytes: int) -> float:
         """An elementwise command with a result of ``nbytes``."""
-        return self._spec.pe.math.startup_ns + nbytes / self._spec.pe.math.bytes_per_ns
+        return self._spec.pe.math.operation_ns(nbytes)
 
     def message_ns(self, hop: Hop, nbytes: int) -> float:
         """A message, from the command that sends it to the end of the command that uses it."""
@@ -153,9 +151,8 @@ class ClosedForms:
     def _piece_ns(self, nbytes: int, way_gbs: float) -> float:
         """A piece on its way, or at the slice: a round over its channels for every burst of each of them."""
         hbm = self._spec.cube.hbm
-        rounds = ceil(nbytes / (hbm.burst_bytes * hbm.num_pcs))
-        channel_gbs = self._spec.cube.slice_bw_gbs / hbm.num_pcs
-        return max(nbytes / way_gbs, rounds * min(nbytes, hbm.burst_bytes) / channel_gbs)
+        rounds = ceil(nbytes / hbm.round_bytes)
+        return max(nbytes / way_gbs, rounds * min(nbytes, hbm.burst_bytes) / self._spec.cube.pc_bw_gbs)
 
     def ring(self, n: int, nbytes: int, hop: Hop) -> RingTime:
         """Reduce-scatter and all-gather round a ring of ``n`` with these hops, a segment after the other."""
@@ -282,10 +279,6 @@ class ClosedForms:
     @property
     def _access_ns(self) -> float:
         return self._spec.cube.components.hbm_ctrl.attrs.access_ns
-
-    @property
-    def _slice_gbs(self) -> float:
-        return self._spec.cube.slice_bw_gbs
 
     def _to_slice(self, *, back: bool) -> Hop:
         dma, memory = pe_dma_id(0, 0, 0), hbm_id(0, 0, self._spec.cube.local_slice(0))

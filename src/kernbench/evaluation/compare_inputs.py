@@ -1,4 +1,5 @@
-"""Results to be compared: a sweep's table, one of its points, or the JSON document of a run; read as one form."""
+"""Results to be compared: a sweep's table, one of its points, or the JSON document of a run; checked, and read as rows
+of the same columns."""
 
 from __future__ import annotations
 
@@ -8,14 +9,154 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kernbench.common.complaints import explain, show
+from kernbench.common.config import path_text, read_model
 from kernbench.common.errors import InputError
-from kernbench.evaluation.compare_runs import RUN_COMMAND, read_run
-from kernbench.evaluation.sweep_measure import OK, Row, flat_configuration
-from kernbench.evaluation.sweep_parquet import JSON_COLUMNS, read_sweep_table
+from kernbench.common.units import ps_to_ns
+from kernbench.evaluation.outputs import read_json
+from kernbench.evaluation.sweep_measure import OK, Row, bound_column, flat_configuration, part_column, slug
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, CCL
-from kernbench.evaluation.sweep_table import SweepTable
+from kernbench.evaluation.sweep_spec import LARGEST
+from kernbench.evaluation.sweep_table import JSON_COLUMNS, SweepTable, read_sweep_table
+
+RUN_COMMAND = "kernbench run --json"
+GOOD_STATUS = "OK"
+Picoseconds = Annotated[int, Field(ge=0, le=LARGEST)]
+
+
+class _Part(BaseModel):
+    """A mapping of which only these keys are read."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class PhaseUse(_Part):
+    """How long requests of a phase were under way."""
+
+    phase: str
+    busy_ns: float
+
+
+class EngineUse(_Part):
+    """How long a kind of engine worked."""
+
+    engine: str
+    busy_ns: float
+
+
+class LaunchUse(_Part):
+    """What the launches of a name took."""
+
+    name: str
+    total_ns: float
+    kernel_ns: float
+
+
+class PathPart(_Part):
+    """A part of a critical path."""
+
+    part: str
+    ps: Picoseconds
+
+
+class PathTaken(_Part):
+    """A critical path."""
+
+    total_ps: Picoseconds
+    parts: tuple[PathPart, ...]
+
+
+class Bound(_Part):
+    """What a resource needs at least."""
+
+    resource: str
+    ps: Picoseconds
+
+
+class Bounds(_Part):
+    """A roofline."""
+
+    binding: str | None
+    bounds: tuple[Bound, ...]
+
+    @model_validator(mode="after")
+    def _binds(self) -> Bounds:
+        known = [bound.resource for bound in self.bounds]
+        if self.binding is not None and self.binding not in known:
+            raise ValueError(f"binding is {show(self.binding)}, which is none of the bounds")
+        return self
+
+
+class Explained(_Part):
+    """Where the time of a launch, or of the run, went."""
+
+    critical_path: PathTaken
+    roofline: Bounds
+
+
+class Explanation(Explained):
+    """The same of the run and of its launches."""
+
+    launches: tuple[Explained, ...]
+
+
+class RunDocument(_Part):
+    """A run that went well."""
+
+    bench: str
+    sim_ns: float
+    params: dict[str, Any]
+    configuration: dict[str, Any]
+    phases: tuple[PhaseUse, ...]
+    engines: tuple[EngineUse, ...]
+    launches: tuple[LaunchUse, ...]
+    explanation: Explanation | None = None
+
+    def row(self) -> Row:
+        """Its figures by column."""
+        row: Row = {"status": OK, "sim_ns": self.sim_ns}
+        row |= {f"phase.{each.phase}.busy_ns": each.busy_ns for each in self.phases}
+        row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
+        longest = max(self.launches, key=lambda each: each.total_ns, default=None)
+        if longest is not None:
+            row |= {"launch.name": longest.name, "launch.ns": longest.total_ns, "launch.kernel_ns": longest.kernel_ns}
+        return row if self.explanation is None else row | _explained(self.explanation)
+
+
+def read_run(path: Path) -> RunDocument:
+    """The document in a file. InputError for one that is no document of a run, or of a run that failed."""
+    document = read_json(path, RUN_COMMAND)
+    status = document.get("status", GOOD_STATUS) if isinstance(document, dict) else GOOD_STATUS
+    if status != GOOD_STATUS:
+        why = f": {show(document['error'])}" if document.get("error") else ""
+        raise InputError(f"{path}: the run ended with status {show(status)}{why}; there is nothing to compare")
+    try:
+        return read_model(RunDocument, document)
+    except ValidationError as error:
+        first, *others = explain(RunDocument, document, error)
+    at = f"{path_text(first.path)}: " if first.path else ""
+    more = f" (and {len(others)} more)" if others else ""
+    raise InputError(f"{path}: not what {RUN_COMMAND} prints: {at}{first.message}{more}")
+
+
+def _explained(found: Explanation) -> Row:
+    longest = max(found.launches, key=lambda each: each.critical_path.total_ps, default=None)
+    row = _group("run", found)
+    return row if longest is None else row | _group("launch", longest)
+
+
+def _group(group: str, found: Explained) -> Row:
+    binding = found.roofline.binding
+    row: Row = {part_column(group, each.part): ps_to_ns(each.ps) for each in found.critical_path.parts}
+    row |= {bound_column(group, each.resource): ps_to_ns(each.ps) for each in found.roofline.bounds}
+    if binding is not None:
+        row |= {f"{group}.bound": binding, f"{group}.bound_ns": row[bound_column(group, binding)]}
+    return row
+
 
 TABLE_FILE = "sweep.parquet"
 CCL_PREFIX = f"{CCL}."

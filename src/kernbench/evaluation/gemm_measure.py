@@ -9,12 +9,12 @@ from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.units import ps_to_ns
 from kernbench.core.op_log import OpRecord
-from kernbench.engine.engine import RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
+from kernbench.engine.requests import RequestHandle
 from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, Usage, Verified, Window
 from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
-from kernbench.evaluation.recorded_engine import RecordedEngine
 from kernbench.kernels.composite import Matmul
 from kernbench.messages.control import PeReport
 from kernbench.observe.statistics import ENGINE_OF, union_ps
@@ -53,7 +53,7 @@ class GemmStudy:
         )
 
     def _run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
-        engine = RecordedEngine(self.topology)
+        engine = GraphEngine(self.topology)
         asked = {"m": shape.m, "k": shape.k, "n": shape.n, "variant": variant, "dtype": self.dtype}
         result = run_bench(
             topology=self.topology,
@@ -72,7 +72,7 @@ class GemmStudy:
 class _Measurement:
     """Reads a run off its engine: the one launch, of one PE."""
 
-    engine: RecordedEngine
+    engine: GraphEngine
     result: BenchResult
     dtype: str
     _launch: RequestHandle = field(init=False)

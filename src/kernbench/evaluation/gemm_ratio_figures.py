@@ -1,10 +1,12 @@
-"""Utilisation of the matrix unit over shapes and staging variants: as measured, and beside the ideal pipeline."""
+"""Utilisation of the matrix unit over shapes and staging variants: as measured, and beside the ideal pipeline. The
+largest shape, beside which the others would be invisible, has a figure of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,7 +15,7 @@ from matplotlib.ticker import PercentFormatter
 
 from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.gemm_results import GemmRun, GemmSweep
-from kernbench.evaluation.gemm_stage_figures import CLUSTER, UNDER_TILE_PAPER
+from kernbench.evaluation.gemm_stage_figures import CLUSTER, UNDER_TILE_PAPER, stage_legend, stage_panel
 
 COLOURS = (style.BLUE, style.ORANGE, style.GREEN)
 """Of the staging variants, in order."""
@@ -135,3 +137,64 @@ def write_share(axes: Axes, x: float, share: float, size: float = LABEL_SIZE) ->
 def write_above(axes: Axes, x: float, y: float, text: str, size: float) -> None:
     """A text above the end of a bar."""
     axes.annotate(text, (x, y), (0, 2), textcoords="offset points", ha="center", fontsize=size)
+
+
+NS_PER_US = 1000
+LARGE_LABEL_SIZE = 8.5
+LEGEND: dict[str, Any] = {
+    "frameon": True,
+    "framealpha": 1.0,
+    "edgecolor": "white",
+    "borderaxespad": 0,
+    "borderpad": 0.2,
+}
+
+
+def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
+    """Stages, time and utilisation of the runs of one shape; times in µs."""
+    shape, tiles = runs[0].shape, runs[0].tiles
+    with style.drawing(path, 10.4, 4.8, f"{shape}: {tiles:,} tiles on one PE") as figure:
+        stages, times, shares = figure.subplots(1, 3, width_ratios=(2.1, 1.2, 1.2))
+        stage_panel(stages, runs, NS_PER_US)
+        stages.set_title("stages")
+        stages.set_ylabel("busy time (µs)")
+        stages.legend(handles=stage_legend(runs), loc="upper right", fontsize=8, **LEGEND)
+        stages.set_ylim(top=1.18 * max(run.pe.ns for run in runs) / NS_PER_US)
+        for slot in _slots(runs):
+            _time_bars(times, slot)
+            _share_bars(shares, slot)
+        times.set_title("kernel, start to end")
+        times.set_ylabel("time (µs)")
+        times.margins(y=0.1)
+        style.value_grid(times)
+        shares.set_title("matrix unit")
+        percent_axis(shares, "MAC utilisation (%)")
+        for axes in (times, shares):
+            _variant_axis(axes, runs)
+        figure.supxlabel("operands: A over B, streamed (ref) or staged (load)", fontsize=10)
+        style.legend_above(figure, theory_handles(style.SLATE), columns=2)
+
+
+def _slots(runs: Sequence[GemmRun]) -> Iterator[Slot]:
+    """One for each run, in no colour: in this figure colours are stages, and names stand below."""
+    for at, run in enumerate(runs):
+        yield Slot(run, at, CLUSTER, style.SLATE)
+
+
+def _time_bars(axes: Axes, slot: Slot) -> None:
+    ideal, measured = slot.run.ideal.ns / NS_PER_US, slot.run.pe.ns / NS_PER_US
+    theory_bars(axes, slot, ideal, measured)
+    for side, value in ((-1, ideal), (1, measured)):
+        write_above(axes, slot.x + side * slot.width / 4, value, f"{value:.1f}", LARGE_LABEL_SIZE)
+
+
+def _share_bars(axes: Axes, slot: Slot) -> None:
+    ideal, measured = slot.run.ideal.utilisation, slot.run.mac_utilisation
+    theory_bars(axes, slot, ideal, measured)
+    for side, value in ((-1, ideal), (1, measured)):
+        write_share(axes, slot.x + side * slot.width / 4, value, LARGE_LABEL_SIZE)
+
+
+def _variant_axis(axes: Axes, runs: Sequence[GemmRun]) -> None:
+    style.category_axis(axes, range(len(runs)), [run.variant.replace("_", "\n") for run in runs])
+    axes.set_xlim(-0.5, len(runs) - 0.5)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.common.errors import VerificationError
-from kernbench.evaluation.gemm_large_figure import draw_large
 from kernbench.evaluation.gemm_measure import GemmStudy
-from kernbench.evaluation.gemm_ratio_figures import draw_theory, draw_utilisation
+from kernbench.evaluation.gemm_ratio_figures import draw_large, draw_theory, draw_utilisation
 from kernbench.evaluation.gemm_results import (
     CSV_FILE,
     DATA_FILE,
@@ -22,9 +21,16 @@ from kernbench.evaluation.gemm_results import (
 )
 from kernbench.evaluation.gemm_shapes import LARGEST
 from kernbench.evaluation.gemm_stage_figures import draw_stages
-from kernbench.evaluation.outputs import drawing_from, output_folder
-from kernbench.evaluation.provenance import CONFIGURATION_FILE, PROVENANCE_FILE, provenance_of, write_provenance
-from kernbench.evaluation.summary import Column, Summary
+from kernbench.evaluation.outputs import (
+    CONFIGURATION_FILE,
+    PROVENANCE_FILE,
+    Column,
+    Summary,
+    drawing_from,
+    output_folder,
+    provenance_of,
+    write_provenance,
+)
 
 STAGES_FIGURE, LARGE_FIGURE = "gemm_stages.png", "gemm_512.png"
 UTILISATION_FIGURE, THEORY_FIGURE = "gemm_utilisation.png", "gemm_theory.png"

@@ -88,21 +88,19 @@ class IdealPipeline:
     def __init__(self, machine: Machine, dtype: DType, sip: int = 0) -> None:
         self._item = dtype.itemsize
         self._pe, self._slice_gbs = machine.spec.pe, machine.spec.cube.slice_bw_gbs
-        self._gemm_ps = ns_to_ps(self._pe.gemm.tile_ns(dtype))
-        self._access_ps = ns_to_ps(machine.spec.cube.components.hbm_ctrl.attrs.access_ns)
-        self._set_up_ps = ns_to_ps(self._pe.dma.setup_ns + self._pe.mmu.tlb_hit_ns)
+        self._gemm_ps = self._pe.gemm.tile_ps(dtype)
+        self._access_ps = machine.spec.cube.components.hbm_ctrl.attrs.access_ps
         dma, memory = pe_dma_id(sip, 0, 0), hbm_id(sip, 0, machine.spec.cube.local_slice(0))
         there, back = machine.route(dma, memory), machine.route(memory, dma)
         self._there_ps, self._back_ps = there.total_overhead_ps, back.total_overhead_ps
-        self._there_gbs, self._back_gbs = (min(link.bw_gbs for link in way.links) for way in (there, back))
+        self._there_gbs, self._back_gbs = there.bottleneck_gbs, back.bottleneck_gbs
         self._header_bytes = machine.header_bytes
 
     def ideal(self, shape: GemmShape, variant: str) -> Ideal:
         """The ideal time of a product; ``variant`` says of A and B whether they are loaded before the pipeline."""
         load_a, load_b = (each == "load" for each in variant.split("_"))
         loaded = (shape.m * shape.k * load_a + shape.k * shape.n * load_b) * self._item
-        cpu = self._pe.components.pe_cpu.attrs
-        start = ns_to_ps(cpu.launch_ns) + ns_to_ps(cpu.issue_ns)
+        start = self._pe.components.pe_cpu.attrs.first_issue_ps
         load = self._read(loaded).alone if loaded else 0
         tiles = [self._steps(tile, not load_a, not load_b) for tile in shape.tiles(self._pe.gemm.tile_sizes)]
         floors = sorted(_floors(tiles), key=lambda floor: (-floor.ns, -floor.busy_ns))
@@ -119,26 +117,26 @@ class IdealPipeline:
         """The stages of one tile: page 02's times of a tile in each."""
         a, b = tile.rows * tile.steps * self._item, tile.steps * tile.columns * self._item
         streamed = a * stream_a + b * stream_b
-        found = [Step("issue", ns_to_ps(self._pe.components.pe_scheduler.attrs.issue_ns))]
+        found = [Step("issue", self._pe.components.pe_scheduler.attrs.issue_ps)]
         if streamed:
             found.append(self._read(streamed))
-        found += [Step("fetch", transfer_ps(a + b, self._pe.tcm.read_bw_gbs)), Step("GEMM", self._gemm_ps)]
+        found += [Step("fetch", self._pe.tcm.read_ps(a + b)), Step("GEMM", self._gemm_ps)]
         if tile.last:
             out = tile.rows * tile.columns * self._item
-            found += [Step("store", transfer_ps(out, self._pe.tcm.write_bw_gbs)), self._write(out)]
+            found += [Step("store", self._pe.tcm.write_ps(out)), self._write(out)]
         return found
 
     def _read(self, nbytes: int) -> Step:
         """Set-up and request there, access; the data, as the memory gives them or the way takes them; back."""
         memory = transfer_ps(nbytes, self._slice_gbs)
         request = self._there_ps + transfer_ps(self._header_bytes, self._there_gbs)
-        before = self._set_up_ps + request + self._access_ps
+        before = self._pe.descriptor_ps + request + self._access_ps
         return Step("DMA in", max(memory, transfer_ps(nbytes, self._back_gbs)), before, self._back_ps, memory)
 
     def _write(self, nbytes: int) -> Step:
         """Set-up and there; the data; access, acknowledgement back."""
         memory = transfer_ps(nbytes, self._slice_gbs)
-        before = self._set_up_ps + self._there_ps
+        before = self._pe.descriptor_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
         return Step("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
 

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import fmean, stdev
 
-from kernbench.evaluation.mesh_network import CYCLE_PS, MeshSpec, build_mesh, xy_route
-from kernbench.evaluation.mesh_traffic import Flow, Traffic, flow_traffic, messages, pattern_traffic
+from kernbench.evaluation.mesh_network import (
+    CYCLE_PS,
+    Flow,
+    MeshSpec,
+    Traffic,
+    build_mesh,
+    flow_traffic,
+    messages,
+    pattern_traffic,
+    xy_route,
+)
 from kernbench.transport import Network, Transfer
 
 SATURATED_AT = 3.0

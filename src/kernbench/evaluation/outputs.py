@@ -1,10 +1,18 @@
-"""Results of an evaluation as files in one folder: JSON, and tables as CSV and Parquet. Each whole or not at all."""
+"""Results of an evaluation as files in one folder, each whole or not at all: JSON, CSV, Parquet, where they come from;
+and what a reader is told at the end."""
 
 from __future__ import annotations
 
+import argparse
 import csv
+import os
+import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -12,11 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
+from kernbench import __version__
 from kernbench.common.complaints import one_line
 from kernbench.common.errors import InputError, KernbenchError
 from kernbench.common.files import replacing
 from kernbench.common.json_input import parse_json
 from kernbench.common.json_text import json_text
+from kernbench.topology.builder import Topology
 
 T = TypeVar("T")
 Scalar: TypeAlias = "str | int | float | bool | None"
@@ -94,3 +104,87 @@ def write_parquet(path: Path, rows: Sequence[TableRow]) -> None:
     """Write the same rows as Parquet; types are those of the values."""
     with replacing(path) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows)), temporary, compression="zstd")
+
+
+PROVENANCE_FILE = "provenance.json"
+CONFIGURATION_FILE = "topology.resolved.yaml"
+# Their versions may change numbers (phase 2) or figures.
+_LIBRARIES = ("numpy", "ml_dtypes", "simpy", "matplotlib", "pyarrow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computer:
+    """The computer that made results; no simulated time depends on it."""
+
+    system: str = field(default_factory=platform.platform)
+    processor: str = field(default_factory=platform.machine)
+    cpus: int = field(default_factory=lambda: os.cpu_count() or 0)
+    python: str = field(default_factory=platform.python_version)
+    libraries: Mapping[str, str] = field(default_factory=lambda: {name: version(name) for name in _LIBRARIES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where results come from. ``topology_hash``: of the resolved configuration, see ``Topology.digest``.
+
+    ``date``: UTC, ISO 8601. ``machine``: the computer, not the simulated one.
+    """
+
+    made_by: str
+    topology: str
+    topology_hash: str
+    parameters: Mapping[str, Any]
+    kernbench_version: str = __version__
+    machine: Computer = field(default_factory=Computer)
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def provenance_of(topology: Topology, made_by: str, parameters: Mapping[str, Any]) -> Provenance:
+    """The provenance of something made here and now; ``made_by``: a bench or a command."""
+    return Provenance(
+        made_by=made_by, topology=topology.source, topology_hash=topology.digest, parameters=dict(parameters)
+    )
+
+
+def write_provenance(folder: Path, provenance: Provenance, topology: Topology) -> None:
+    """Write ``provenance.json``, and beside it the machine in full, as ``--topology`` takes it."""
+    write_json(folder / PROVENANCE_FILE, asdict(provenance))
+    head = f"# kernbench {provenance.kernbench_version}: the machine of {provenance.made_by}, {provenance.date}\n"
+    write_text(folder / CONFIGURATION_FILE, head + topology.resolved_yaml())
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table; figures stand on the right."""
+
+    name: str
+    figures: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The outcome of an evaluation bench, which returns it. Rows have a text for each column.
+
+    ``notes`` are lines below the table; ``results`` is all of it as plain data; ``files`` are in ``folder``.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    results: Mapping[str, Any]
+    folder: Path
+    files: tuple[str, ...]
+
+
+def run_script(description: str | None, draw: Callable[[bool], None]) -> int:
+    """Parse the arguments and ``draw``; the exit code. ``draw(render_only)`` writes results, unless those that are
+    there shall be drawn, and the figures."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--render-only", action="store_true")
+    try:
+        draw(parser.parse_args().render_only)
+    except KernbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0

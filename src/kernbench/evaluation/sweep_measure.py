@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import text_of
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_spec import LARGEST
-from kernbench.messages.requests import HostMsg
 from kernbench.observe.critical_path_model import CriticalPath, Part
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.statistics import ENGINE_OF, Traffic
@@ -24,7 +23,6 @@ from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
 from kernbench.runtime_api.phases import PHASES
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
-from kernbench.topology.builder import Topology
 
 Cell: TypeAlias = "str | int | float | bool | None"
 Row: TypeAlias = dict[str, Cell]
@@ -83,23 +81,9 @@ def fits(cell: object, kind: type) -> bool:
     return cell is None or (is_whole(cell) if kind is int else isinstance(cell, kind))
 
 
-class MeasuredEngine(GraphEngine):
-    """A GraphEngine that keeps the handles of all requests."""
-
-    def __init__(self, topology: Topology, enable_data: bool) -> None:
-        super().__init__(topology, enable_data)
-        self.handles: list[RequestHandle] = []
-
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        """Start a request now and return at once."""
-        handle = super().submit(msg)
-        self.handles.append(handle)
-        return handle
-
-
-def measure(result: BenchResult, engine: MeasuredEngine, log: TraceLog | None) -> Row:
+def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> Row:
     """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
-    report = report_run(engine, engine.handles, result.links)
+    report = report_run(engine, result.links)
     row = _head(result) | _report(report) | _traffic(report.traffic)
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}

@@ -20,10 +20,10 @@ from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document, apply_overrides
 from kernbench.common.errors import InputError, RunError
 from kernbench.common.exits import exit_is_failure
+from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_measure import (
     FAILED,
     INVALID,
-    MeasuredEngine,
     Row,
     error_text,
     flat_configuration,
@@ -134,8 +134,8 @@ def _row_without_figures(error: BaseException) -> Row:
 
 
 def _run(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
-    engine = MeasuredEngine(machine, job.verify)
-    log = TraceLog(engine.machine, links=False, memories=True) if job.explain else None
+    log = TraceLog(memories=True) if job.explain else None
+    engine = GraphEngine(machine, job.verify, observers=() if log is None else (log,))
     result = run_bench(
         topology=machine,
         bench_fn=bench,

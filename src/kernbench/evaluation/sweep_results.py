@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernbench.evaluation.outputs import write_csv
-from kernbench.evaluation.provenance import PROVENANCE_FILE, provenance_of, write_provenance
+from kernbench.evaluation.outputs import PROVENANCE_FILE, provenance_of, write_csv, write_provenance
 from kernbench.evaluation.sweep_figures import KINDS, draw_plots
 from kernbench.evaluation.sweep_journal import Journal
-from kernbench.evaluation.sweep_parquet import write_sweep_table
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_table import SweepTable, sweep_table, walls
+from kernbench.evaluation.sweep_table import SweepTable, sweep_table, walls, write_sweep_table
 
 TABLE_FILE = "sweep.parquet"
 WALL_FILE = "wall_s.csv"

@@ -1,13 +1,26 @@
-"""The results of a sweep as a table: a row for each point, in the order of the grid."""
+"""The results of a sweep as a table, in memory and as one Parquet file: a row for each point, in the order of the grid.
+
+The file depends on nothing but the sweep: neither on who ran it, nor on when, nor on how often it was interrupted. What
+it starts from (bench, grid, the resolved base machine) is in its metadata.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from kernbench.evaluation.sweep_measure import Row
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kernbench.common.complaints import one_line, one_of, show
+from kernbench.common.errors import InputError
+from kernbench.common.files import replacing
+from kernbench.common.json_input import parse_json
+from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import Outcome
 from kernbench.evaluation.sweep_spec import Value
@@ -62,3 +75,119 @@ def _cell(value: Value, kind: type) -> Any:
 def walls(outcomes: Mapping[int, Outcome]) -> Sequence[dict[str, int | float]]:
     """How long each point took to run, in the order of the grid."""
     return [{POINT: index, "wall_s": outcomes[index].wall_s} for index in sorted(outcomes)]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """The rows of all points that ended in the same way, in the order of the grid."""
+
+    status: str
+    error: str
+    rows: tuple[Row, ...]
+
+
+def failure_groups(rows: Iterable[Row]) -> tuple[FailureGroup, ...]:
+    """The failures among ``rows``, those of most points first."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["status"] != OK:
+            found.setdefault((str(row["status"]), str(row.get("error") or "")), []).append(row)
+    groups = (FailureGroup(status, error, tuple(own)) for (status, error), own in found.items())
+    return tuple(sorted(groups, key=lambda group: -len(group.rows)))
+
+
+_METADATA = b"kernbench.sweep"
+_TYPES: dict[type, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+# What readers need of the metadata.
+_ABOUT: dict[str, type] = {"axes": list, "bench": str, "configuration": dict}
+_KINDS: dict[type, str] = {list: "list", str: "text", dict: "mapping"}
+JSON_COLUMNS = ("params", "changed")
+"""Columns whose cells are mappings as JSON."""
+
+
+def write_sweep_table(table: SweepTable, path: Path) -> None:
+    """Write the Parquet file; columns that no row has are left out. Equal tables give identical files."""
+    kinds = {POINT: int, **{axis: kind_of([row[axis] for row in table.rows]) for axis in table.axes}, **COLUMNS}
+    there = set(table.columns)
+    fields = [(name, _TYPES[kind]) for name, kind in kinds.items() if name in there]
+    about = json.dumps({"axes": table.axes, **table.about}, sort_keys=True)
+    schema = pa.schema(fields, metadata={_METADATA: about.encode()})
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(list(table.rows), schema), temporary, compression="zstd")
+
+
+def read_sweep_table(path: Path) -> SweepTable:
+    """A table that ``write_sweep_table`` wrote. InputError for any other file."""
+    try:
+        # Opened here: of a name alone Arrow reads all files, when it is a folder, and columns, when it has a '='.
+        with path.open("rb") as file:
+            found = pq.ParquetFile(file).read()
+        about = _about(found.schema)
+        _check_columns(found.schema, about)
+        rows = found.to_pylist()
+        _check_rows(rows, about)
+        return SweepTable(tuple(about.pop("axes")), tuple(rows), about)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {error.strerror or one_line(error)}") from error
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not the results of a sweep: {one_line(error)}") from error
+
+
+def _about(schema: pa.Schema) -> dict[str, Any]:
+    """What the metadata say. ValueError where that is not what a sweep writes."""
+    text = (schema.metadata or {}).get(_METADATA)
+    if text is None:
+        raise ValueError(f"its schema has no metadata {_METADATA.decode()!r}")
+    found = parse_json(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"its metadata are {show(found)}, must be a mapping")
+    for key, kind in _ABOUT.items():
+        if not isinstance(found.get(key), kind):
+            raise ValueError(f"its metadata have {show(found.get(key))} as {key}, must be a {_KINDS[kind]}")
+    if not all(isinstance(each, str) for each in found["axes"]):
+        raise ValueError(f"its metadata have {show(found['axes'])} as axes, must be names")
+    return found
+
+
+def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
+    """ValueError for a column that is missing, there twice, or of another type."""
+    needed = (POINT, "status", *about["axes"])
+    for name in dict.fromkeys([*needed, *schema.names]):
+        if schema.names.count(name) != 1:
+            raise ValueError(f"column {show(name)} is there {schema.names.count(name)} times, must be once")
+    for name, kind in {POINT: int, **COLUMNS}.items():
+        if name in schema.names and schema.field(name).type != _TYPES[kind]:
+            raise ValueError(f"column {name!r} is of type {schema.field(name).type}, must be {_TYPES[kind]}")
+    for name in about["axes"]:
+        if schema.field(name).type not in _TYPES.values():
+            raise ValueError(f"column {show(name)}, an axis, is of type {schema.field(name).type}")
+
+
+def _check_rows(rows: Sequence[Row], about: Mapping[str, Any]) -> None:
+    """ValueError for what no sweep writes."""
+    if not rows or [row[POINT] for row in rows] != list(range(len(rows))):
+        raise ValueError(f"column {POINT!r} must be 0, 1, 2 …, a row for each point of the grid")
+    for row in rows:
+        wrong = next(_wrong(row, about), "")
+        if wrong:
+            raise ValueError(f"point {row[POINT]}: {wrong}")
+
+
+def _wrong(row: Row, about: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{axis} is empty" for axis in about["axes"] if row[axis] is None)
+    status, sim_ns = row["status"], row.get("sim_ns")
+    if status not in STATUSES:
+        yield f"status is {show(status)}, must be one of: {one_of(STATUSES)}"
+    if status == OK and not (isinstance(sim_ns, float) and math.isfinite(sim_ns)):
+        yield f"sim_ns is {show(sim_ns)}, must be a number where status is {OK}"
+    for name in JSON_COLUMNS:
+        try:
+            mapping = parse_json(str(row.get(name) or "{}"))
+        except ValueError as error:
+            yield f"{name} is not JSON: {error}"
+        else:
+            if not isinstance(mapping, dict):
+                yield f"{name} is {show(mapping)}, must be a mapping"

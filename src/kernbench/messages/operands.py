@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, row_major
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -32,6 +32,11 @@ class Operand:
     valid: tuple[int, ...] | None = None
     other: float = 0
     by_address: bool = field(default=False, compare=False)
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """``strides``, or those of a row-major array."""
+        return row_major(self.shape, self.dtype.itemsize) if self.strides is None else self.strides
 
 
 def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: DType) -> Operand:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, row_major
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 
@@ -252,14 +252,6 @@ def as_bytes(array: Array) -> Array:
     """A C-contiguous array as bytes, an axis more; a copy if it is not contiguous."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat.reshape(*array.shape, array.itemsize)
-
-
-def row_major(shape: Shape, itemsize: int) -> Shape:
-    """The strides in bytes of a dense array."""
-    steps = [itemsize]
-    for n in reversed(shape[1:]):
-        steps.append(steps[-1] * n)
-    return tuple(reversed(steps)) if shape else ()
 
 
 def _byte_geometry(shape: Shape, itemsize: int, strides: Shape | None) -> tuple[Shape, Shape]:

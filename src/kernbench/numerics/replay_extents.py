@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from kernbench.messages.operands import Operand
-from kernbench.numerics.memory_store import row_major
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Range: TypeAlias = tuple[int, int]
@@ -97,17 +96,13 @@ def _span(operand: Operand) -> int:
     shape = operand.shape if operand.valid is None else operand.valid
     if not prod(shape):
         return 0
-    return operand.dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, _strides(operand), strict=True))
-
-
-def _strides(operand: Operand) -> tuple[int, ...]:
-    return row_major(operand.shape, operand.dtype.itemsize) if operand.strides is None else operand.strides
+    return operand.dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, operand.byte_strides, strict=True))
 
 
 def _offsets(operand: Operand) -> tuple[Array, int]:
     """Where stretches of bytes begin, relative to the first element, and how long all of them are."""
     shape = operand.shape if operand.valid is None else operand.valid
-    axes = list(zip(shape, _strides(operand), strict=True))
+    axes = list(zip(shape, operand.byte_strides, strict=True))
     length = operand.dtype.itemsize
     while axes and (axes[-1][1] == length or axes[-1][0] == 1):
         length *= axes.pop()[0]

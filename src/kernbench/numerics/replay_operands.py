@@ -12,7 +12,7 @@ import numpy as np
 
 from kernbench.common.errors import RunError
 from kernbench.messages.operands import Operand
-from kernbench.numerics.memory_store import MemoryStore, as_bytes, row_major, split
+from kernbench.numerics.memory_store import MemoryStore, as_bytes, split
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # How many places are remembered before all are looked up afresh.
@@ -102,7 +102,7 @@ def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
     segments = Segments(operand.segments)
     # A view may be of this very memory: a part written must not change the source of the next.
     source = array if array.base is None else array.copy()
-    for offset, part, steps in split(0, as_bytes(source), (*_dense(operand), 1), segments.end_at):
+    for offset, part, steps in split(0, as_bytes(source), (*operand.byte_strides, 1), segments.end_at):
         store.write(operand.space, segments.address(offset), part, steps)
 
 
@@ -112,7 +112,7 @@ def _loaded_region(store: MemoryStore, operand: Operand) -> Array:
         return store.read(operand.space, operand.address, shape, operand.dtype, _strides(operand))
     region = np.empty(shape, operand.dtype.numpy)
     segments = Segments(operand.segments)
-    for offset, part, steps in split(0, as_bytes(region).view(np.int8), (*_dense(operand), 1), segments.end_at):
+    for offset, part, steps in split(0, as_bytes(region).view(np.int8), (*operand.byte_strides, 1), segments.end_at):
         part[...] = store.view(operand.space, segments.address(offset), part.shape, "i8", steps)
     return region
 
@@ -134,16 +134,12 @@ def _bounds(operand: Operand) -> tuple[slice, ...]:
 
 def _strides(operand: Operand) -> tuple[int, ...] | None:
     """Strides to use for the valid region: with bounds, rows keep the pitch of the whole shape."""
-    return operand.strides if operand.valid is None else _dense(operand)
-
-
-def _dense(operand: Operand) -> tuple[int, ...]:
-    return row_major(operand.shape, operand.dtype.itemsize) if operand.strides is None else operand.strides
+    return operand.strides if operand.valid is None else operand.byte_strides
 
 
 def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> Operand:
     """The part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
-    steps = _dense(operand)
+    steps = operand.byte_strides
     offset = sum(i * s for i, s in zip(first, steps, strict=True))
     segments = _behind(operand.segments, offset)
     address = segments[0][0] if segments else operand.address + offset

@@ -33,7 +33,7 @@ from kernbench.core.log import (
     Kind,
     Row,
 )
-from kernbench.engine.engine import RequestHandle
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_dma import Spot, walk_access, walk_dma, walk_message
 from kernbench.observe.critical_path_model import Chain, CriticalPath, Hop, KernelPlace, Part, WaitedFor

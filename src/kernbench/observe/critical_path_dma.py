@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernbench.common.units import ns_to_ps
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import Chain, Part
@@ -54,7 +53,7 @@ def walk_message(chain: Chain, work: Spot, exchange: Exchange, turns: list[Turn]
 def access_ps(machine: Machine, node_id: str) -> int:
     """How long a memory takes before its first byte."""
     attrs = machine.graph.node(node_id).attrs
-    return ns_to_ps(attrs.access_ns) if isinstance(attrs, HbmCtrlAttrs | SramAttrs) else 0
+    return attrs.access_ps if isinstance(attrs, HbmCtrlAttrs | SramAttrs) else 0
 
 
 class _Way:

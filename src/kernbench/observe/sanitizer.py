@@ -139,7 +139,7 @@ class Sanitizer(Observer):
 
     def _pe_of(self, component: str) -> PeCoord | None:
         node = self._graph.node(component)
-        return None if node.sip is None or node.cube is None or node.pe is None else (node.sip, node.cube, node.pe)
+        return None if node.pe is None else node.pe_coord
 
     def findings(self, engine: GraphEngine) -> tuple[Finding, ...]:
         """All that is wrong with what has ended in ``engine`` by now, once for each place in the kernels, by time."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from kernbench.common.ids import pe_name, pe_part
 from kernbench.core.clock import NEVER
-from kernbench.engine.engine import RequestHandle
 from kernbench.engine.hooks import QueueWaited
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_filter import (

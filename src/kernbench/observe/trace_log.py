@@ -1,6 +1,6 @@
 """What happened in a run, as far as hooks tell: the raw material of traces and of critical paths.
 
-Nothing is observed unless a ``TraceLog`` is made, and links and memories only when they are asked for.
+Nothing is observed unless a ``TraceLog`` is among an engine's observers, links and memories only when asked for.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kernbench.engine.hooks import (
     TileMoved,
 )
 from kernbench.engine.machine import Machine
+from kernbench.engine.observer import Observer
 from kernbench.messages.commands import (
     Command,
     DotCommand,
@@ -128,8 +129,8 @@ class Handled:
 
 
 @dataclass(slots=True)
-class TraceLog:
-    """Subscribes to the hooks of ``machine`` when it is made; everything is in the order in which it was reported.
+class TraceLog(Observer):
+    """Listens to the hooks of a machine; everything is in the order in which it was reported.
 
     ``works_of`` and ``issued_of`` go by launch, ``actions_of`` by PE; ``exchanges``, one for each part, and
     ``turns_of`` by operation; ``ordered``, what a command waited for last because of its bytes, by PE, launch and
@@ -137,9 +138,9 @@ class TraceLog:
     ``turns_of`` and ``busy`` stay empty unless ``memories`` and ``links`` are observed.
     """
 
-    machine: Machine
     links: bool = False
     memories: bool = False
+    machine: Machine = field(init=False)
     works_of: dict[int, list[Work]] = field(default_factory=dict)
     issued_of: dict[int, list[Issued]] = field(default_factory=dict)
     actions_of: dict[PeCoord, list[Action]] = field(default_factory=dict)
@@ -158,9 +159,11 @@ class TraceLog:
     _open: dict[int, Work] = field(default_factory=dict)
     _turn_of: dict[tuple[str, bool], Turn] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        hooks = self.machine.hooks
-        self.queues = QueueLog(self.machine)
+    def begin(self, machine: Machine) -> None:
+        """Listen to ``machine``."""
+        self.machine = machine
+        hooks = machine.hooks
+        self.queues = QueueLog(machine)
         hooks.queue.subscribe(self._took)
         hooks.queue_waited.subscribe(self._waited)
         hooks.op_started.subscribe(self._started)
@@ -171,7 +174,7 @@ class TraceLog:
         if self.memories:
             hooks.served.subscribe(self._served)
         if self.links:
-            self.machine.network.link_busy.subscribe(self.busy.append)
+            machine.network.link_busy.subscribe(self.busy.append)
 
     def control(self) -> list[Handled]:
         """The messages of the control path that have been handled, in that order."""

@@ -76,7 +76,7 @@ def way(machine: Machine, src: str, dst: str) -> Way:
     """The way between two parts of a machine."""
     route = machine.route(src, dst)
     edges = [machine.graph.edge(link.src, link.dst) for link in route.links]
-    wire_ps = sum(ns_to_ps(edge.length_mm * machine.spec.ns_per_mm) for edge in edges)
+    wire_ps = sum(ns_to_ps(machine.spec.wire_ns(edge.length_mm)) for edge in edges)
     return Way(route.total_overhead_ps - wire_ps, wire_ps, tuple(link.bw_gbs for link in route.links))
 
 
@@ -94,9 +94,9 @@ def memory_time(machine: Machine, flow: Flow, nbytes: int) -> MemoryTime:
     cube, attrs = machine.spec.cube, machine.graph.node(flow.memory).attrs
     if isinstance(attrs, HbmCtrlAttrs):
         channel_ps = HbmChannels(machine.spec).time_ps(Access(flow.pa, nbytes))
-        return MemoryTime(ns_to_ps(attrs.access_ns), channel_ps, cube.slice_bw_gbs)
-    access_ns = attrs.access_ns if isinstance(attrs, SramAttrs) else 0.0
-    return MemoryTime(ns_to_ps(access_ns), transfer_ps(nbytes, cube.sram_bw_gbs), cube.sram_bw_gbs)
+        return MemoryTime(attrs.access_ps, channel_ps, cube.slice_bw_gbs)
+    access_ps = attrs.access_ps if isinstance(attrs, SramAttrs) else 0
+    return MemoryTime(access_ps, cube.sram_ps(nbytes), cube.sram_bw_gbs)
 
 
 def closed_form(machine: Machine, flow: Flow, nbytes: int) -> Breakdown:
@@ -116,8 +116,7 @@ def closed_form(machine: Machine, flow: Flow, nbytes: int) -> Breakdown:
 
 def set_up_ps(machine: Machine, flow: Flow) -> int:
     """What the DMA of a PE takes for a descriptor; the host's is ready."""
-    pe = machine.spec.pe
-    return 0 if flow.pe is None else ns_to_ps(pe.dma.setup_ns + pe.mmu.tlb_hit_ns)
+    return 0 if flow.pe is None else machine.spec.pe.descriptor_ps
 
 
 def fair_rates_gbs(machine: Machine, flows: Iterable[Flow]) -> tuple[float, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
+from kernbench.engine.requests import RequestHandle
 from kernbench.probe.flow import Flow
 from kernbench.probe.report import TraceRow
 from kernbench.transport import Transfer

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from kernbench.common.errors import InputError
 from kernbench.common.units import format_size, ns_to_ps
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import Absent, ProbeCase
 from kernbench.probe.closed_form import closed_form, fair_rates_gbs

@@ -88,7 +88,7 @@ class Site:
     def _hbm_flow(self, pe: PeCoord | None, at: Slice, reading: bool, share: Share) -> Flow:
         hbm = self.spec.cube.hbm
         # Whole bursts on all channels, so that no share begins in the middle of one.
-        group = hbm.num_pcs * hbm.burst_bytes
+        group = hbm.round_bytes
         room = hbm.bytes_per_slice // share.count
         room -= room % group if room > group else 0
         offset = at.index * hbm.bytes_per_slice + share.number * room

@@ -9,9 +9,9 @@ from enum import StrEnum
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import KernbenchError
 from kernbench.common.units import whole_ps
+from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import LinkTraffic
 from kernbench.runtime_api.comparison import Comparison
-from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.error_place import ErrorPlace, place_of
 from kernbench.runtime_api.memory import CleanupReport
 from kernbench.runtime_api.program_line import ProgramLine
@@ -86,14 +86,14 @@ class BenchResult:
     ``completion``: how it ended, with the error that says why not well; ``traces``: every request; ``sim_ns``:
     simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
     ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
-    carried when the program was over, empty for an engine that is no GraphEngine; ``program``: where the bench begins.
+    carried when the program was over; ``program``: where the bench begins.
     """
 
     bench: str
     status: BenchStatus
     device: str
     params: ConfigModel
-    engine: Engine
+    engine: GraphEngine
     completion: RunCompletion
     traces: tuple[RequestRecord, ...]
     comparisons: tuple[Comparison, ...]

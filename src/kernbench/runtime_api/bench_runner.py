@@ -17,7 +17,6 @@ from kernbench.observe.statistics import LinkTraffic, link_traffic
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.program_line import ProgramLine
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
@@ -25,7 +24,7 @@ from kernbench.triton_emu.source import kernel_source
 
 __all__ = ["BenchResult", "BenchStatus", "EngineFactory", "run_bench"]
 
-EngineFactory: TypeAlias = Callable[[Topology, DeviceSelector], Engine]
+EngineFactory: TypeAlias = Callable[[Topology, DeviceSelector], GraphEngine]
 
 
 def run_bench(
@@ -112,7 +111,7 @@ class _Run:
         finally:
             self._sim_ns = whole_ps(engine.now - self._begin_ns)
             # Now, since cleaning up sends messages too, which are no part of what the program did.
-            self._links = link_traffic(engine.machine) if isinstance(engine, GraphEngine) else ()
+            self._links = link_traffic(engine.machine)
 
     def _status(self) -> BenchStatus:
         failed = any(not each.passed for each in self._context.testing.comparisons)

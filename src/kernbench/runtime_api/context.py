@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -13,14 +14,14 @@ from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.collectives import Collectives
-from kernbench.runtime_api.current import Entered, enter, leave
 from kernbench.runtime_api.devices import Accelerator, Ahbm, Devices
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.dtype_names import DTypeNames
-from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
 from kernbench.runtime_api.factories import TensorFactories
 from kernbench.runtime_api.launch import Kernel, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
@@ -36,6 +37,16 @@ from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec
 
 P = TypeVar("P", bound=ConfigModel)
+# It belongs to the flow of execution: contexts side by side do not see each other.
+_CURRENT: ContextVar[RuntimeContext[Any] | None] = ContextVar("kernbench_context", default=None)
+
+
+def current_context() -> RuntimeContext[Any] | None:
+    """The context that this code runs in, for libraries whose functions need not be given one.
+
+    It is the innermost ``with RuntimeContext(...)`` around the code, and for a rank around whoever spawned it.
+    """
+    return _CURRENT.get()
 
 
 class NoParams(ConfigModel):
@@ -53,7 +64,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: GraphEngine,
         target_device: DeviceSelector | str = "all",
         correlation_id: str = "",
         spec: TopologySpec | None = None,
@@ -67,7 +78,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._spec = spec or engine.spec
         self._params = cast(P, NoParams()) if params is None else params
         workers = self._workers = Workers()
-        self._entered: list[Entered] = []
+        self._entered: list[Token[RuntimeContext[Any] | None]] = []
         scheduler = self._scheduler = RankScheduler(engine, workers)
         self._requests = Requests(engine, scheduler, workers, correlation_id)
         self._memory = TensorMemory(engine, self._requests)
@@ -85,7 +96,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.cleanup_report = CleanupReport()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> GraphEngine:
         """The machine that the program runs on."""
         return self._engine
 
@@ -184,14 +195,14 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         return replace(self._memory.release_all(), left=left)
 
     def __enter__(self) -> Self:
-        self._entered.append(enter(self))
+        self._entered.append(_CURRENT.set(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers."""
-        leave(self._entered.pop())
+        _CURRENT.reset(self._entered.pop())
         self._workers.main.local.clear()
         if error is not None:
             if self.multiprocessing.untold:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.mapping import TensorMapping
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
-from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.work import TensorKey
 
@@ -26,7 +26,7 @@ class JoinedRanges:
 
     __slots__ = ("_engine", "_joined")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
         self._joined: dict[tuple[TensorKey, ...], _Joined] = {}
 

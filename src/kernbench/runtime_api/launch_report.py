@@ -9,7 +9,8 @@ from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.di.kinds import PE_KINDS
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
 from kernbench.observe.statistics import (
@@ -70,14 +71,12 @@ class RunReport:
     queues: tuple[QueueTraffic, ...] = ()
 
 
-def report_run(
-    engine: GraphEngine, handles: Sequence[RequestHandle], links: tuple[LinkTraffic, ...] | None = None
-) -> RunReport:
-    """The figures of a run with the requests ``handles``, as far as it got.
+def report_run(engine: GraphEngine, links: tuple[LinkTraffic, ...] | None = None) -> RunReport:
+    """The figures of a run, as far as it got.
 
     ``links``: what they had carried when the program was over; None: it is still under way, so what they have by now.
     """
-    launched = launches_of(handles)
+    launched = launches_of(engine.handles)
     return RunReport(
         launches=tuple(_split(engine, longest, count) for longest, count in longest_of_each_name(launched)),
         engines=_engines(engine, launched),
@@ -85,7 +84,7 @@ def report_run(
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
         records=len(engine.op_log),
-        under_way=tuple(_name(handle.msg) for handle in handles if not _has_ended(handle)),
+        under_way=tuple(_name(handle.msg) for handle in engine.handles if not _has_ended(handle)),
         queues=queue_traffic(engine.machine, engine.op_log),
     )
 

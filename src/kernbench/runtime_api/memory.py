@@ -12,6 +12,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
+from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
 from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.placement.deploy import deploy_tensor, release
@@ -20,7 +21,6 @@ from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.device_copy import copy_launch
-from kernbench.runtime_api.engine_api import Engine
 from kernbench.runtime_api.joined import JoinedRanges
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.requests import Requests
@@ -84,7 +84,7 @@ class TensorMemory:
 
     __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "uses")
 
-    def __init__(self, engine: Engine, requests: Requests) -> None:
+    def __init__(self, engine: GraphEngine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
         self.uses = Uses(requests)
         self._joined = JoinedRanges(engine)
@@ -274,7 +274,7 @@ class TensorMemory:
                 yield LeakedMemory(pe_part(*pe, part), more)
 
 
-def _allocated(engine: Engine) -> dict[tuple[PeCoord, str], int]:
+def _allocated(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
     """Bytes in use of the memories of every PE that anything was asked of."""
     found: dict[tuple[PeCoord, str], int] = {}
     for pe, allocator in sorted(engine.used_allocators.items()):

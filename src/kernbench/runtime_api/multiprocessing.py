@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
 from kernbench.runtime_api.numbers import whole_number
+from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
 from kernbench.runtime_api.rank_task import RankTask
 from kernbench.runtime_api.requests import Requests
@@ -16,25 +16,6 @@ from kernbench.runtime_api.workers import Worker, Workers
 __all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
 
 START_METHODS = ("spawn", "fork", "forkserver")
-
-
-class Groups(Protocol):
-    """The process groups that ranks may leave behind."""
-
-    def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
-        """These ranks have ended; what they have not left."""
-
-    def spoil(self) -> None:
-        """Ranks have failed."""
-
-    def check_size(self, nprocs: int) -> None:
-        """InputError when there cannot be so many ranks."""
-
-    def settle(self) -> None:
-        """Others are about to be made."""
-
-    def begin(self, workers: Sequence[Worker]) -> None:
-        """These are about to run."""
 
 
 class ProcessContext:
@@ -106,7 +87,7 @@ class Multiprocessing:
 
     __slots__ = ("_context", "_groups", "_requests", "_scheduler", "_workers", "left")
 
-    def __init__(self, scheduler: RankScheduler, requests: Requests, workers: Workers, groups: Groups) -> None:
+    def __init__(self, scheduler: RankScheduler, requests: Requests, workers: Workers, groups: ProcessGroups) -> None:
         self._scheduler, self._requests, self._workers = scheduler, requests, workers
         self._groups = groups
         self._context: ProcessContext | None = None

@@ -8,27 +8,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernbench.ccl.config import CclConfig
-from kernbench.ccl.fabric import fabric_edges
 from kernbench.ccl.install import (
     InstalledQueues,
     IpcqPlan,
     configured,
+    edges_of,
+    layout_of,
     plan_of,
     prepare_queues,
     release,
-    settings_of,
     warn_of_lost,
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.pairing import unite
-from kernbench.ccl.plan import edges_of, layout_of
 from kernbench.ccl.steps.sip_rings import ring_values
-from kernbench.ccl.topologies import world_size_of
-from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock, UnsupportedError
+from kernbench.ccl.topologies import fabric_edges, world_size_of
+from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.collective_calls import CallBook
 from kernbench.runtime_api.devices import Devices
-from kernbench.runtime_api.engine_api import Engine, RequestHandle
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.rank_task import Gate
 from kernbench.runtime_api.requests import Requests
@@ -37,28 +36,24 @@ from kernbench.topology.spec import TopologySpec
 
 
 class QueueInstaller:
-    """Puts queues on the machine for one context, and takes them off. ``lost``: messages that went with them."""
+    """Puts queues on the machine of ``engine`` for one context, and takes them off.
 
-    __slots__ = ("_engine", "_removals", "_requests", "_there", "lost")
+    ``lost``: messages that went with them.
+    """
 
-    def __init__(self, engine: Engine, requests: Requests) -> None:
-        self._engine, self._requests = engine, requests
+    __slots__ = ("_removals", "_requests", "_there", "engine", "lost")
+
+    def __init__(self, engine: GraphEngine, requests: Requests) -> None:
+        self.engine, self._requests = engine, requests
         self._there: list[InstalledQueues] = []
         self._removals: dict[int, list[RequestHandle]] = {}
         self.lost: tuple[str, ...] = ()
-
-    @property
-    def engine(self) -> GraphEngine:
-        """The machine; UnsupportedError when it is none that has queues."""
-        if not isinstance(self._engine, GraphEngine):
-            raise UnsupportedError(f"collectives need a GraphEngine: {type(self._engine).__name__} has no queues")
-        return self._engine
 
     def install(self, algorithm: Algorithm, *, with_fabric: bool) -> InstalledQueues:
         """Those of an algorithm, with the queues between all SIPs if asked; returns when every PE has its own."""
         spec = self.engine.spec
         edges = unite(edges_of(algorithm, spec), fabric_edges(spec) if with_fabric else ())
-        queues = prepare_queues(self.engine, edges, settings_of(algorithm.config))
+        queues = prepare_queues(self.engine, edges, algorithm.config.queues)
         self._there.append(queues)
         self._requests.transfer(queues.messages)
         return queues

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from kernbench.common.errors import RunError, SimulationDeadlock
-from kernbench.runtime_api.engine_api import Engine, RequestHandle
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep, What
 from kernbench.runtime_api.sleepers import Sleeper, Sleepers
 from kernbench.runtime_api.workers import Workers
@@ -69,7 +70,7 @@ class RankScheduler:
         "machine_answers",
     )
 
-    def __init__(self, engine: Engine, workers: Workers) -> None:
+    def __init__(self, engine: GraphEngine, workers: Workers) -> None:
         self._engine, self._workers = engine, workers
         self._spawned: Spawned | None = None
         self._ready: list[RankTask] = []
@@ -224,7 +225,7 @@ class RankScheduler:
         if not self._sleepers.requests:
             raise self._idle()
         try:
-            ended: Sequence[RequestHandle] = self._engine.next_ended()
+            ended = self._engine.next_ended()
         except SimulationDeadlock:
             raise
         except (Exception, SystemExit):

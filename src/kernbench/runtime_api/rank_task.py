@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from kernbench.runtime_api.engine_api import RequestHandle
+from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.rank_runner import RankRunner
 from kernbench.runtime_api.workers import Worker
 

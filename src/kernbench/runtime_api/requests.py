@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from kernbench.common.errors import AbandonedError, SimulationDeadlock
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.runtime_api.engine_api import Completion, Engine, RequestHandle
 from kernbench.runtime_api.phases import Purpose, purpose_of
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.workers import Worker, Workers
@@ -67,7 +68,9 @@ class Requests:
         "_workers",
     )
 
-    def __init__(self, engine: Engine, scheduler: RankScheduler, workers: Workers, correlation_id: str = "") -> None:
+    def __init__(
+        self, engine: GraphEngine, scheduler: RankScheduler, workers: Workers, correlation_id: str = ""
+    ) -> None:
         self._engine, self._scheduler, self._workers = engine, scheduler, workers
         self._correlation_id = correlation_id
         self._fmt = AddressFormat(engine.spec.address.format)
@@ -107,7 +110,7 @@ class Requests:
         self._scheduler.check()
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)
-        handle: RequestHandle = self._engine.submit(msg)
+        handle = self._engine.submit(msg)
         purpose = purpose_of(msg, self._fmt)
         worker = self._workers.current
         self._unseen[handle.request_id] = _Submitted(handle, msg.name, purpose, worker, about, together)
@@ -138,7 +141,7 @@ class Requests:
             raise
         finally:
             self._see(handle for handle in handles if handle.done)
-        return [self._engine.get_completion(handle)[0] for handle in handles]
+        return [handle.completion() for handle in handles]
 
     def transfer(self, messages: Iterable[HostMsg]) -> None:
         """Submit all, then wait for all: they overlap."""
@@ -201,7 +204,7 @@ class Requests:
             self._drop(others)
 
     def _error_of(self, submitted: _Submitted) -> Exception | None:
-        return self._engine.get_completion(submitted.handle)[0].error if submitted.handle.done else None
+        return submitted.handle.completion().error if submitted.handle.done else None
 
     def _failed(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
-from kernbench.engine.engine import RequestHandle
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, Hop, KernelPlace, Spent, WaitedFor

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, KeysView
 from typing import TypeAlias
 
-from kernbench.runtime_api.engine_api import Engine, RequestHandle
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep
 
 Sleeper: TypeAlias = RankTask | None
@@ -18,7 +19,7 @@ class Sleepers:
 
     __slots__ = ("_at_gates", "_by_request", "_engine", "_giving_way", "_sleeps")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
         self._sleeps: dict[Sleeper, Sleep] = {}
         self._by_request: dict[int, _Among] = {}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType, misfit
+from kernbench.common.dtypes import DType, misfit, row_major
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.geometry import Window
@@ -72,7 +71,7 @@ def update_messages(
 def _positions(piece: Piece, chosen: Array) -> Array:
     """Which elements of the shard are chosen, in order."""
     corner = np.array([start for start, _ in piece.source.bounds], np.int64)
-    return (np.argwhere(chosen) + corner) @ np.array(_strides(piece.view.shape, 1), np.int64)
+    return (np.argwhere(chosen) + corner) @ np.array(row_major(piece.view.shape, 1), np.int64)
 
 
 def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
@@ -96,10 +95,6 @@ def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch],
     for stretch in stretches:
         piece = stretch.piece
         held = read(stretch.pa, stretch.nbytes)
-        strides = _strides(piece.view.shape, layout.dtype.itemsize)
+        strides = row_major(piece.view.shape, layout.dtype.itemsize)
         whole[piece.target.index] = np.ndarray(piece.source.shape, layout.dtype.numpy, held, 0, strides)
     return whole
-
-
-def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return tuple(prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape)))

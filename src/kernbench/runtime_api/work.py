@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from kernbench.runtime_api.engine_api import RequestHandle
+from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.requests import Requests
 
 TensorKey: TypeAlias = tuple[int, int]

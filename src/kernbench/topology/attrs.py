@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from kernbench.common.quantities import Bandwidth, Duration, Share
+from kernbench.common.units import ns_to_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.fields import Count
 
@@ -19,12 +20,22 @@ class HbmCtrlAttrs(PartAttrs):
     efficiency: Share = 1.0
     access_ns: Duration = 0.0
 
+    @property
+    def access_ps(self) -> int:
+        """``access_ns`` in ps."""
+        return ns_to_ps(self.access_ns)
+
 
 class SramAttrs(PartAttrs):
-    """The SRAM of a cube. Without ``bw_gbs`` it is as fast as the link to it."""
+    """The SRAM of a cube: the time before the first byte. Without ``bw_gbs`` it is as fast as the link to it."""
 
     access_ns: Duration = 0.0
     bw_gbs: Bandwidth | None = None
+
+    @property
+    def access_ps(self) -> int:
+        """``access_ns`` in ps."""
+        return ns_to_ps(self.access_ns)
 
 
 class MCpuAttrs(PartAttrs):
@@ -39,6 +50,21 @@ class PeCpuAttrs(PartAttrs):
     launch_ns: Duration = 0.0
     issue_ns: Duration = 0.0
 
+    @property
+    def launch_ps(self) -> int:
+        """``launch_ns`` in ps."""
+        return ns_to_ps(self.launch_ns)
+
+    @property
+    def issue_ps(self) -> int:
+        """``issue_ns`` in ps."""
+        return ns_to_ps(self.issue_ns)
+
+    @property
+    def first_issue_ps(self) -> int:
+        """From the common start of a kernel to the end of the issue of its first command."""
+        return self.launch_ps + self.issue_ps
+
 
 class PeSchedulerAttrs(InnerAttrs):
     """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
@@ -46,3 +72,8 @@ class PeSchedulerAttrs(InnerAttrs):
     issue_ns: Duration = 0.0
     tiles_in_flight: Count = 4
     stage_slots: Count = 2
+
+    @property
+    def issue_ps(self) -> int:
+        """``issue_ns`` in ps."""
+        return ns_to_ps(self.issue_ns)

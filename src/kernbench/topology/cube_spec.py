@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from kernbench.common.config import ConfigModel
+from kernbench.common.units import PS_PER_NS, transfer_ps
 from kernbench.di.part import PartAttrs
 from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
 from kernbench.topology.component_spec import Components, ComponentSpec
@@ -66,6 +67,11 @@ class HbmSpec(ConfigModel):
         """All HBM of a cube."""
         return self.slices * self.bytes_per_slice
 
+    @property
+    def round_bytes(self) -> int:
+        """A burst of every channel."""
+        return self.num_pcs * self.burst_bytes
+
 
 class SramSpec(ConfigModel):
     """The SRAM of a cube."""
@@ -121,8 +127,13 @@ class CubeSpec(ConfigModel):
 
     @property
     def pc_bw_gbs(self) -> float:
-        """Raw bandwidth of a pseudo-channel."""
-        return self.links.xbar_to_hbm.bw_gbs / self.hbm.num_pcs
+        """What a pseudo-channel sustains: its part of the link's bandwidth, as far as it can use it."""
+        return self.links.xbar_to_hbm.bw_gbs / self.hbm.num_pcs * self.components.hbm_ctrl.attrs.efficiency
+
+    @property
+    def pc_ps_per_byte(self) -> float:
+        """Time of a byte on a pseudo-channel."""
+        return PS_PER_NS / self.pc_bw_gbs
 
     @property
     def slice_bw_gbs(self) -> float:
@@ -133,3 +144,7 @@ class CubeSpec(ConfigModel):
     def sram_bw_gbs(self) -> float:
         """What the SRAM sustains."""
         return self.components.sram.attrs.bw_gbs or self.links.router_to_sram.bw_gbs
+
+    def sram_ps(self, nbytes: int) -> int:
+        """Time of the SRAM for an access."""
+        return transfer_ps(nbytes, self.sram_bw_gbs)

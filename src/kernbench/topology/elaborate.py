@@ -59,7 +59,7 @@ class _Draft:
         entered = self.nodes[dst]
         derived = manhattan_mm(self.nodes[src].pos_mm, entered.pos_mm)
         length = derived if link.length_mm is None else link.length_mm
-        overhead = entered.overhead_ns + link.overhead_ns + length * self.spec.ns_per_mm
+        overhead = entered.overhead_ns + link.overhead_ns + self.spec.wire_ns(length)
         fifo = None if link.unbounded else self.spec.transport.long_fifo_of(link, overhead)
         self.edges.append(
             Edge(src, dst, link.bw_gbs, length, link.overhead_ns, link_class, link.unbounded, fifo),

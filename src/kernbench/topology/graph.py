@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from kernbench.common.errors import UnknownNameError
+from kernbench.common.errors import UnknownNameError, UnsupportedError
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.spec import TopologySpec
 
@@ -41,6 +41,20 @@ class Node:
     def overhead_ns(self) -> float:
         """What a packet pays to enter; 0 for a part that none enters."""
         return self.attrs.overhead_ns if isinstance(self.attrs, PartAttrs) else 0.0
+
+    @property
+    def cube_coord(self) -> tuple[int, int]:
+        """The cube it is in, as (sip, cube). UnsupportedError when it is in none."""
+        if self.sip is None or self.cube is None:
+            raise UnsupportedError(f"{self.id} is in no cube")
+        return self.sip, self.cube
+
+    @property
+    def pe_coord(self) -> tuple[int, int, int]:
+        """The PE it is a part of, as (sip, cube, pe). UnsupportedError when it is of none."""
+        if self.pe is None:
+            raise UnsupportedError(f"{self.id} is in no PE")
+        return *self.cube_coord, self.pe
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +111,7 @@ class Graph:
 
     def hop_overhead_ns(self, edge: Edge) -> float:
         """All that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
-        wire = edge.length_mm * self.spec.ns_per_mm
-        return edge.overhead_ns + wire + self.nodes[edge.dst].overhead_ns
+        return edge.overhead_ns + self.spec.wire_ns(edge.length_mm) + self.nodes[edge.dst].overhead_ns
 
     def count_of_kinds(self) -> dict[str, int]:
         """How many nodes there are of each kind."""

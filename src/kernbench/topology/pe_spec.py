@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from kernbench.common.config import ConfigModel
 from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import UnsupportedError
+from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
 from kernbench.topology.component_spec import Components, ComponentSpec
@@ -38,6 +39,14 @@ class TcmSpec(ConfigModel):
         """What is left for kernels and queues."""
         return self.bytes - self.scheduler_reserved_bytes
 
+    def read_ps(self, nbytes: int) -> int:
+        """Time of the read port."""
+        return transfer_ps(nbytes, self.read_bw_gbs)
+
+    def write_ps(self, nbytes: int) -> int:
+        """Time of the write port."""
+        return transfer_ps(nbytes, self.write_bw_gbs)
+
 
 class GemmSpec(ConfigModel):
     """The matrix unit: its tile, what it accumulates in, and its rate by element type."""
@@ -58,6 +67,11 @@ class GemmSpec(ConfigModel):
         """The accumulator's type."""
         return dtype(self.dtype_acc)
 
+    @property
+    def operand_dtypes(self) -> tuple[DType, ...]:
+        """The types it multiplies."""
+        return tuple(dtype(name) for name in self.macs_per_ns)
+
     def rate(self, element: DType) -> float:
         """Multiply-accumulates a ns for operands of this type. Raises UnsupportedError."""
         found = self.macs_per_ns.get(element.name)
@@ -70,12 +84,24 @@ class GemmSpec(ConfigModel):
         """Time of one tile, however much of it is used."""
         return self.tile_m * self.tile_k * self.tile_n / self.rate(element)
 
+    def tile_ps(self, element: DType) -> int:
+        """``tile_ns`` in ps."""
+        return ns_to_ps(self.tile_ns(element))
+
 
 class MathSpec(ConfigModel):
     """The vector unit: time to start, then bytes of the widest operand or result a ns."""
 
     startup_ns: Duration
     bytes_per_ns: Rate
+
+    def operation_ns(self, nbytes: int) -> float:
+        """Time of an operation whose widest operand or result has ``nbytes``."""
+        return self.startup_ns + nbytes / self.bytes_per_ns
+
+    def operation_ps(self, nbytes: int) -> int:
+        """``operation_ns`` in ps."""
+        return ns_to_ps(self.operation_ns(nbytes))
 
 
 class DmaSpec(ConfigModel):
@@ -115,3 +141,13 @@ class PeSpec(ConfigModel):
     dma: DmaSpec
     mmu: MmuSpec
     components: PeComponents
+
+    @property
+    def descriptor_ns(self) -> float:
+        """What the DMA takes for a descriptor: its set-up, and the translation of its address."""
+        return self.dma.setup_ns + self.mmu.tlb_hit_ns
+
+    @property
+    def descriptor_ps(self) -> int:
+        """``descriptor_ns`` in ps."""
+        return ns_to_ps(self.descriptor_ns)

@@ -162,12 +162,12 @@ def _size_is_bearable(
 
 
 def _tile_takes_no_age(gemm: GemmSpec) -> Iterator[Complaint]:
-    dtype_name, slowest = min(gemm.macs_per_ns.items(), key=lambda rate: rate[1])
-    tile_ns = math.prod(gemm.tile_sizes) / slowest
+    slowest = max(gemm.operand_dtypes, key=gemm.tile_ns)
+    tile_ns = gemm.tile_ns(slowest)
     if tile_ns > LONGEST_NS:
         tile = " x ".join(map(str, gemm.tile_sizes))
         yield _at(
-            "pe.gemm", f"a tile of {tile} takes {tile_ns:g} ns in {dtype_name}, must be at most {LONGEST_NS:g} ns"
+            "pe.gemm", f"a tile of {tile} takes {tile_ns:g} ns in {slowest.name}, must be at most {LONGEST_NS:g} ns"
         )
 
 

@@ -226,6 +226,15 @@ class TopologySpec(ConfigModel):
         return self.num_sips * self.pes_per_sip
 
     @property
+    def quantum_packets(self) -> int:
+        """The quantum of memories: ``cube.hbm.quantum_bytes``, at least one whole packet."""
+        return -(-self.cube.hbm.quantum_bytes // self.transport.packet_bytes)
+
+    def wire_ns(self, length_mm: float) -> float:
+        """Time on a wire of this length."""
+        return length_mm * self.ns_per_mm
+
+    @property
     def hbm_bytes_per_sip(self) -> int:
         """All HBM of a SIP."""
         return self.cubes_per_sip * self.cube.hbm.bytes

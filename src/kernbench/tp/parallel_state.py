@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import InputError
-from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.current import current_context
+from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.tp.errors import GroupsError, NotInitializedError, SizeError
 
 Torch: TypeAlias = RuntimeContext[Any]

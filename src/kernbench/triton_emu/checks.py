@@ -10,7 +10,7 @@ from typing import TypeAlias
 import ml_dtypes
 import numpy as np
 
-from kernbench.common.dtypes import ALL, DType, dtype, misfit
+from kernbench.common.dtypes import ALL, DType, dtype, misfit, row_major
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.operators import OPERATORS, Operator
 from kernbench.triton_emu.handles import Handle, Number
@@ -94,22 +94,13 @@ def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
         raise kernel_error(f"strides {strides} do not fit the shape {shape}: one number of bytes an axis")
     if strides and min(strides) < 0:
         raise kernel_error(f"strides {strides}: a stride is not negative")
-    return None if _row_major(strides, shape, item.itemsize) else strides
+    return None if strides == row_major(shape, item.itemsize) else strides
 
 
 def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
     """A store must not write one place twice: which element stays would be chance."""
     if strides and any(n > 1 and step == 0 for n, step in zip(shape, strides, strict=True)):
         raise kernel_error(f"strides {strides} with shape {shape}: a store with stride 0 writes one place many times")
-
-
-def _row_major(strides: Shape, shape: Shape, itemsize: int) -> bool:
-    """Whether these are the strides of an array without gaps."""
-    for n, step in zip(reversed(shape), reversed(strides), strict=True):
-        if step != itemsize:
-            return False
-        itemsize *= n
-    return True
 
 
 def valid_part(value: Ints | None, shape: Shape) -> Shape | None:

@@ -13,12 +13,12 @@ from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand
 from kernbench.messages.operands import Operand
+from kernbench.policy.address.scratch import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.lifetimes import Lifetimes
-from kernbench.triton_emu.places import Block, Scratch
 from kernbench.triton_emu.refs import Ref, load_first
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import call_line, call_place, kernel_error
@@ -44,7 +44,7 @@ class Issuer(Language):
         "_under_way",
     )
 
-    def __init__(self, site: KernelSite, scratch: Scratch, runner: KernelRunner, known: KnownCalls) -> None:
+    def __init__(self, site: KernelSite, scratch: ScratchAllocator, runner: KernelRunner, known: KnownCalls) -> None:
         self._site = site
         self._scratch = scratch
         self._runner = runner

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from kernbench.messages.commands import KernelRequest
 from kernbench.messages.requests import LaunchArg, TensorArg
+from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_runner import KernelRunner
-from kernbench.triton_emu.places import Scratch
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -29,7 +29,7 @@ class KernelRun:
         args: tuple[LaunchArg, ...],
         kwargs: Mapping[str, LaunchArg],
         site: KernelSite,
-        scratch: Scratch,
+        scratch: ScratchAllocator,
         known: KnownCalls | None = None,
     ) -> None:
         """``known``: what is known of the kernel's calls by others that run it."""

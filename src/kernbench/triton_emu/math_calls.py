@@ -195,6 +195,10 @@ class MathCalls(ElementwiseCalls):
         extent, item = as_shape(shape), element_type(dtype)
         return self._compute(self._call(), "full", (number_as(value, item),), extent, item)
 
+    def copy(self, x: Handle) -> Handle:
+        """``x`` again, in scratch of its own: what frees the slot of a message that is still needed."""
+        return self._compute(self._call(), "copy", (x,), self._own(x).shape, x.dtype)
+
     def cast(self, x: Handle, dtype: object) -> Handle:
         """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
         item = element_type(dtype)

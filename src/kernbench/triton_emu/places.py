@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from kernbench.messages.operands import Operand
 
@@ -16,27 +15,6 @@ class Place(Protocol):
 
     def free(self) -> None:
         """They go back."""
-
-
-class Block(Place, Protocol):
-    """Bytes of scratch from ``address`` on; ``array`` is how they were last seen."""
-
-    address: int
-    array: Any
-
-
-class Scratch(Protocol):
-    """The part of a PE's TCM that kernels may fill; addresses are encoded physical ones."""
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that nothing holds."""
-
-    def alloc(self, nbytes: int, label: str, /) -> Block:
-        """``nbytes`` for ``label``; AllocationError when no free stretch is long enough."""
-
-    def live(self) -> Sequence[tuple[str, int]]:
-        """Label and bytes of everything that is allocated."""
 
 
 class Ring(Protocol):

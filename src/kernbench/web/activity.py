@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from kernbench.core.clock import NEVER
-from kernbench.engine.engine import RequestHandle
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog

@@ -1,4 +1,4 @@
-"""A run under observation: an engine that keeps its requests, and what hooks say of links and engines."""
+"""A run under observation: its engine, and what hooks say of links and engines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from kernbench.common.errors import BenchError
 from kernbench.common.units import ns_to_ps
-from kernbench.engine.engine import GraphEngine, RequestHandle
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
-from kernbench.messages.requests import HostMsg
+from kernbench.engine.observer import Observer
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_result import BenchResult
@@ -24,19 +24,19 @@ from kernbench.web.binning import Spans
 
 
 @dataclass(slots=True)
-class LinkLog:
+class LinkLog(Observer):
     """What links carried, as columns: an event takes 32 bytes, so that long runs can be kept."""
 
-    machine: Machine
     index: dict[tuple[str, str], int] = field(default_factory=dict)
     links: array[int] = field(default_factory=lambda: array("q"))
     starts: array[int] = field(default_factory=lambda: array("q"))
     ends: array[int] = field(default_factory=lambda: array("q"))
     nbytes: array[int] = field(default_factory=lambda: array("q"))
 
-    def __post_init__(self) -> None:
-        self.index = {(edge.src, edge.dst): at for at, edge in enumerate(self.machine.graph.edges)}
-        self.machine.network.link_busy.subscribe(self._busy)
+    def begin(self, machine: Machine) -> None:
+        """Listen to the links of ``machine``."""
+        self.index = {(edge.src, edge.dst): at for at, edge in enumerate(machine.graph.edges)}
+        machine.network.link_busy.subscribe(self._busy)
 
     def _busy(self, event: LinkBusy) -> None:
         self.links.append(self.index[event.src, event.dst])
@@ -58,28 +58,14 @@ class LinkLog:
         }
 
 
-class ObservedEngine(GraphEngine):
-    """A timing-only engine that keeps the handles of its requests and observes links, memories and engines."""
-
-    def __init__(self, topology: Topology) -> None:
-        super().__init__(topology, enable_data=False)
-        self.handles: list[RequestHandle] = []
-        self.log = TraceLog(self.machine, memories=True)
-        self.traffic = LinkLog(self.machine)
-
-    def submit(self, msg: HostMsg) -> RequestHandle:
-        """Start a request now and return at once."""
-        handle = super().submit(msg)
-        self.handles.append(handle)
-        return handle
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """A run that is over, and the engine that saw it."""
+    """A run that is over, of times only, and what was seen of it."""
 
     result: BenchResult
-    engine: ObservedEngine
+    engine: GraphEngine
+    log: TraceLog
+    traffic: LinkLog
 
     @property
     def end_ps(self) -> int:
@@ -98,11 +84,9 @@ def observe_run(
         raise BenchError(
             f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
         )
-    made: list[ObservedEngine] = []
-
-    def make(topology: Topology, _: DeviceSelector) -> ObservedEngine:
-        made.append(ObservedEngine(topology))
-        return made[-1]
-
-    result = run_bench(topology=machine, bench_fn=bench, device=device, engine_factory=make, params=params, ccl=ccl)
-    return ObservedRun(result, made[-1])
+    log, traffic = TraceLog(memories=True), LinkLog()
+    engine = GraphEngine(machine, enable_data=False, observers=(log, traffic))
+    result = run_bench(
+        topology=machine, bench_fn=bench, device=device, engine_factory=lambda *_: engine, params=params, ccl=ccl
+    )
+    return ObservedRun(result, engine, log, traffic)

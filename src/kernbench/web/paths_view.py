@@ -19,7 +19,7 @@ _PARTS = list(Part)
 def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[Json]:
     """The critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
     engine = run.engine
-    found: RunExplanation = explain_run(engine.log, engine.handles, 0.0, run.result.sim_ns)
+    found: RunExplanation = explain_run(run.log, engine.handles, 0.0, run.result.sim_ns)
     whole = _path("run", -1, found.path, found.roofline, pes)
     launches = {each.request_id: each for each in found.launches}
     return [whole, *(_launch(launches[each], pes) for each in requests)]

@@ -11,7 +11,7 @@ from itertools import chain
 
 from kernbench.common.errors import text_of
 from kernbench.common.units import ns_to_ps
-from kernbench.engine.engine import RequestHandle
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import Part
 from kernbench.observe.statistics import queue_traffic
@@ -60,10 +60,10 @@ class _RunView:
     def __post_init__(self) -> None:
         engine = self.run.engine
         self.launches = [each for each in launches_of(engine.handles) if each.ended_ps > each.submitted_ps]
-        self.activity = activity_of(engine.log, engine.handles, self.run.end_ps)
-        self.traffic = SpanRows(engine.traffic.by_link())
+        self.activity = activity_of(self.run.log, engine.handles, self.run.end_ps)
+        self.traffic = SpanRows(self.run.traffic.by_link())
         self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(busy_rows, self.activity.rows.values())))))
-        self.memories = SpanRows(busy_memories(engine.log, self.run.end_ps))
+        self.memories = SpanRows(busy_memories(self.run.log, self.run.end_ps))
 
     def make(self) -> dict[str, Json]:
         """Everything."""

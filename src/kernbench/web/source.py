@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kernbench.ccl.config import load_ccl_config
+from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.bench_loader import load_bench
 from kernbench.runtime_api.bench_result import BenchResult

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.messages import Messages, loaded, places
+from kernbench.ccl.steps.ranks import block_args, own_pieces
 from kernbench.ccl.steps.rings import Relay, kept
 from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-from kernbench.ccl.steps.tables import block_args, own_pieces
 
 config_keys = ("chunk_size",)
 kernel_args = block_args

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.grids import all_reduce_by, order_of_results, order_of_use, timetable
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args, on_the_way
+from kernbench.ccl.steps.grids import SipGrid, all_reduce_by, order_of_results, order_of_use, timetable
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, loaded, message_args, on_the_way, places
 from kernbench.ccl.steps.rings import kept
-from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.steps.sip_rings import check_ranks
 from kernbench.ccl.steps.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError

@@ -12,8 +12,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from kernbench.ccl.steps.chunks import Parts
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, Parts, message_args
 from kernbench.ccl.steps.ranks import own_shard, rank_of
 from kernbench.ccl.steps.rings import Ring, all_reduce_parts
 from kernbench.ccl.topologies import GRID_KEYS, rank_grid

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages
-from kernbench.ccl.steps.ranks import own_shards
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, loaded, places
+from kernbench.ccl.steps.ranks import own_shards, rooted_args
 from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-from kernbench.ccl.steps.tables import rooted_args
 
 config_keys = MESSAGE_KEYS
 kernel_args = rooted_args

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.chunks import places, store_all
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, places, store_all
+from kernbench.ccl.steps.ranks import block_args, own_pieces
 from kernbench.ccl.steps.rings import Relay, reduce_round
 from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-from kernbench.ccl.steps.tables import block_args, own_pieces
 
 config_keys = MESSAGE_KEYS
 kernel_args = block_args

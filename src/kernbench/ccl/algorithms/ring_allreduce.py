@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kernbench.ccl.steps.chunks import Parts
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
+from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, Parts, message_args
 from kernbench.ccl.steps.ranks import own_shard
 from kernbench.kernels.shares import blocks
 

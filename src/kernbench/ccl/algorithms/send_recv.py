@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.messages import Messages, message_args
+from kernbench.ccl.steps.messages import Messages, loaded, message_args, places
 from kernbench.ccl.steps.ranks import own_shards
 from kernbench.ccl.steps.sip_rings import check_ranks, checked_rank
 

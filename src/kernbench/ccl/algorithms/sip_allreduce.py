@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.steps import rings, sip_grids
+from kernbench.ccl.steps import grids, rings
+from kernbench.ccl.steps.grids import SipGrid
 from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
 from kernbench.ccl.steps.ranks import own_shards, owners
-from kernbench.ccl.steps.sip_grids import SipGrid
 from kernbench.ccl.steps.sip_rings import ring_args, sip_ring
 from kernbench.topology.spec import current_topology_name
 
@@ -63,6 +63,6 @@ def kernel(
     for shard in own_shards(shards, tl):
         at = t_ptr + shard.offset
         if sips.is_grid:
-            sip_grids.all_reduce_in_place(at, shard.n_elem, sips, owners(shards), messages, tl)
+            grids.all_reduce_in_place(at, shard.n_elem, sips, owners(shards), messages, tl)
         else:
             rings.all_reduce_in_place(at, shard.n_elem, sip_ring(order, after, before, tl).ring, messages, tl)

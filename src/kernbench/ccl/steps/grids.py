@@ -18,20 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
-from kernbench.ccl.steps.chunks import split
-from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.rings import Ring, kept
+from kernbench.ccl.steps.messages import Messages, Parts, on_the_way, split
+from kernbench.ccl.steps.rings import Ring, Turns, kept
+from kernbench.kernels.shares import blocks
 from kernbench.messages.commands import NO_WINDOW
 
 _HOP = 4  # about so many messages leave before the first comes in
 MANY_MESSAGES = 16
 """So many gain more by using all axes at once than they lose by all being needed at once."""
-
-
-Parts: TypeAlias = Sequence[Sequence[int]]
-"""The values of each place of an axis"""
 
 
 class Axis(NamedTuple):
@@ -134,7 +130,7 @@ class _OnRing(NamedTuple):
     """Each part goes round from its place on, and is whole one place before that. ``longest``: values of a part."""
 
     ring: Ring
-    parts: Parts
+    parts: Turns
     longest: int
 
     @property
@@ -151,7 +147,7 @@ class _OnRing(NamedTuple):
         *others, own = [self.parts[i] for i in self.ring.backwards(self.ring.place)]
         return self._round([own, *others], "take", begin)
 
-    def _round(self, turns: Parts, does: Literal["add", "take"], begin: int) -> list[Step]:
+    def _round(self, turns: Turns, does: Literal["add", "take"], begin: int) -> list[Step]:
         steps: list[Step] = []
         for turn, (going, coming) in enumerate(pairwise(turns)):
             at = begin + turn * self.longest
@@ -164,7 +160,7 @@ class _OnLine(NamedTuple):
     """Parts go to their places from both ends, and back from there. ``longest``: values of a part."""
 
     line: Ring
-    parts: Parts
+    parts: Turns
     longest: int
 
     @property
@@ -173,7 +169,7 @@ class _OnLine(NamedTuple):
         return self.parts[self.line.place]
 
     @property
-    def _both_ways(self) -> list[tuple[str, str, Parts, Parts]]:
+    def _both_ways(self) -> list[tuple[str, str, Turns, Turns]]:
         """Either way: the queues out and in; the parts of the places ahead and behind, the nearest first."""
         here, line = self.line.place, self.line
         before, beyond = self.parts[:here][::-1], self.parts[here + 1 :]
@@ -204,3 +200,55 @@ class _OnLine(NamedTuple):
 
 def _split(mine: Sequence[int], parts: int) -> list[Sequence[int]]:
     return [mine[first : first + count] for first, count in split(len(mine), parts)]
+
+
+WINDOW_BYTES = 24 << 10
+"""What passes a link between SIPs in the time of a message and its credit: measured. With more on their way PEs that
+share a link hold each other up."""
+
+
+class SipGrid(NamedTuple):
+    """``n`` SIPs, linked as ``system.sips.topology`` says: ``kind``; in a grid of ``w`` columns and ``h`` rows."""
+
+    n: int
+    kind: str
+    w: int
+    h: int
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether these are all SIPs of a torus or mesh with several rows and columns."""
+        return self.kind in ("torus_2d", "mesh_2d_no_wrap") and min(self.w, self.h) > 1 and self.n == self.w * self.h
+
+    def axes(self, here: int) -> list[Axis]:
+        """The rings, or lines, of links that SIP ``here`` is on."""
+        if self.kind not in ("torus_2d", "mesh_2d_no_wrap"):
+            return [Axis(Ring("global_E", "global_W", here, self.n), "ring")]
+        y, x = divmod(here, self.w)
+        row, column = Ring("global_E", "global_W", x, self.w), Ring("global_S", "global_N", y, self.h)
+        return [Axis(axis, "torus" if self.kind == "torus_2d" else "line") for axis in (row, column)]
+
+    def pieces(self, n_elem: int, chunk: int) -> int:
+        """In how many messages of up to ``chunk`` elements ``n_elem`` go: as many for each place, and each way there.
+
+        Of few elements one for each place: more messages would take longer than they save.
+        """
+        both_ways = self.kind == "torus_2d" and n_elem > 2 * chunk
+        even = self.n * (2 if both_ways else 1)
+        return min(n_elem, -(-n_elem // (chunk * even)) * even)
+
+
+def all_reduce_in_place(ptr: int, n: int, sips: SipGrid, sharers: int, messages: Messages, tl: Any) -> None:
+    """Reduce ``n`` elements at ``ptr`` over the grid, as much at a time as scratch is meant to hold.
+
+    ``sharers``: how many PEs of a SIP do so over the same links.
+    """
+    item = tl.itemsize(messages.dtype)
+    for first, count in blocks(n, messages.segment()):
+        pieces = sips.pieces(count, messages.chunk)
+        data = Parts(ptr + first * item, count, pieces, messages, tl)
+        steps = timetable(sips.axes(tl.program_id(2)), pieces)
+        data.load(messages, order_of_use(steps, pieces), tl)
+        window = on_the_way(WINDOW_BYTES, -(-count // pieces) * item * sharers)
+        all_reduce_by(steps, data.values, messages, sips.n, tl, window)
+        data.store(tl)

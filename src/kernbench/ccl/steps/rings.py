@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from kernbench.ccl.steps.chunks import Parts
-from kernbench.ccl.steps.messages import Messages
+from kernbench.ccl.steps.messages import Messages, Parts
 from kernbench.kernels.shares import blocks
 
 Turns: TypeAlias = Sequence[Sequence[int]]

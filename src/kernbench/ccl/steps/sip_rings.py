@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from kernbench.ccl.fabric import direct_direction
 from kernbench.ccl.sip_ring import ring_order
 from kernbench.ccl.sip_ring import sip_ring as sip_ring_of
 from kernbench.ccl.steps.rings import Ring
+from kernbench.ccl.topologies import direct_direction
 from kernbench.common.errors import InputError
 from kernbench.topology.spec import TopologySpec
 

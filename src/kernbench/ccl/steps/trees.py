@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kernbench.ccl.steps.chunks import loaded, places
-from kernbench.ccl.steps.messages import Messages, message_args, on_the_way
+from kernbench.ccl.steps.messages import Messages, loaded, message_args, on_the_way, places
 from kernbench.messages.commands import NO_WINDOW
 
 HOP_BYTES = (4 << 10, 12 << 10, 20 << 10)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kernbench.common.errors import TransportError
 from kernbench.policy.routing.xy import Cell, side_towards, xy_cells
 from kernbench.topology.cube_plan import corner_router, m_cpu_router, sram_router, ucie_router
 from kernbench.topology.graph import Graph, Node
@@ -31,8 +30,8 @@ class CubeRoutes:
 
     def between(self, src: Node, dst: Node) -> Route:
         """From a part to another of the same SIP, both ends included."""
-        sip, at = _home(src)
-        _, end = _home(dst)
+        sip, at = src.cube_coord
+        _, end = dst.cube_coord
         route: list[str] = []
         here = src
         cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
@@ -66,19 +65,19 @@ class CubeRoutes:
             return (src.id, up[-1], dst.id)
         if down[-1] == src.id or up[-1] == dst.id:
             return (src.id, dst.id)
-        sip, cube = _home(src)
+        sip, cube = src.cube_coord
         cells = xy_cells(self._router_of(src), self._router_of(dst))
         routers = (router_id(sip, cube, x, y) for x, y in cells)
         return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
 
     def _io_facing(self, node: Node) -> Node:
-        sip, cube = _home(node)
+        sip, cube = node.cube_coord
         column_or_row = self._graph.spec.sip.io_ucie_of(cube)
         return self._graph.node(ucie_id(sip, self._graph.spec.sip.edge_cubes[column_or_row], self._edge))
 
     def _stem(self, node: Node) -> Route:
         """A part and, when it hangs on one, its xbar."""
-        sip, cube = _home(node)
+        sip, cube = node.cube_coord
         corner = self._corner_behind_xbar(node)
         return (node.id,) if corner is None else (node.id, xbar_id(sip, cube, corner))
 
@@ -102,9 +101,3 @@ class CubeRoutes:
         if side is not None:
             return ucie_router(self._noc, side)
         return m_cpu_router(self._noc) if node.kind == "m_cpu" else sram_router(self._noc)
-
-
-def _home(node: Node) -> tuple[int, int]:
-    if node.sip is None or node.cube is None:
-        raise TransportError(f"{node.id} is in no cube")
-    return node.sip, node.cube

@@ -14,16 +14,6 @@ def head_ns(graph: Graph, route: Route) -> float:
     return sum(graph.hop_overhead_ns(edge) for edge in graph.edges_along(route))
 
 
-def wire_mm(graph: Graph, route: Route) -> float:
-    """Length of the wires along a route."""
-    return sum(edge.length_mm for edge in graph.edges_along(route))
-
-
-def bottleneck_gbs(graph: Graph, route: Route) -> float:
-    """Bandwidth of the narrowest link of a route; infinite when the route has no link."""
-    return min((edge.bw_gbs for edge in graph.edges_along(route)), default=float("inf"))
-
-
 def farthest_cube(graph: Graph, planner: RoutePlanner, sip: int, src: str = HOST) -> int:
     """The cube of a SIP whose M_CPU takes longest to reach from ``src``; the lowest number among equals."""
 

@@ -106,9 +106,9 @@ class RoutePlanner:
 
     def _linked(self, node_id: str) -> Node:
         node = self._graph.node(node_id)
-        if node.pe is None or node.kind in _LINKED_PE_PARTS or node.sip is None or node.cube is None:
+        if node.pe is None or node.kind in _LINKED_PE_PARTS:
             return node
-        return self._graph.node(pe_dma_id(node.sip, node.cube, node.pe))
+        return self._graph.node(pe_dma_id(*node.pe_coord))
 
 
 def _crossing(link: FabricLink) -> Route:

@@ -1,4 +1,4 @@
-"""Where the time of a run went, as tables."""
+"""Where the time of a run went: as tables, and as a part of its JSON document."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import bar, number, show, table, text
+from kernbench.cli.console import Json, bar, number, show, table, text
 from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import CriticalPath
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.observe.roofline import Bound, Roofline
-from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
+from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16
@@ -191,3 +191,84 @@ def _sentences(what: str, found: Roofline) -> Iterable[str]:
         f"{what}: {binding.resource} binds, at {binding.where}: {binding.ns:,.3f} ns; "
         f"measured {found.beyond:.1%} more{useful if found.useful < 1 else ''}",
     )
+
+
+def explanation_document(found: RunExplanation) -> Json:
+    """All launches, and the run. Whole ps, so that sums are exact."""
+    return {
+        "critical_path": _path_json(found.path),
+        "roofline": _roofline_json(found.roofline),
+        "launches": [_launch_json(launch) for launch in found.launches],
+    }
+
+
+def _launch_json(launch: LaunchExplanation) -> Json:
+    return {
+        "name": launch.name,
+        "request_id": launch.request_id,
+        "pe_count": launch.pe_count,
+        "file": launch.file,
+        "critical_path": _path_json(launch.path),
+        "lines": [_line_json(each) for each in launch.lines],
+        "waits": [_wait_json(each) for each in launch.waits],
+        "kernels": [_share_json(each) for each in launch.pes],
+        "roofline": _roofline_json(launch.roofline),
+    }
+
+
+def _wait_json(each: LineWait) -> Json:
+    return {
+        "waiting": _place_json(each.waiting, each.waiting_kernel),
+        "for": each.waited_for,
+        "direction": each.direction,
+        "cause": _place_json(each.cause, each.kernel),
+        "count": each.count,
+        "ns": each.ns,
+    }
+
+
+def _place_json(place: KernelPlace, kernel: str) -> Json:
+    return {"pe": list(place.pe), "request_id": place.launch_id, "kernel": kernel, "line": place.line}
+
+
+def _share_json(each: KernelShare) -> Json:
+    return {"pe": list(each.pe), "request_id": each.launch_id, "kernel": each.kernel, "ns": each.ns}
+
+
+def _path_json(path: CriticalPath) -> Json:
+    return {"total_ps": path.ps, "parts": _parts_json(path.parts)}
+
+
+def _parts_json(parts: Iterable[Spent]) -> Json:
+    return [{"part": str(each.part), "ps": each.ps} for each in parts]
+
+
+def _line_json(each: LineUse) -> Json:
+    return {
+        "line": each.line,
+        "path_ns": each.path_ns,
+        "parts": _parts_json(each.parts),
+        "busy": [{"engine": time.engine, "ns": time.ns} for time in each.busy],
+    }
+
+
+def _roofline_json(found: Roofline) -> Json:
+    binding = found.binding
+    return {
+        "measured_ps": found.measured_ps,
+        "binding": None if binding is None else binding.resource,
+        "beyond": found.beyond,
+        "useful_macs": found.useful,
+        "bounds": [
+            {
+                "resource": each.resource,
+                "where": each.where,
+                "amount": each.amount,
+                "unit": each.unit,
+                "rate_per_ns": each.rate,
+                "ps": each.ps,
+            }
+            for each in found.bounds
+        ],
+        "differences": [{"what": str(each.what), "ps": each.ps} for each in found.differences],
+    }

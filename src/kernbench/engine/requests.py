@@ -1,0 +1,102 @@
+"""Requests of the host: the handle of one under way, how it ended and where its time went, how far a run may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kernbench.common.errors import KernbenchError
+from kernbench.common.units import ps_to_ns
+from kernbench.core.clock import NEVER
+from kernbench.engine.machine import Outcome
+from kernbench.messages.control import PeReport
+from kernbench.messages.requests import HostMsg, PeCoord
+from kernbench.transport import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a run may go: in simulated ns, in seconds of the user's time; None: as far as it takes."""
+
+    sim_ns: float | None = None
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How a request ended; times in ns."""
+
+    request_id: int
+    correlation_id: str
+    t_start: float
+    t_end: float
+    error: Exception | None
+
+    @property
+    def ok(self) -> bool:
+        """True unless it failed."""
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """Where a request spent its time.
+
+    ``pe_exec_ns``: run time of the kernel on each PE; ``late_pes`` got the order after the common start;
+    ``network_ns``: the rest, control path and fabric;
+    ``transfers``: its transfers with per-hop times when the engine traces hops.
+    """
+
+    total_ns: float
+    pe_exec_ns: Mapping[PeCoord, float]
+    network_ns: float
+    late_pes: tuple[PeCoord, ...]
+    transfers: tuple[Transfer, ...] = field(default=(), repr=False)
+
+
+@dataclass(slots=True, eq=False)
+class RequestHandle:
+    """A submitted request; ``done`` when it has completed, well or not."""
+
+    msg: HostMsg
+    submitted_ps: int
+    ended_ps: int = NEVER
+    outcome: Outcome | None = None
+
+    def __str__(self) -> str:
+        return f"{type(self.msg).__name__} {self.msg.name!r} (request {self.request_id})"
+
+    @property
+    def request_id(self) -> int:
+        """Its number: the order of submission, from 0."""
+        return self.msg.request_id
+
+    @property
+    def done(self) -> bool:
+        """Whether it has completed."""
+        return self.outcome is not None
+
+    def completion(self) -> Completion:
+        """How it ended. KernbenchError while it is under way."""
+        return Completion(
+            self.request_id,
+            self.msg.correlation_id,
+            ps_to_ns(self.submitted_ps),
+            ps_to_ns(self.ended_ps),
+            self._ended().error,
+        )
+
+    def trace(self, transfers: Iterable[Transfer]) -> RequestTrace:
+        """Where its time went; ``transfers``: what was sent in the run. KernbenchError while it is under way."""
+        kernels: tuple[PeReport, ...] = tuple(r for r in self._ended().reports if r.end_ps)
+        exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
+        total = ps_to_ns(self.ended_ps - self.submitted_ps)
+        running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
+        within = tuple(each for each in transfers if self.submitted_ps <= each.injected_ps <= self.ended_ps)
+        late = tuple(r.pe for r in kernels if r.late)
+        return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
+
+    def _ended(self) -> Outcome:
+        if self.outcome is None:
+            raise KernbenchError(f"request {self.request_id} has not completed yet; wait for it")
+        return self.outcome
