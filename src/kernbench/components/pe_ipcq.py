@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 
 from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
-from kernbench.components.pe_dma import PeDma
-from kernbench.components.queue_lane import Awaited, Got, Lane, Posting
-from kernbench.components.scoreboard import Scoreboard
+from kernbench.components.queue_lane import Lane, Posting, QueueSite
+from kernbench.components.queue_waits import Awaited, Got
 from kernbench.core.log import END, NONE, Row
 from kernbench.di.registry import register
-from kernbench.engine.hooks import OpEnded, QueueEvent, QueueEventKind
+from kernbench.engine.hooks import OpEnded
 from kernbench.engine.machine import Machine
-from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, QueueWait, UnreceivedMessage
+from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueueWait, UnreceivedMessage
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
@@ -25,28 +23,18 @@ from kernbench.triton_emu.places import Slot
 
 
 @register("builtin.pe_ipcq", kind="pe_ipcq")
-class PeIpcq(QueuePart):
+class PeIpcq(QueueSite):
     """Queue pairs by direction; a PE has none until some are installed."""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.coord = node.pe_coord
-        self.poll_ps = 0
-        self.credit_bytes = 0
         self._lanes: dict[str, Lane] = {}
         self._removed: tuple[Lane, ...] = ()  # last; what was under way to them may still come
-        self._by_ring: list[tuple[int, Lane]] = []  # those that receive, by where their rings begin
-        self._starts: list[int] = []
         self._lane_of_slot: dict[int, Lane] = {}  # as far as messages have come
-        self._by_peer_ring: dict[int, Lane] = {}
-        self._carried: dict[str, Carried] = {}  # by queues as they were before they were removed or emptied
         self._any: tuple[int, int, Got] | None = None
         self._turn = 0
         self._take_in = self.take_in
         self._installation = 0
-        self.delay_ps = self.overhead_ps
-        self._dma: PeDma | None = None
-        self.board: Scoreboard | None = None  # of the kernel that uses them
 
     @property
     def last_credit(self) -> tuple[Lane, Credit] | None:
@@ -55,18 +43,6 @@ class PeIpcq(QueuePart):
         return max(
             ((lane, each) for lane, each in given if each is not None), key=lambda pair: pair[1][0], default=None
         )
-
-    @property
-    def now(self) -> Row:
-        """The row after whose end the PE does what it does."""
-        return NONE if self.board is None else self.board.now
-
-    @property
-    def dma(self) -> PeDma:
-        """The DMA that its messages leave by."""
-        if self._dma is None:
-            self._dma = self.machine.part(pe_part(*self.coord, "pe_dma"), PeDma)
-        return self._dma
 
     @property
     def queue_pairs(self) -> Mapping[str, QueuePair]:
@@ -93,10 +69,6 @@ class PeIpcq(QueuePart):
         if lane is None:
             return before
         return Carried(before.messages + lane.pair.sent, before.nbytes + lane.pair.sent_bytes)
-
-    def note_first(self, direction: str) -> None:
-        """Queue ``direction`` sends its first message."""
-        self._carried.setdefault(direction, Carried())
 
     @property
     def waiting(self) -> QueueWait | None:
@@ -128,20 +100,12 @@ class PeIpcq(QueuePart):
         self._check_disjoint(pairs)
         self._removed = ()
         lanes = self._lanes = {direction: Lane(self, pair) for direction, pair in pairs.items()}
-        self._index(list(lanes.values()))
+        self._lane_of_slot = {}
+        self.index(list(lanes.values()))
         self.buffer_kind = msg.buffer_kind
         self._installation = msg.installation
         self.poll_ps = ns_to_ps(msg.poll_ns) if msg.backpressure == "poll" else 0
         self.credit_bytes = msg.credit_bytes
-
-    def _index(self, lanes: list[Lane]) -> None:
-        receiving = [(lane.pair.my_rx_base_pa, lane) for lane in lanes if lane.pair.my_rx_base_pa is not None]
-        self._by_ring = sorted(receiving, key=lambda ring: ring[0])
-        self._starts = [start for start, _ in self._by_ring]
-        self._lane_of_slot = {}
-        self._by_peer_ring = {
-            lane.pair.peer.rx_base_pa: lane for lane in reversed(lanes) if lane.pair.peer.rx_base_pa is not None
-        }
 
     def _check_disjoint(self, pairs: Mapping[str, QueuePair]) -> None:
         rings = sorted((p.my_rx_base_pa, p.nbytes, p.direction) for p in pairs.values() if p.my_rx_base_pa is not None)
@@ -229,11 +193,6 @@ class PeIpcq(QueuePart):
             f"slot_size is {pair.slot_size}; send it in pieces"
         )
 
-    def tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int) -> None:
-        """Tell who listens to queues."""
-        where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe)
-        self.machine.hooks.queue.emit(QueueEvent(*where))
-
     def arrived(self, message: QueueData) -> None:
         """A message for this PE is in its slot: the pointers move when that is decoded."""
         assert isinstance(message, Posting)
@@ -278,21 +237,6 @@ class PeIpcq(QueuePart):
                 f"which no queue receives at"
             )
         self._lane_of_slot[pa] = lane
-        return lane
-
-    def lane_at(self, pa: int) -> Lane | None:
-        """The queue that receives at an address."""
-        found = bisect_right(self._starts, pa) - 1
-        if found < 0:
-            return None
-        base, lane = self._by_ring[found]
-        return lane if pa < base + lane.pair.nbytes else None
-
-    def lane_into(self, rx_base_pa: int) -> Lane:
-        """The queue that sends into the ring at ``rx_base_pa`` of a peer. IpcqError when there is none."""
-        lane = self._by_peer_ring.get(rx_base_pa)
-        if lane is None:
-            raise IpcqError(f"{self.node.id}: a credit for the ring at {rx_base_pa:#x}, which no queue uses")
         return lane
 
     def _slot(self, lane: Lane, sequence: int, nbytes: int, *, told: bool = False) -> Slot | Exception:

@@ -10,7 +10,8 @@ from kernbench.common.errors import AbandonedError, KernelError
 from kernbench.common.notes import KernelNote
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
-from kernbench.components.queue_lane import Awaited, Lane
+from kernbench.components.queue_lane import Lane
+from kernbench.components.queue_waits import Awaited
 from kernbench.core.log import NONE, ROOT, By, Cause, Kind, Row
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
 from kernbench.engine.queue_state import WaitKind

@@ -1,69 +1,28 @@
-"""One queue of a PE at work: its pair, its ways through the machine, and who waits at it."""
+"""A queue of a PE at work: its pair, its ways through the machine, who waits at it; and what a PE's queues share."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
 
-from kernbench.common.errors import KernbenchError
+from kernbench.common.errors import IpcqError, KernbenchError
 from kernbench.common.ids import pe_part
 from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
-from kernbench.core.clock import Clock
+from kernbench.components.queue_waits import Awaited, Blocked, SlotPlace
+from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import COMMIT, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
-from kernbench.engine.hooks import Sent, SlotReleased
-from kernbench.engine.queue_state import Credit, QueuePair, UnreceivedMessage
+from kernbench.engine.hooks import QueueEvent, QueueEventKind, Sent, SlotReleased
+from kernbench.engine.machine import Machine
+from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, UnreceivedMessage
 from kernbench.messages.commands import PeCommand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import OPPOSITE_DIRECTION
+from kernbench.messages.requests import PeCoord
+from kernbench.topology.graph import Node
 from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import Slot
-
-if TYPE_CHECKING:
-    from kernbench.components.pe_ipcq import PeIpcq
-
-Got: TypeAlias = Callable[[Slot | Exception | None, Row], None]
-"""Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""
-
-
-@dataclass(slots=True, eq=False)
-class Awaited:
-    """A receive at ``line`` whose message is not there: number ``sequence`` of its queue, to have ``nbytes``.
-
-    It takes place at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel has its slot
-    already, and goes on.
-    """
-
-    got: Got
-    sequence: int = -1
-    nbytes: int = 0
-    line: int = 0
-    due_ps: int = -1
-    place: int = -1
-    posted: bool = False
-
-    def effective(self, clock: Clock) -> bool:
-        """Whether the kernel waits by now."""
-        return self.due_ps < clock.time or clock.has_come(self.due_ps, self.place)
-
-
-@dataclass(slots=True, eq=False)
-class _Blocked:
-    """A kernel that waits since ``since_ps``, at ``line``, for a slot: ``free(cause)`` lets it go on."""
-
-    line: int
-    since_ps: int
-    free: Callable[[Cause], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotPlace:
-    """A slot of the peer as a message of one size, shape and dtype fills it: for the memory, and for the op-log."""
-
-    access: Access
-    slot: Operand
 
 
 @value(kw_only=False)
@@ -117,7 +76,7 @@ class Lane:
         "slot_rows",
     )
 
-    def __init__(self, ipcq: PeIpcq, pair: QueuePair) -> None:
+    def __init__(self, ipcq: QueueSite, pair: QueuePair) -> None:
         self.pair = pair
         self.posted: list[Awaited] = []  # in order; mostly one
         self.slot_rows = [NONE] * pair.n_slots  # the records of what has come last to each of its own slots
@@ -131,7 +90,7 @@ class Lane:
         self.record_name = f"send {pair.direction}"
         self.requester = ipcq.dma.node.id
         self._there = log.named(pair.peer.direction)
-        self.peer: PeIpcq | None = None
+        self.peer: QueueSite | None = None
         self.credit_ps = 0
         self.deliver: Callable[[QueueData, Transfer], None] = _nowhere  # to what the peer's ring lies in
         self._ipcq = ipcq
@@ -141,11 +100,11 @@ class Lane:
         self._slots: list[Slot | None] = [None] * pair.n_slots
         self._memory = ""
         self._way: tuple[Port, Route] | None = None
-        self._blocked: _Blocked | None = None
+        self._blocked: Blocked | None = None
         self._woken_in = -1
         self._woken_by: Credit | None = None
 
-    def connect(self) -> PeIpcq:
+    def connect(self) -> QueueSite:
         """The peer, found when it is first needed, with the memory of its ring and the way of a credit."""
         if self.peer is not None:
             return self.peer
@@ -315,7 +274,7 @@ class Lane:
 
     def when_free(self, line: int, free: Callable[[Cause], None]) -> None:
         """Call ``free(cause)`` when a kernel that found no slot may send: woken by the credit, or looking again."""
-        self._blocked = _Blocked(line, self._ipcq.clock.time, free)
+        self._blocked = Blocked(line, self._ipcq.clock.time, free)
         self._wake_with_next()
 
     def _wake_with_next(self) -> None:
@@ -348,6 +307,68 @@ class Lane:
     def forget_waits(self) -> None:
         """Nobody waits for a slot any more."""
         self._blocked = None
+
+
+class QueueSite(QueuePart):
+    """What the queues of a PE have in common, and how they find each other."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self.coord: PeCoord = node.pe_coord
+        self.delay_ps = self.overhead_ps
+        self.poll_ps = 0
+        self.credit_bytes = 0
+        self.board: Scoreboard | None = None  # of the kernel that uses them
+        self._by_ring: list[tuple[int, Lane]] = []  # those that receive, by where their rings begin
+        self._starts: list[int] = []
+        self._by_peer_ring: dict[int, Lane] = {}
+        self._carried: dict[str, Carried] = {}  # by queues as they were before they were removed or emptied
+        self._dma: PeDma | None = None
+
+    @property
+    def now(self) -> Row:
+        """The row after whose end the PE does what it does."""
+        return NONE if self.board is None else self.board.now
+
+    @property
+    def dma(self) -> PeDma:
+        """The DMA that its messages leave by."""
+        if self._dma is None:
+            self._dma = self.machine.part(pe_part(*self.coord, "pe_dma"), PeDma)
+        return self._dma
+
+    def note_first(self, direction: str) -> None:
+        """Queue ``direction`` sends its first message."""
+        self._carried.setdefault(direction, Carried())
+
+    def tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int) -> None:
+        """Tell who listens to queues."""
+        where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe)
+        self.machine.hooks.queue.emit(QueueEvent(*where))
+
+    def lane_at(self, pa: int) -> Lane | None:
+        """The queue that receives at an address."""
+        found = bisect_right(self._starts, pa) - 1
+        if found < 0:
+            return None
+        base, lane = self._by_ring[found]
+        return lane if pa < base + lane.pair.nbytes else None
+
+    def lane_into(self, rx_base_pa: int) -> Lane:
+        """The queue that sends into the ring at ``rx_base_pa`` of a peer. IpcqError when there is none."""
+        lane = self._by_peer_ring.get(rx_base_pa)
+        if lane is None:
+            raise IpcqError(f"{self.node.id}: a credit for the ring at {rx_base_pa:#x}, which no queue uses")
+        return lane
+
+    def index(self, lanes: list[Lane]) -> None:
+        """From now on these are the queues."""
+        receiving = [(lane.pair.my_rx_base_pa, lane) for lane in lanes if lane.pair.my_rx_base_pa is not None]
+        self._by_ring = sorted(receiving, key=lambda ring: ring[0])
+        self._starts = [start for start, _ in self._by_ring]
+        self._by_peer_ring = {
+            lane.pair.peer.rx_base_pa: lane for lane in reversed(lanes) if lane.pair.peer.rx_base_pa is not None
+        }
 
 
 def _nowhere(_: QueueData, transfer: Transfer) -> None:
