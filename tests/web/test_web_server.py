@@ -14,8 +14,7 @@ import pytest
 
 from kernbench.common.errors import InputError
 from kernbench.web.server import MARK, PageServer, Shelf
-from kernbench.web.source import FileSource, RunSource
-from kernbench.web.watch import Watcher
+from kernbench.web.source import FileSource, RunSource, Watcher
 
 
 @pytest.fixture
