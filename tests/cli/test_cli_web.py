@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernbench.cli import web_command
-from kernbench.web.server import PageServer, Shelf
+from kernbench.web.page import PageServer, Shelf
 from kernbench.web.source import Watcher
 
 Run = Callable[..., Any]

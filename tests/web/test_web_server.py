@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from kernbench.common.errors import InputError
-from kernbench.web.server import MARK, PageServer, Shelf
+from kernbench.web.page import MARK, PageServer, Shelf
 from kernbench.web.source import FileSource, RunSource, Watcher
 
 

@@ -17,8 +17,7 @@ from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import resolve_topology, topology_file
 from kernbench.web.observer import observe_run
-from kernbench.web.page import Page, make_page
-from kernbench.web.server import MARK, PageServer
+from kernbench.web.page import MARK, Page, PageServer, make_page
 
 BENCH_PREFIX = "bench."
 _PYTHON = ".py"
