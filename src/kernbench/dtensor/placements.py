@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.errors import InputError, UnknownNameError
-from kernbench.runtime_api.numbers import whole_number
+from kernbench.runtime_api.arrays import whole_number
 
 REDUCTIONS = ("sum", "avg", "max", "min")
 

@@ -11,8 +11,8 @@ from kernbench.dtensor.part import Part
 from kernbench.dtensor.placements import Partial, Placements, Shard
 from kernbench.dtensor.plan import Step, steps
 from kernbench.policy.placement.geometry import Window
+from kernbench.runtime_api.collective_calls import RankGroup
 from kernbench.runtime_api.distributed import Distributed
-from kernbench.runtime_api.rank_group import RankGroup
 from kernbench.runtime_api.tensor import Tensor
 
 
