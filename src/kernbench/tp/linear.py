@@ -12,7 +12,6 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
-from kernbench.tp.errors import SizeError, split_evenly
 from kernbench.tp.layouts import Grid, weight_policy
 from kernbench.tp.mappings import (
     copy_to_tp_region,
@@ -20,7 +19,7 @@ from kernbench.tp.mappings import (
     reduce_from_tp_region,
     scatter_to_tp_region,
 )
-from kernbench.tp.parallel_state import TensorParallel, Torch, parallel_state
+from kernbench.tp.parallel_state import SizeError, TensorParallel, Torch, parallel_state, split_evenly
 
 
 def shard_of(full: Array, axis: int, torch: Torch | None = None) -> Array:
