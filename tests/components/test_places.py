@@ -17,8 +17,7 @@ import pytest
 from one_program import ALL_REDUCE, SMALL, host_copies, products, queues, traffic
 
 from kernbench.cli.main import main
-from kernbench.common.errors import InputError, IpcqDeadlock, KernbenchError, UnsupportedError
-from kernbench.common.notes import notes_of
+from kernbench.common.errors import InputError, IpcqDeadlock, KernbenchError, UnsupportedError, notes_of
 from kernbench.components.passive import NocRouter
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kernbench.common.config import ConfigModel
-from kernbench.common.quantities import Duration
+from kernbench.common.config import ConfigModel, Duration
 
 COMPONENT = "kernbench.sim_engine.component.Component"
 """The class to derive a part from, by the name that users import it by"""

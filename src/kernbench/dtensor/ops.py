@@ -1,4 +1,9 @@
-"""Operations on distributed tensors: what placements each can work with, and which of them it takes."""
+"""Operations on distributed tensors: what placements each can work with, and which of them it takes.
+
+For each dim of the mesh a rule names the placements of the operands and that of the result. A choice is one rule for
+each dim: the one for which the operands are the cheapest to bring there; of these the one whose result is the cheapest
+to complete; of these the first.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from kernbench.common.ids import HOST, cube_part
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
-from kernbench.policy.routing.distance import head_ns
-from kernbench.policy.routing.planner import RoutePlanner
+from kernbench.policy.routing.planner import RoutePlanner, head_ns
 from kernbench.topology.graph import Graph
 from kernbench.topology.naming import hbm_id, pe_dma_id
 

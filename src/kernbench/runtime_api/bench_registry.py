@@ -1,4 +1,11 @@
-"""The benches that have names, entered by decorator; and what a user writes after ``--bench``: a name, or a file."""
+"""The benches that have names, entered by decorator; and what a user writes after ``--bench``: a name, or a file.
+
+    @bench("gemm-single-pe", "one GEMM on one PE", params=GemmParams)
+    def run(torch): ...
+
+Packages announce theirs with an entry point in the group ``kernbench.benches``: a module that registers them when
+imported. The benches of this package are found the same way, so nothing here imports upward.
+"""
 
 from __future__ import annotations
 

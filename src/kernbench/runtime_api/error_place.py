@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import kernbench
-from kernbench.common.errors import InputError, ProgramExitError, RunError, text_of
-from kernbench.common.notes import KernelNote, notes_of
+from kernbench.common.errors import InputError, KernelNote, ProgramExitError, RunError, notes_of, text_of
 
 _PACKAGE = Path(kernbench.__file__).parent
 # Kernels and benches that ship with the package are programs like a user's own.

@@ -11,7 +11,7 @@ from kernbench.common.errors import InputError
 from kernbench.messages.mapping import MappedShard
 from kernbench.policy.placement.deploy import deploy_tensor
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.policy.placement.indexing import select
+from kernbench.policy.placement.views import select
 from kernbench.runtime_api.arrays import (
     Array,
     Shaped,

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kernbench.common.config import ConfigModel
-from kernbench.common.quantities import Bandwidth, Duration, Length, Rate, Size
+from kernbench.common.config import Bandwidth, ConfigModel, Duration, Length, Rate, Size
 
 __all__ = ["Bandwidth", "Count", "Duration", "Length", "Rate", "Size", "SizeMm"]
 

@@ -1,4 +1,8 @@
-"""Which rank of how many this is, as far as tensor parallelism goes; and what goes wrong with shares of it."""
+"""Which rank of how many this is, as far as tensor parallelism goes; and what goes wrong with shares of it.
+
+Every rank keeps its own, in its context: two runs in one process know nothing of each other. ``torch=`` names the
+context; inside ``with RuntimeContext(...)``, where benches and their ranks run, it may be left out.
+"""
 
 from __future__ import annotations
 
