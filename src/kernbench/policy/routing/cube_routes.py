@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from kernbench.topology.cube_plan import corner_router, m_cpu_router, sram_router, ucie_router
 from kernbench.topology.graph import Graph, Node
+from kernbench.topology.grid import OPPOSITE, SIDES, Corner, Side
 from kernbench.topology.naming import router_id, ucie_id, xbar_id
-from kernbench.topology.sides import OPPOSITE, SIDES, Corner, Side
 
 Cell = tuple[int, int]
 
