@@ -23,7 +23,7 @@ from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.serial_cpu import SerialCpu
-from kernbench.di.kinds import KINDS
+from kernbench.di.part import KINDS
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.engine import engine as engine_module
 from kernbench.engine import part_check

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernbench.common.ids import HOST, cube_part
+from kernbench.common.ids import HOST, cube_part, hbm_id, pe_dma_id
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.routing.planner import RoutePlanner, head_ns
 from kernbench.topology.graph import Graph
-from kernbench.topology.naming import hbm_id, pe_dma_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

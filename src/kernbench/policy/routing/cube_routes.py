@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from kernbench.common.ids import router_id, ucie_id, xbar_id
 from kernbench.topology.cube_plan import corner_router, m_cpu_router, sram_router, ucie_router
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.grid import OPPOSITE, SIDES, Corner, Side
-from kernbench.topology.naming import router_id, ucie_id, xbar_id
 
 Cell = tuple[int, int]
 

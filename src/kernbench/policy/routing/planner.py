@@ -17,11 +17,10 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import TransportError
-from kernbench.common.ids import HOST, SWITCH, cube_part, sip_part
+from kernbench.common.ids import HOST, SWITCH, cube_part, io_ucie_id, pe_dma_id, sip_part, sip_port_id
 from kernbench.policy.routing.cube_routes import CubeRoutes, Route
 from kernbench.topology.fabric import FabricLink, fabric_links
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.naming import io_ucie_id, pe_dma_id, sip_port_id
 from kernbench.topology.spec import SipsSpec
 
 
