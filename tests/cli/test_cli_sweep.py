@@ -16,9 +16,8 @@ from kernbench.cli import sweep_command, sweep_run
 from kernbench.cli.sweep_run import progress_line
 from kernbench.evaluation import sweep_table
 from kernbench.evaluation.folder_lock import folder_lock
-from kernbench.evaluation.sweep_driver import Chunked, Progress
+from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, Progress
 from kernbench.evaluation.sweep_point import Chunk
-from kernbench.evaluation.sweep_workers import InlineWorker
 
 Run = Callable[..., Any]
 GRID = """\

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernbench.cli import sweep_command, sweep_run
-from kernbench.evaluation.sweep_workers import InlineWorker
+from kernbench.evaluation.sweep_driver import InlineWorker
 from skewed import FILE
 
 Run = Callable[..., Any]

@@ -10,11 +10,10 @@ import pytest
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import Measured, ResultFile, read_results
 from kernbench.evaluation.compare_results import STAGES, compare_results, verdict
-from kernbench.evaluation.sweep_driver import run_sweep
+from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_results import write_results
-from kernbench.evaluation.sweep_workers import InlineWorker
 from kernbench.observe.critical_path_model import Part
 
 GRID = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from kernbench.evaluation import gemm_ratio_figures
+from kernbench.evaluation import gemm_figures
 from kernbench.evaluation.gemm_measure import GemmStudy
 from kernbench.evaluation.gemm_results import read_sweep
 from kernbench.evaluation.gemm_shapes import SHAPES, VARIANTS
@@ -40,14 +40,14 @@ def test_all_runs_are_there_and_right():
 
 
 def test_where_all_are_ideal_the_axis_has_numbers_all_the_same(tmp_path, monkeypatch):
-    def axis(axes, label, top=gemm_ratio_figures.TOP):
+    def axis(axes, label, top=gemm_figures.TOP):
         tops.append(top)
-        gemm_ratio_figures_axis(axes, label, top)
+        percent_axis(axes, label, top)
 
     tops = []
-    gemm_ratio_figures_axis = gemm_ratio_figures.percent_axis
-    monkeypatch.setattr(gemm_ratio_figures, "percent_axis", axis)
+    percent_axis = gemm_figures.percent_axis
+    monkeypatch.setattr(gemm_figures, "percent_axis", axis)
     sweep = read_sweep(FIGURES, COMMAND)
     ideal = replace(sweep, runs=tuple(run for run in sweep.runs if run.beyond_ideal == 0))
-    gemm_ratio_figures.draw_theory(ideal, tmp_path / "theory.png")
+    gemm_figures.draw_theory(ideal, tmp_path / "theory.png")
     assert min(tops) >= 0.05

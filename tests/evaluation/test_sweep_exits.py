@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernbench.evaluation.sweep_driver import run_sweep
+from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
-from kernbench.evaluation.sweep_workers import InlineWorker
 
 BENCH = """\
 import sys

@@ -12,16 +12,14 @@ import pytest
 from kernbench.common.config import Document
 from kernbench.common.errors import InputError, RunError
 from kernbench.evaluation import sweep_driver, sweep_point
-from kernbench.evaluation.sweep_driver import Chunked, Progress, run_sweep
-from kernbench.evaluation.sweep_figures import pareto_front
+from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, Progress, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import COLUMNS, part_column
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import Chunk, Outcome, run_chunk
-from kernbench.evaluation.sweep_results import TABLE_FILE, write_results
+from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table
-from kernbench.evaluation.sweep_workers import InlineWorker
 from kernbench.observe.critical_path_model import Part
 from kernbench.topology.builder import Topology, compile_topology
 

@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.errors import RunError
-from kernbench.evaluation.sweep_driver import Progress, Workers, run_sweep
+from kernbench.evaluation.sweep_driver import InlineWorker, LocalWorkers, Progress, Workers, run_sweep, worker_pool
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_processes import begin_server
 from kernbench.evaluation.sweep_results import TABLE_FILE, write_results
-from kernbench.evaluation.sweep_workers import InlineWorker, LocalWorkers, worker_pool
 
 GRID = """\
 bench: gemm-single-pe

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.web.binning import SpanRows, Spans, Window, union
+from kernbench.web.packing import SpanRows, Spans, Window, union
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=30)
 

@@ -13,9 +13,8 @@ from urllib.request import urlopen
 import pytest
 
 from kernbench.common.errors import InputError
-from kernbench.web.server import MARK, PageServer, Shelf
-from kernbench.web.source import FileSource, RunSource
-from kernbench.web.watch import Watcher
+from kernbench.web.page import MARK, PageServer, Shelf
+from kernbench.web.source import FileSource, RunSource, Watcher
 
 
 @pytest.fixture

@@ -23,13 +23,12 @@ from kernbench.cli.sweep_tables import interrupted_document, print_sweep, sweep_
 from kernbench.common.errors import InputError, Problem
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
+from kernbench.evaluation.sweep_driver import LocalWorkers, Workers, run_sweep
 from kernbench.evaluation.sweep_driver import Progress as SweepState
-from kernbench.evaluation.sweep_driver import Workers, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import OK
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_workers import LocalWorkers
 
 LINE_EVERY_S = 5.0
 

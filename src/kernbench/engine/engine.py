@@ -44,7 +44,7 @@ class GraphEngine:
 
     ``enable_data``: keep operands so that numbers can be replayed; without it a run gives times only. ``trace_hops``:
     keep per-hop times of every transfer. ``observers``: what watches the run; InputError for one that needs data in a
-    run without. ``limits``: how far it may go; whoever waits beyond gets LimitReached.
+    run without. ``limits``: how far it may go; who waits beyond gets LimitReached.
     """
 
     def __init__(
@@ -161,7 +161,9 @@ class GraphEngine:
         When it cannot because the kernel of one of its PEs has failed, that failure is raised, from the deadlock.
         """
         try:
-            self._advance_to(handle)
+            if not handle.done:
+                with self._watching_only(handle):
+                    self.next_ended()
         except SimulationDeadlock as stuck:
             for part in self.machine.components:
                 for request_id, report in part.failures():
@@ -191,18 +193,16 @@ class GraphEngine:
 
         SimulationDeadlock when none of them can ever end. What is watched and goes on costs nothing here.
         """
+        clock = self.machine.clock
         with patient_collector():
             while not self._ended:
-                if self.machine.clock.next_time() == NEVER:
+                upcoming_ps = clock.next_time()
+                if upcoming_ps == NEVER:
                     raise deadlock(self.machine, [str(handle) for handle in self._watched.values()])
-                self._advance()
+                self._check_limits(upcoming_ps)
+                clock.advance(self._last_ps, None if self._deadline is None else EVENTS_PER_LOOK)
         ended, self._ended = self._ended, []
         return ended
-
-    def _advance_to(self, handle: RequestHandle) -> None:
-        if not handle.done:
-            with self._watching_only(handle):
-                self.next_ended()
 
     @contextmanager
     def _watching_only(self, *handles: RequestHandle) -> Iterator[None]:
@@ -216,15 +216,11 @@ class GraphEngine:
             for handle in watched.values():
                 self.watch(handle)
 
-    def _advance(self) -> None:
-        """Let simulated time pass while somebody waits. LimitReached at a limit."""
-        if self.machine.clock.next_time() > self._last_ps:
+    def _check_limits(self, upcoming_ps: int) -> None:
+        """LimitReached when no event may fire any more, the next of which would at ``upcoming_ps``."""
+        if upcoming_ps > self._last_ps:
             raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._reached}")
-        if self._deadline is None:
-            self.machine.clock.advance(self._last_ps)
-        elif time.monotonic() < self._deadline:
-            self.machine.clock.advance(self._last_ps, EVENTS_PER_LOOK)
-        else:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
             raise self.out_of_time()
 
     def out_of_time(self) -> LimitReached:

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from kernbench.evaluation import figure_style as style
-from kernbench.evaluation.ccl_axes import size_axis, size_title, time_axis
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, KIB, TITLES, AlgorithmName, Fabric
 from kernbench.evaluation.ccl_reference import Compared
 from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint, Timing
+from kernbench.evaluation.figure_style import size_axis, size_title, time_axis
 
 FAMILIES = tuple(TITLES)
 MEANING = {

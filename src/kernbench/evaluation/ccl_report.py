@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.common.errors import VerificationError
-from kernbench.evaluation.ccl_axes import size_title
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_latency_figures import draw_control, draw_latency
 from kernbench.evaluation.ccl_reference import Compared, Reference, compared, largest_error, read_reference
@@ -23,6 +22,7 @@ from kernbench.evaluation.ccl_results import (
 from kernbench.evaluation.ccl_ring_figures import draw_buffers, draw_rings
 from kernbench.evaluation.ccl_study import CclStudy
 from kernbench.evaluation.ccl_topology_figure import draw_topologies
+from kernbench.evaluation.figure_style import size_title
 from kernbench.evaluation.outputs import (
     CONFIGURATION_FILE,
     PROVENANCE_FILE,

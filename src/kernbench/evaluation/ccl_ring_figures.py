@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from kernbench.evaluation import figure_style as style
-from kernbench.evaluation.ccl_axes import size_axis, size_title, time_axis
 from kernbench.evaluation.ccl_fabrics import INTERCUBE
 from kernbench.evaluation.ccl_results import CclSweep, RingPoint
+from kernbench.evaluation.figure_style import size_axis, size_title, time_axis
 from kernbench.messages.queues import BufferKind
 
 LOOKS: dict[BufferKind, tuple[str, str]] = {

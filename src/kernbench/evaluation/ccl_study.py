@@ -37,7 +37,7 @@ from kernbench.evaluation.ccl_rings import (
     RingRun,
     least_slot,
 )
-from kernbench.evaluation.sweep_workers import worker_pool
+from kernbench.evaluation.sweep_driver import worker_pool
 from kernbench.messages.queues import BufferKind
 from kernbench.topology.builder import Topology
 

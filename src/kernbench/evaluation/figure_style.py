@@ -1,4 +1,5 @@
-"""One style for the figures of evaluations: readable at half a page, and by colour-blind readers, and in grey."""
+"""One style for the figures of evaluations: readable at half a page, and by colour-blind readers, and in grey; and axes
+of sizes and times."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect, withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from kernbench.common.files import replacing
 
@@ -91,3 +93,35 @@ def legend_above(figure: Figure, handles: Sequence[Artist], columns: int) -> Non
     """One legend for all panels, above them, on the right: a title stands on the left."""
     labels = [str(handle.get_label()) for handle in handles]
     figure.legend(handles, labels, loc="outside upper right", ncols=columns, columnspacing=1.4, handletextpad=0.5)
+
+
+_UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+FEWEST_LABELS = 5
+
+
+def size_title(nbytes: float) -> str:
+    """Such as ``64 KiB``."""
+    unit, name = next((unit, name) for unit, name in _UNITS if nbytes >= unit or unit == 1)
+    return f"{nbytes / unit:g} {name}"
+
+
+def size_axis(axes: Axes, sizes: Sequence[int], label: str) -> None:
+    """Sizes, each with its tick; as many labels as there is room for."""
+    ordered = sorted(set(sizes))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(ordered))
+    axes.xaxis.set_minor_locator(NullLocator())
+    every = -(-len(ordered) // FEWEST_LABELS)
+    labels = [size_title(nbytes).replace(" ", "\n") if at % every == 0 else "" for at, nbytes in enumerate(ordered)]
+    axes.set_xticks(ordered, labels)
+    axes.set_xlabel(label)
+
+
+def time_axis(axes: Axes, label: str = "", unit_ns: float = 1000.0, *, close: bool = False) -> None:
+    """Times in ns, shown in units of ``unit_ns`` on a log scale; ``close``: they differ by about ten times at most."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if close else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit_ns:g}"))
+    axes.set_ylabel(label)
+    value_grid(axes, "both")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.common.errors import VerificationError
+from kernbench.evaluation.gemm_figures import draw_large, draw_stages, draw_theory, draw_utilisation
 from kernbench.evaluation.gemm_measure import GemmStudy
-from kernbench.evaluation.gemm_ratio_figures import draw_large, draw_theory, draw_utilisation
 from kernbench.evaluation.gemm_results import (
     CSV_FILE,
     DATA_FILE,
@@ -20,7 +20,6 @@ from kernbench.evaluation.gemm_results import (
     write_sweep,
 )
 from kernbench.evaluation.gemm_shapes import LARGEST
-from kernbench.evaluation.gemm_stage_figures import draw_stages
 from kernbench.evaluation.outputs import (
     CONFIGURATION_FILE,
     PROVENANCE_FILE,

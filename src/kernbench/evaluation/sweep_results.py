@@ -1,15 +1,166 @@
-"""What a finished sweep leaves in its folder: the table, how long points took, where it comes from, pictures."""
+"""What a finished sweep leaves in its folder: the table, how long points took, where it comes from; and pictures: lines
+over an axis, a heat map of two, and the front of those that no other beats."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from matplotlib.colors import LogNorm
+
+from kernbench.evaluation.figure_style import BLUE, MARKERS, MUTED, PALETTE, VERMILLION, drawing, value_grid
 from kernbench.evaluation.outputs import PROVENANCE_FILE, provenance_of, write_csv, write_provenance
-from kernbench.evaluation.sweep_figures import KINDS, draw_plots
+from kernbench.evaluation.sweep_axes import (
+    PLAIN,
+    decades,
+    has_numbers,
+    label_axes,
+    labels_of,
+    mark_x,
+    name_cells,
+    norm_of,
+    number_of,
+    places_along,
+    scale_y,
+    slice_of,
+    text_of,
+    title_of,
+    write_numbers,
+)
 from kernbench.evaluation.sweep_journal import Journal
+from kernbench.evaluation.sweep_measure import Row
 from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable, sweep_table, walls, write_sweep_table
+
+MOST_CURVES = len(PALETTE)
+MOST_NAMED = 12
+
+
+def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, ...]:
+    """Draw what the sweep asks for, or lines and a heat map where there are axes for them; the files.
+
+    A picture for which no point has numbers is left out.
+    """
+    drawn = []
+    for at, plot in enumerate(plan.spec.plots if plan.spec.plots is not None else _usual(plan)):
+        path = folder / f"{at + 1}_{_file_name(plot.kind)}.png"
+        columns = [name for name in (plot.value, plot.cost) if name is not None]
+        if any(has_numbers(row, columns) for row in table.rows):
+            _DRAW[plot.kind](path, plan, table, plot)
+            drawn.append(path)
+    return tuple(drawn)
+
+
+def _usual(plan: SweepPlan) -> Iterator[Plot]:
+    if any(is_numeric(values) and len(values) > 1 for values in plan.axes.values()):
+        yield Plot(kind="lines")
+    if sum(len(values) > 1 for values in plan.axes.values()) > 1:
+        yield Plot(kind="heat-map")
+
+
+def _draw_lines(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> None:
+    axes = list(plan.axes)
+    x = plot.x or next((name for name in axes if is_numeric(plan.axes[name]) and len(plan.axes[name]) > 1), axes[0])
+    others = [name for name in axes if name != x]
+    by = plot.by or next((name for name in others if 1 < len(plan.axes[name]) <= MOST_CURVES), None)
+    chosen = slice_of(plan, table, [x, by], plot.value)
+    with drawing(path, 6.4, 4.2) as figure:
+        panel = figure.add_subplot()
+        for at, (label, rows) in enumerate(_curves(chosen.rows, by)):
+            places, values = places_along(plan, x, rows), [number_of(row, plot.value) for row in rows]
+            colour, marker = PALETTE[at % MOST_CURVES], MARKERS[at % MOST_CURVES]
+            # Curves often lie upon each other: those below look out.
+            panel.plot(places, values, color=colour, marker=marker, markersize=max(3, 8 - at), label=label)
+        mark_x(panel, plan, x)
+        label_axes(panel, plan, x, plot.value, chosen.note)
+        scale_y(panel, [number_of(row, plot.value) for row in chosen.rows])
+        value_grid(panel, "both")
+        if by is not None:
+            panel.legend(title=short_name(by), loc="best")
+
+
+def _curves(rows: Sequence[Row], by: str | None) -> Iterator[tuple[str, list[Row]]]:
+    if by is None:
+        yield "", list(rows)
+        return
+    for value in dict.fromkeys(row[by] for row in rows):
+        yield text_of(value), [row for row in rows if row[by] == value]
+
+
+def _draw_heat_map(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> None:
+    free = [name for name in plan.axes if name not in (plot.x, plot.y)]
+    free.sort(key=lambda name: len(plan.axes[name]) < 2)
+    x = plot.x or free.pop(0)
+    y = plot.y or free.pop(0)
+    chosen = slice_of(plan, table, [x, y], plot.value)
+    columns, lines = labels_of(table, x), labels_of(table, y)
+    grid = np.full((len(lines), len(columns)), np.nan)
+    for row in chosen.rows:
+        grid[lines.index(text_of(row[y])), columns.index(text_of(row[x]))] = number_of(row, plot.value)
+    width = min(max(4.4, 2.4 + 0.72 * len(columns)), 12)
+    with drawing(path, width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9)) as figure:
+        panel = figure.add_subplot()
+        norm = norm_of(grid)
+        image = panel.imshow(grid, origin="lower", aspect="auto", cmap="cividis", norm=norm)
+        write_numbers(panel, grid, norm)
+        name_cells(panel, columns, lines)
+        panel.set_ylabel(short_name(y))
+        panel.set_xlabel(short_name(x))
+        panel.set_title(title_of(plan, plot.value, chosen.note))
+        marks = decades() if isinstance(norm, LogNorm) else None
+        figure.colorbar(image, label=plot.value, ticks=marks, format=PLAIN).ax.minorticks_off()
+
+
+def _draw_pareto(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> None:
+    assert plot.cost is not None, "a Pareto plot has a cost"
+    rows = [row for row in table.rows if has_numbers(row, [plot.cost, plot.value])]
+    costs, values = ([number_of(row, name) for row in rows] for name in (plot.cost, plot.value))
+    front = pareto_front(list(zip(costs, values, strict=True)))
+    named = [name for name in plan.axes if name != plot.cost and len(plan.axes[name]) > 1]
+    with drawing(path, 6.4, 4.2) as figure:
+        panel = figure.add_subplot()
+        panel.scatter(costs, values, s=18, color=MUTED, alpha=0.6, linewidths=0, label="points")
+        best = [costs[at] for at in front], [values[at] for at in front]
+        label = f"not beaten by any ({', '.join(short_name(name) for name in named)})" if named else "not beaten by any"
+        panel.step(*best, where="post", color=VERMILLION, marker="o", label=label)
+        if plot.cost in plan.axes:
+            mark_x(panel, plan, plot.cost)
+        for at in front if len(front) <= MOST_NAMED else ():
+            text = ", ".join(text_of(rows[at][name]) for name in named)
+            place = (costs[at], values[at])
+            panel.annotate(text, place, xytext=(5, 5), textcoords="offset points", fontsize=8, color=BLUE)
+        label_axes(panel, plan, plot.cost, plot.value, "")
+        scale_y(panel, values)
+        value_grid(panel, "both")
+        panel.legend(loc="best")
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The numbers of those (cost, value) that no other is at most equal to in both and less in one, by cost.
+
+    Of equal points the first.
+    """
+    front: list[int] = []
+    for at in sorted(range(len(points)), key=lambda at: (*points[at], at)):
+        if not front or points[at][1] < points[front[-1]][1]:
+            front.append(at)
+    return front
+
+
+def _file_name(kind: PlotKind) -> str:
+    return kind.replace("-", "_")
+
+
+_DRAW: Mapping[PlotKind, Callable[[Path, SweepPlan, SweepTable, Plot], None]] = {
+    "lines": _draw_lines,
+    "heat-map": _draw_heat_map,
+    "pareto": _draw_pareto,
+}
+KINDS = tuple(map(_file_name, _DRAW))
+"""What a picture's file is called after its number."""
+
 
 TABLE_FILE = "sweep.parquet"
 WALL_FILE = "wall_s.csv"

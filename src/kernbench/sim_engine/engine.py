@@ -1,6 +1,7 @@
 """The simulation engine, for programs that use it directly."""
 
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.requests import Completion, RequestHandle, RequestTrace
+from kernbench.engine.observer import Observer
+from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
 
-__all__ = ["Completion", "GraphEngine", "RequestHandle", "RequestTrace"]
+__all__ = ["Completion", "GraphEngine", "Limits", "Observer", "RequestHandle", "RequestTrace"]

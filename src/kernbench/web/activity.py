@@ -14,8 +14,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.web.binning import Spans, union
-from kernbench.web.packing import Ints
+from kernbench.web.packing import Ints, Spans, union
 
 CPU_ROW = PE_ROWS.index("cpu")
 # A scheduler's row shows whole commands, waiting included, and the CPU's a whole kernel: neither is work of an engine.

@@ -20,7 +20,7 @@ from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
 from kernbench.transport.link import LinkBusy
-from kernbench.web.binning import Spans
+from kernbench.web.packing import Spans
 
 
 @dataclass(slots=True)

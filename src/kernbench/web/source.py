@@ -1,20 +1,23 @@
-"""What a page is made from: a machine with or without a run, or a page that is there already."""
+"""What a page is made from: a machine with or without a run, or a page that is there already; made anew when
+what it was made from changes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Protocol
 
 from kernbench.ccl.ccl_yaml import load_ccl_config
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, KernbenchError
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import resolve_topology, topology_file
 from kernbench.web.observer import observe_run
-from kernbench.web.page import Page, make_page
-from kernbench.web.server import MARK
+from kernbench.web.page import MARK, Page, PageServer, make_page
 
 BENCH_PREFIX = "bench."
 _PYTHON = ".py"
@@ -103,3 +106,59 @@ class FileSource:
         if MARK not in found or not found.rstrip().endswith("</html>"):
             raise InputError(f"{self.path}: not a whole page of kernbench web; that writes one with --out {self.path}")
         return found
+
+
+PAUSE_S = 0.5
+
+Stamp = tuple[int, int] | None
+
+
+def _stamp(path: Path) -> Stamp:
+    """What changes when a file does: time and size; None while there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Puts a new page on a server's shelf when a file of its source has changed."""
+
+    source: Source
+    server: PageServer
+    _seen: list[Stamp] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._seen = self._stamps()
+
+    def look(self) -> str | None:
+        """None when nothing has changed; else what came of making a new page: nothing to say, or an error."""
+        now = self._stamps()
+        if now == self._seen:
+            return None
+        self._seen = now
+        try:
+            self.server.shelf.put(self.source.content())
+        except KernbenchError as error:
+            self.server.shelf.complain(str(error))
+            return str(error)
+        return ""
+
+    def _stamps(self) -> list[Stamp]:
+        return [_stamp(path) for path in self.source.files]
+
+
+def serve(watcher: Watcher, tell: Callable[[str], None]) -> None:
+    """Serve until interrupted, and ``tell`` of every change."""
+    with watcher.server as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            while True:
+                found = watcher.look()
+                if found is not None:
+                    tell(found or "changed: browsers show the new page")
+                time.sleep(PAUSE_S)
+        finally:
+            server.shutdown()
