@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.engine.engine import GraphEngine
-from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.topology.builder import Topology
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.topology.link_spec import LinkSpec
+from kernbench.topology.fields import LinkSpec
 
 FILE = Path(__file__).parent / "data" / "skewed.yaml"
 

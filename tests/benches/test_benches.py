@@ -9,8 +9,7 @@ import pytest
 from kernbench import benches
 from kernbench.benches.operands import matmul_f32, normal_data
 from kernbench.engine.engine import GraphEngine
-from kernbench.runtime_api.bench_loader import load_bench
-from kernbench.runtime_api.bench_registry import known_benches
+from kernbench.runtime_api.bench_registry import known_benches, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology

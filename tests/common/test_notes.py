@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pickle
 
-from kernbench.common.notes import KernelNote, notes_of
+from kernbench.common.errors import KernelNote, notes_of
 
 
 def test_the_note_of_a_kernel_knows_its_place_also_in_another_process() -> None:

@@ -17,14 +17,13 @@ import pytest
 from one_program import ALL_REDUCE, SMALL, host_copies, products, queues, traffic
 
 from kernbench.cli.main import main
-from kernbench.common.errors import InputError, IpcqDeadlock, KernbenchError, UnsupportedError
-from kernbench.common.notes import notes_of
+from kernbench.common.errors import InputError, IpcqDeadlock, KernbenchError, UnsupportedError, notes_of
 from kernbench.components.passive import NocRouter
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.serial_cpu import SerialCpu
-from kernbench.di.kinds import KINDS
+from kernbench.di.part import KINDS
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.engine import engine as engine_module
 from kernbench.engine import part_check

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.errors import InputError, UnknownNameError
-from kernbench.di.kinds import KINDS
-from kernbench.di.part import Part
+from kernbench.di.part import KINDS, Part
 from kernbench.di.registry import Registry, known_kinds, lookup
 
 

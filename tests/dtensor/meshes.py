@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from kernbench.dtensor import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
-from kernbench.dtensor.chunks import local_window
+from kernbench.dtensor.placements import local_window
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology

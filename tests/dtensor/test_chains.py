@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshes import on_some_ranks
 
 from kernbench.dtensor import DeviceMesh, DTensor, Partial, Replicate, Shard
-from kernbench.dtensor.chunks import empty_place
+from kernbench.dtensor.placements import empty_place
 from kernbench.policy.placement.dp import DPPolicy
 
 MESHES: dict[str, tuple[int, Any]] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.common.errors import InputError
 from kernbench.dtensor import Replicate, Shard
-from kernbench.dtensor.chunks import check_not_empty, chunk, local_window
+from kernbench.dtensor.placements import check_not_empty, chunk, local_window
 
 
 @pytest.mark.parametrize(

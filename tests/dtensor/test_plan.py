@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.dtensor import Partial, Replicate, Shard
-from kernbench.dtensor.chunks import empty_place, local_window
+from kernbench.dtensor.placements import empty_place, local_window
 from kernbench.dtensor.plan import Step, sent_bytes, steps
 
 KINDS = (Shard(0), Shard(1), Replicate(), Partial(), Partial("max"))

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from meshes import machine
 
 from kernbench.common.dtypes import F32
-from kernbench.dtensor.layouts import is_plain, is_row_major, local_policy
-from kernbench.dtensor.tables import copy_table, gemm_table
+from kernbench.dtensor.layouts import copy_table, gemm_table, is_plain, is_row_major, local_policy
 from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import PlacementError, Window

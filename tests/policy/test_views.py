@@ -9,8 +9,7 @@ from hypothesis.extra.numpy import basic_indices
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy, PlacementError, tiled_column_major, tiled_row_major
 from kernbench.policy.placement.geometry import Window
-from kernbench.policy.placement.indexing import select
-from kernbench.policy.placement.views import ShardView, assemble, first_copies, pieces, shard_views, split
+from kernbench.policy.placement.views import ShardView, assemble, first_copies, pieces, select, shard_views, split
 
 NAMES = ("replicate", "column_wise", "row_wise")
 shapes = st.lists(st.integers(1, 9), max_size=3).map(tuple)

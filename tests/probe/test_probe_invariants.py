@@ -13,10 +13,9 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import CASES, Absent, find_case
 from kernbench.probe.closed_form import closed_form
-from kernbench.probe.flow import Flow, StreamPlan, dma_stream
 from kernbench.probe.measure import probe_case, run_once, run_streams
 from kernbench.probe.report import ProbeReport
-from kernbench.probe.site import Site
+from kernbench.probe.site import Flow, Site, StreamPlan, dma_stream
 from kernbench.topology.builder import Topology
 from kernbench.transport import Network
 from kernbench.transport.link import LinkBusy

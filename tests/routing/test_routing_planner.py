@@ -10,10 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernbench.common.errors import UnknownNameError
-from kernbench.policy.routing.distance import farthest_cube, head_ns
-from kernbench.policy.routing.planner import RoutePlanner
-from kernbench.policy.routing.sip_routes import SipRoutes
-from kernbench.policy.routing.xy import xy_cells
+from kernbench.policy.routing.cube_routes import xy_cells
+from kernbench.policy.routing.planner import RoutePlanner, SipRoutes, farthest_cube, head_ns
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph, Node
 

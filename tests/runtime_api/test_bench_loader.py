@@ -5,8 +5,7 @@ import textwrap
 import pytest
 
 from kernbench.common.errors import BenchError, UnknownNameError
-from kernbench.runtime_api.bench_loader import load_bench
-from kernbench.runtime_api.bench_registry import BenchRegistry
+from kernbench.runtime_api.bench_registry import BenchRegistry, load_bench
 
 
 @pytest.fixture

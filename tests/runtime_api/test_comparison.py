@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 from kernbench.common.errors import InputError
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.comparison import compare
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.testing import compare
 
 
 def close(actual, expected, rtol=None, atol=None, **options):

@@ -8,8 +8,8 @@ from machines import RING, context_on, run_ranks, working_machine
 
 from kernbench.common.errors import InputError, IpcqDeadlock
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.collective_calls import RankGroup, group_of
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.runtime_api.rank_group import RankGroup, group_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
 

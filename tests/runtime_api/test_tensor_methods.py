@@ -18,8 +18,8 @@ from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.arrays import ShapeError
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.shapes import ShapeError
 from kernbench.topology.builder import resolve_topology
 
 MACHINE = small_machine()

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.config import apply_overrides, parse_document
-from kernbench.di.kinds import KINDS
-from kernbench.di.part import Part
+from kernbench.di.part import KINDS, Part
 from kernbench.di.registry import Registry
 from kernbench.topology.builder import Topology, compile_topology
 

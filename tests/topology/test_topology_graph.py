@@ -18,7 +18,7 @@ from kernbench.common.config import parse_document
 from kernbench.common.dtypes import dtype
 from kernbench.common.errors import UnknownNameError
 from kernbench.common.ids import pe_part
-from kernbench.di.kinds import PE_KINDS
+from kernbench.di.part import PE_KINDS
 from kernbench.di.registry import Registry
 from kernbench.topology.builder import Topology, compile_topology, resolve_topology, topology_file
 from kernbench.topology.fabric import fabric_links, sip_neighbours, sip_ports
@@ -265,9 +265,9 @@ import sys
 sys.path.insert(0, {tests!r})
 from hashlib import sha256
 from conftest import SHARED
-from kernbench.di.kinds import KINDS
+from kernbench.di.part import KINDS
 from kernbench.di.part import Part
-from kernbench.di.kinds import PE_KINDS
+from kernbench.di.part import PE_KINDS
 from kernbench.di.registry import Registry
 from kernbench.topology.builder import resolve_topology
 registry = Registry()

@@ -10,7 +10,7 @@ from headless import browser, find_chromium
 from web_support import GEMM
 
 import kernbench.benches
-from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web.observer import ObservedRun, observe_run

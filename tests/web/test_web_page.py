@@ -11,8 +11,7 @@ from web_support import GEMM, PageData, read_page
 
 from kernbench.common.errors import BenchError
 from kernbench.observe.trace import PE_ROWS
-from kernbench.runtime_api.bench_loader import load_bench
-from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web import run_view

@@ -30,8 +30,16 @@ from kernbench.ccl.loading import (
 )
 from kernbench.ccl.steps.messages import ReduceName
 from kernbench.common.complaints import close_to, one_of, show
-from kernbench.common.config import Complaint, ConfigModel, Document, apply_overrides, check, load_document, report
-from kernbench.common.quantities import Size
+from kernbench.common.config import (
+    Complaint,
+    ConfigModel,
+    Document,
+    Size,
+    apply_overrides,
+    check,
+    load_document,
+    report,
+)
 from kernbench.messages.queues import Backpressure, BufferKind
 from kernbench.topology.spec import current_topology_name
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from kernbench.ccl.topologies import direct_direction, global_direction
 from kernbench.topology.fabric import sip_neighbours
-from kernbench.topology.grid import Grid
-from kernbench.topology.sides import OPPOSITE
+from kernbench.topology.grid import OPPOSITE, Grid
 from kernbench.topology.spec import SipsSpec, TopologySpec
 
 

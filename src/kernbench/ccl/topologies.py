@@ -16,8 +16,7 @@ from kernbench.ccl.mappers import RankPes, mapper_called, rank_pes
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.fabric import sip_neighbours
-from kernbench.topology.grid import Grid
-from kernbench.topology.sides import SIDES
+from kernbench.topology.grid import SIDES, Grid
 from kernbench.topology.spec import TWO_DIMENSIONAL, SipsSpec, TopologySpec, current_topology_name
 
 Edge: TypeAlias = tuple[PeCoord, str, PeCoord]

@@ -22,8 +22,7 @@ from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.evaluation.outputs import Summary
-from kernbench.runtime_api.bench_loader import load_bench
-from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology

@@ -15,10 +15,10 @@ from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size
 from kernbench.observe.statistics import Share
 from kernbench.runtime_api.bench_result import BenchSummary
-from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.error_place import ErrorPlace
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.memory import CleanupReport, LeakedMemory
+from kernbench.runtime_api.testing import Comparison
 from kernbench.topology.builder import Topology
 
 SMALLEST_SHARE = 0.005

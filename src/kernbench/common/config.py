@@ -15,12 +15,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kernbench.common.complaints import Complaint, Rejected, explain, show
 from kernbench.common.errors import ConfigError, Problem
+from kernbench.common.units import parse_size
 from kernbench.common.yaml_document import Path, Place, entry_exists, path_text, read_yaml
 
 __all__ = [
@@ -41,6 +42,23 @@ __all__ = [
     "report",
     "validate",
 ]
+
+# Quantities: their bounds keep simulated time far from the end of the clock.
+LEAST_RATE = 1e-6
+
+
+def _not_vanishing(value: float) -> float:
+    if value < LEAST_RATE:
+        raise ValueError(f"found {value!r}, must be at least {LEAST_RATE:g}")
+    return value
+
+
+Bandwidth = Annotated[float, Field(gt=0, le=1e9), AfterValidator(_not_vanishing)]
+Rate = Annotated[float, Field(gt=0, le=1e12), AfterValidator(_not_vanishing)]
+Share = Annotated[float, Field(gt=0, le=1), AfterValidator(_not_vanishing)]
+Length = Annotated[float, Field(ge=0, le=1e9)]
+Duration = Annotated[float, Field(ge=0, le=1e12)]
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 50)]
 
 M = TypeVar("M", bound=BaseModel)
 _SET_PATH = re.compile(r"[^.\[\]\s]+(?:\.[^.\[\]\s]+|\[\d+\])*")

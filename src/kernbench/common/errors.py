@@ -28,10 +28,10 @@ SimPy rebuilds exceptions as ``type(e)(*e.args)``: every constructor argument go
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kernbench.common.notes import notes_of
+from kernbench.common.ids import pe_name
 
 
 def text_of(error: BaseException) -> str:
@@ -216,3 +216,27 @@ class RunStopped(KeyboardInterrupt):
         for note in notes_of(self):
             self.why.add_note(note)
         return self.why.with_traceback(self.__traceback__)
+
+
+class KernelNote(str):
+    """On the error of a kernel: ``on sip0.cube0.pe1, kernel 'gemm'``. It knows both."""
+
+    __slots__ = ("kernel", "pe")
+
+    def __new__(cls, pe: tuple[int, int, int], kernel: str) -> KernelNote:
+        """The note of ``kernel`` on ``pe`` (sip, cube, pe)."""
+        note = super().__new__(cls, f"on {pe_name(pe)}, kernel {kernel!r}")
+        note.pe, note.kernel = pe, kernel
+        return note
+
+    pe: tuple[int, int, int]
+    kernel: str
+
+    def __getnewargs__(self) -> tuple[tuple[int, int, int], str]:  # type: ignore[override]
+        """For pickle: errors of worker processes have notes."""
+        return self.pe, self.kernel
+
+
+def notes_of(error: BaseException) -> Iterator[str]:
+    """The notes that were added to an error on its way up."""
+    yield from vars(error).get("__notes__", ())

@@ -24,3 +24,38 @@ def pe_part(sip: int, cube: int, pe: int, part: str) -> str:
 def pe_name(pe: tuple[int, int, int]) -> str:
     """``sip0.cube3.pe5``, of coordinates (sip, cube, pe)."""
     return f"sip{pe[0]}.cube{pe[1]}.pe{pe[2]}"
+
+
+def router_id(sip: int, cube: int, x: int, y: int) -> str:
+    """``sip0.cube3.r1_2``: the router in column 1 of row 2."""
+    return cube_part(sip, cube, f"r{x}_{y}")
+
+
+def xbar_id(sip: int, cube: int, corner: str) -> str:
+    """``sip0.cube3.xbar_NW``."""
+    return cube_part(sip, cube, f"xbar_{corner}")
+
+
+def hbm_id(sip: int, cube: int, index: int) -> str:
+    """``sip0.cube3.hbm5``."""
+    return cube_part(sip, cube, f"hbm{index}")
+
+
+def ucie_id(sip: int, cube: int, side: str) -> str:
+    """``sip0.cube3.ucie_N``."""
+    return cube_part(sip, cube, f"ucie_{side}")
+
+
+def io_ucie_id(sip: int, index: int) -> str:
+    """``sip0.io_ucie_2``: the IO chiplet's link to the third column or row of cubes."""
+    return sip_part(sip, f"io_ucie_{index}")
+
+
+def sip_port_id(sip: int, index: int) -> str:
+    """``sip0.sip_port_1``."""
+    return sip_part(sip, f"sip_port_{index}")
+
+
+def pe_dma_id(sip: int, cube: int, pe: int) -> str:
+    """``sip0.cube3.pe5.pe_dma``."""
+    return pe_part(sip, cube, pe, "pe_dma")

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from kernbench.common.errors import AbandonedError, KernelError
-from kernbench.common.notes import KernelNote
+from kernbench.common.errors import AbandonedError, KernelError, KernelNote
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Lane

@@ -1,11 +1,30 @@
-"""What every component implementation is, as far as the registry and the topology need to know."""
+"""What every component implementation is, as far as the registry and the topology need to know; and the kinds of part.
+
+A kind is a place in the machine; an implementation is a class for it.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from kernbench.common.config import ConfigModel
-from kernbench.common.quantities import Duration
+from kernbench.common.config import ConfigModel, Duration
+
+SYSTEM_KINDS = ("host", "switch")
+SIP_KINDS = ("pcie_ep", "io_cpu", "io_noc", "ucie", "sip_port")
+CUBE_KINDS = ("noc_router", "xbar", "hbm_ctrl", "m_cpu", "sram")  # and ucie
+PE_KINDS = (
+    "pe_cpu",
+    "pe_scheduler",
+    "pe_dma",
+    "pe_fetch_store",
+    "pe_gemm",
+    "pe_math",
+    "pe_tcm",
+    "pe_mmu",
+    "pe_ipcq",
+)
+KINDS = SYSTEM_KINDS + SIP_KINDS + CUBE_KINDS + PE_KINDS
+
 
 COMPONENT = "kernbench.sim_engine.component.Component"
 """The class to derive a part from, by the name that users import it by"""

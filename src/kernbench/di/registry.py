@@ -18,8 +18,7 @@ from typing import TypeVar
 
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.common.imports import import_attribute, package_exists
-from kernbench.di.kinds import KINDS
-from kernbench.di.part import COMPONENT, Part
+from kernbench.di.part import COMPONENT, KINDS, Part
 
 P = TypeVar("P", bound=Part)
 ENTRY_POINT_GROUP = "kernbench.components"

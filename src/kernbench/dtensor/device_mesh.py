@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.common.errors import InputError
+from kernbench.runtime_api.arrays import whole_number
+from kernbench.runtime_api.collective_calls import RankGroup
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.distributed import BACKEND
-from kernbench.runtime_api.numbers import whole_number
-from kernbench.runtime_api.rank_group import RankGroup
 
 Torch: TypeAlias = RuntimeContext[Any]
 Names: TypeAlias = tuple[str, ...]

@@ -10,12 +10,11 @@ from kernbench.common.dtypes import DType
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.dtensor import ops
-from kernbench.dtensor.chunks import check_not_empty
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.inputs import checked_local, checked_mesh, no_operand, whole_shape
 from kernbench.dtensor.layouts import local_policy
 from kernbench.dtensor.part import DTensorSpec, Part
-from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, checked, told
+from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, check_not_empty, checked, told
 from kernbench.dtensor.redistribute import redistributed
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import machine_dtype, numeric

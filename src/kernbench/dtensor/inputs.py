@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernbench.common.errors import InputError
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.placements import Placements, Shard
-from kernbench.runtime_api.numbers import whole_number
+from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.tensor import Tensor
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
-from kernbench.dtensor.chunks import local_window
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.local import LocalTensors
-from kernbench.dtensor.placements import Placements
+from kernbench.dtensor.placements import Placements, local_window
 from kernbench.dtensor.plan import sent_bytes
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window

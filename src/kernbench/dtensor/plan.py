@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from kernbench.dtensor.chunks import local_window
-from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard
+from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, local_window
 
 FULL = Replicate()
 

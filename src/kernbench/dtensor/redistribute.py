@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernbench.dtensor.blocks import Blocks
-from kernbench.dtensor.chunks import check_not_empty, chunk
-from kernbench.dtensor.local import LocalTensors
+from kernbench.dtensor.local import Blocks, LocalTensors
 from kernbench.dtensor.part import Part
-from kernbench.dtensor.placements import Partial, Placements, Shard
+from kernbench.dtensor.placements import Partial, Placements, Shard, check_not_empty, chunk
 from kernbench.dtensor.plan import Step, steps
 from kernbench.policy.placement.geometry import Window
+from kernbench.runtime_api.collective_calls import RankGroup
 from kernbench.runtime_api.distributed import Distributed
-from kernbench.runtime_api.rank_group import RankGroup
 from kernbench.runtime_api.tensor import Tensor
 
 

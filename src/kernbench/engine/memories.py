@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kernbench.messages.requests import PeCoord
-from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
-from kernbench.policy.address.config import address_config
+from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator, address_config
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.spec import TopologySpec
 

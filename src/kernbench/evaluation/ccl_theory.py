@@ -28,12 +28,12 @@ from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.sip_ring import sip_ring
 from kernbench.ccl.steps.grids import MANY_MESSAGES, SipGrid
 from kernbench.ccl.steps.messages import SEGMENT_BYTES
+from kernbench.common.ids import hbm_id, pe_dma_id
 from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
 from kernbench.messages.requests import PeCoord
-from kernbench.topology.naming import hbm_id, pe_dma_id
-from kernbench.topology.sides import Side
+from kernbench.topology.grid import Side
 
 # What passes a PE's link in the last column of cubes: a row's sum, a column's sum, and the PE's own data.
 STREAMS_OF_A_CORNER = 3

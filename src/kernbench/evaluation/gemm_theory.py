@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernbench.common.dtypes import DType
+from kernbench.common.ids import hbm_id, pe_dma_id
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
-from kernbench.topology.naming import hbm_id, pe_dma_id
 
 MEMORY = "HBM slice"
 

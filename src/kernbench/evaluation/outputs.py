@@ -24,8 +24,7 @@ from kernbench import __version__
 from kernbench.common.complaints import one_line
 from kernbench.common.errors import InputError, KernbenchError
 from kernbench.common.files import replacing
-from kernbench.common.json_input import parse_json
-from kernbench.common.json_text import json_text
+from kernbench.common.json_text import json_text, parse_json
 from kernbench.topology.builder import Topology
 
 T = TypeVar("T")

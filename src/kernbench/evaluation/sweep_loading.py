@@ -34,8 +34,7 @@ from kernbench.evaluation.sweep_spec import (
     read_draft,
     why_not_stored,
 )
-from kernbench.runtime_api.bench_loader import load_bench
-from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import DEFAULT_NAME, compile_topology, topology_file
 from kernbench.topology.spec import TopologySpec

@@ -19,10 +19,10 @@ from kernbench.observe.roofline import Roofline
 from kernbench.observe.statistics import ENGINE_OF, Traffic
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
-from kernbench.runtime_api.comparison import Comparison
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
-from kernbench.runtime_api.phases import PHASES
+from kernbench.runtime_api.requests import PHASES
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
+from kernbench.runtime_api.testing import Comparison
 
 Cell: TypeAlias = "str | int | float | bool | None"
 Row: TypeAlias = dict[str, Cell]

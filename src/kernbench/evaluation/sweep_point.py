@@ -30,8 +30,7 @@ from kernbench.evaluation.sweep_measure import (
     measure,
 )
 from kernbench.observe.trace_log import TraceLog
-from kernbench.runtime_api.bench_loader import load_bench
-from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, compile_topology

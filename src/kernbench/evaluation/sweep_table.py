@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing
-from kernbench.common.json_input import parse_json
+from kernbench.common.json_text import parse_json
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import Outcome

@@ -15,7 +15,7 @@ from kernbench.common.complaints import one_line, show
 from kernbench.common.dtypes import U8, dtype
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
-from kernbench.common.json_input import parse_json
+from kernbench.common.json_text import parse_json
 from kernbench.core.op_log import Epilogue, OpParams, OpRecord
 from kernbench.messages.operands import Operand
 

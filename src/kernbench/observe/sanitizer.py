@@ -163,20 +163,24 @@ class Sanitizer(Observer):
 
     def _race(self, race: Race) -> Finding:
         later, earlier = self._of_access(race.later), self._of_access(race.earlier)
-        tensor = self._tensors.name_at(race.address, race.later.start_ps)
-        space = race.later.operand.space
-        message = (
-            f"{later} {_does(later)} {format_size(race.nbytes)} of {_place(tensor, space, race.address)} that {earlier}"
-            f" {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
-        )
+        rest = f"that {earlier} {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
+        return self._of_two("race", later, earlier, race, (race.later.operand.space, race.later.start_ps), rest)
+
+    def _of_two(
+        self, kind: FindingKind, later: Side, earlier: Side, what: Race | Inverted, where: tuple[str, int], rest: str
+    ) -> Finding:
+        """A finding about bytes that two accesses meet at; ``where``: their space, and when the later one began."""
+        space, when = where
+        tensor = self._tensors.name_at(what.address, when)
+        bytes_of = f"{format_size(what.nbytes)} of {_place(tensor, space, what.address)}"
         return Finding(
-            kind="race",
-            message=message,
+            kind=kind,
+            message=f"{later} {_does(later)} {bytes_of} {rest}",
             side=later,
             space=space,
             tensor=tensor,
-            address=race.address,
-            nbytes=race.nbytes,
+            address=what.address,
+            nbytes=what.nbytes,
             other=earlier,
         )
 
@@ -282,22 +286,11 @@ class Sanitizer(Observer):
             for each in (event.later, event.earlier)
         )
         space = self._contents.bytes_at(event.address, 1).space
-        tensor = self._tensors.name_at(event.address, event.later.start_ps)
-        message = (
-            f"{later} {_does(later)} {format_size(event.nbytes)} of {_place(tensor, space, event.address)} at "
-            f"{later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
+        rest = (
+            f"at {later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
             f"{earlier.t_start_ns:.3f} ns: put tl.barrier() between them, or set pe.dma.ordering to program"
         )
-        finding = Finding(
-            kind="inversion",
-            message=message,
-            side=later,
-            space=space,
-            tensor=tensor,
-            address=event.address,
-            nbytes=event.nbytes,
-            other=earlier,
-        )
+        finding = self._of_two("inversion", later, earlier, event, (space, event.later.start_ps), rest)
         _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)
 
     def _scratch_waited(self, event: ScratchWaited) -> None:

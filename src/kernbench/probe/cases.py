@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.errors import UnknownNameError
-from kernbench.probe.flow import Flow
-from kernbench.probe.site import Share, Site, Slice
+from kernbench.probe.site import Flow, Share, Site, Slice
 
 FIRST_PE = (0, 0, 0)
 

@@ -14,7 +14,7 @@ from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.components.hbm_channels import HbmChannels
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
-from kernbench.probe.flow import Flow
+from kernbench.probe.site import Flow
 from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 
 

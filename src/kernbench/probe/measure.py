@@ -14,10 +14,8 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import Absent, ProbeCase
 from kernbench.probe.closed_form import closed_form, fair_rates_gbs
-from kernbench.probe.flow import Flow, StreamPlan, dma_stream, transaction
-from kernbench.probe.hops import trace_rows
-from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
-from kernbench.probe.site import Site
+from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
+from kernbench.probe.site import Flow, Site, StreamPlan, dma_stream, transaction
 from kernbench.topology.builder import Topology
 
 DEFAULT_BYTES = 4096

@@ -1,14 +1,89 @@
-"""NumPy arrays as the runtime uses them: what a program may hand over, and how it becomes a machine type."""
+"""Numbers, shapes, arrays and element types as programs write them, and what they become."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from abc import ABC, abstractmethod
+from math import prod
+from operator import index
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.common.dtypes import ALL, F32, I32, DType
+from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
 from kernbench.common.errors import InputError
+
+
+def whole_number(given: object) -> int | None:
+    """The number; None for what is none. ``True`` and ``1.0`` are none: they were meant as something else."""
+    if isinstance(given, bool | np.bool_):
+        return None
+    try:
+        return index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+Shape: TypeAlias = tuple[int, ...]
+Size: TypeAlias = int | tuple[int, ...] | list[int]
+
+
+class ShapeError(InputError, ValueError):
+    """Shapes that do not fit each other."""
+
+
+def shape_of(size: tuple[Size, ...]) -> Shape:
+    """The shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` means."""
+    extents = size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size
+    try:
+        return tuple(index(extent) for extent in extents)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"{extents!r} is no shape; write (2, 3)") from None
+
+
+def completed(shape: Shape, size: int) -> Shape | None:
+    """The shape with what its one -1 stands for; None unless it then has ``size`` elements."""
+    rest = prod(extent for extent in shape if extent != -1)
+    if shape.count(-1) == 1 and rest > 0 and size % rest == 0:
+        shape = tuple(size // rest if extent == -1 else extent for extent in shape)
+    return shape if min(shape, default=1) > 0 and prod(shape) == size else None
+
+
+def broadcasts(shape: Shape, to: Shape) -> bool:
+    """Whether an array of ``shape`` can be repeated to have shape ``to``, by NumPy's rule."""
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
+class Shaped(ABC):
+    """Something with a shape, which is asked for it as PyTorch's tensors are."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+
+    @property
+    def ndim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    def dim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> int | tuple[int, ...]:
+        """The shape, or the elements along one axis."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """How many elements."""
+        return prod(self.shape)
+
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -49,3 +124,27 @@ def holds_floats(array: Array) -> bool:
 def machine_dtype(array: Array) -> DType:
     """The machine's type for the elements of an array, where nobody names one: wide numbers become f32 and i32."""
     return _MACHINE.get(array.dtype) or (F32 if holds_floats(array) else I32)
+
+
+class DTypeNames:
+    """The element types under PyTorch's names and under the machine's own."""
+
+    __slots__ = ()
+
+    float32: ClassVar[DType] = F32
+    float16: ClassVar[DType] = F16
+    bfloat16: ClassVar[DType] = BF16
+    int32: ClassVar[DType] = I32
+    int8: ClassVar[DType] = I8
+    float8_e4m3fn: ClassVar[DType] = F8E4M3
+    float8_e5m2: ClassVar[DType] = F8E5M2
+    float: ClassVar[DType] = F32
+    half: ClassVar[DType] = F16
+    int: ClassVar[DType] = I32
+    f32: ClassVar[DType] = F32
+    f16: ClassVar[DType] = F16
+    bf16: ClassVar[DType] = BF16
+    i32: ClassVar[DType] = I32
+    i8: ClassVar[DType] = I8
+    f8e4m3: ClassVar[DType] = F8E4M3
+    f8e5m2: ClassVar[DType] = F8E5M2

@@ -17,7 +17,7 @@ from kernbench.observe.statistics import LinkTraffic, link_traffic
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.program_line import ProgramLine
+from kernbench.runtime_api.error_place import ProgramLine
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.triton_emu.source import kernel_source

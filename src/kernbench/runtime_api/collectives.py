@@ -12,11 +12,10 @@ from kernbench.ccl.steps.sip_rings import ring_values_among
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
-from kernbench.runtime_api.collective_calls import Call, Channel, Operand
+from kernbench.runtime_api.collective_calls import Call, Channel, Operand, RankGroup
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.process_group import ProcessGroup
-from kernbench.runtime_api.rank_group import RankGroup
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.work import Work
 from kernbench.topology.spec import TopologySpec

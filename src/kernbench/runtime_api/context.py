@@ -18,20 +18,18 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg
 from kernbench.policy.address.phyaddr import AddressFormat
+from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collectives import Collectives
-from kernbench.runtime_api.devices import Accelerator, Ahbm, Devices
 from kernbench.runtime_api.distributed import Distributed
-from kernbench.runtime_api.dtype_names import DTypeNames
-from kernbench.runtime_api.factories import TensorFactories
+from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.launch import Kernel, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
-from kernbench.runtime_api.random_numbers import Generators
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.requests import RequestRecord, Requests
 from kernbench.runtime_api.testing import Verifier
-from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
 from kernbench.runtime_api.work import Work
 from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.common.errors import InputError, UnsupportedError
+from kernbench.runtime_api.arrays import whole_number
+from kernbench.runtime_api.collective_calls import RankGroup, group_of
 from kernbench.runtime_api.collectives import Collectives, Member
 from kernbench.runtime_api.layout import TensorLayout
-from kernbench.runtime_api.numbers import whole_number
 from kernbench.runtime_api.process_group import ProcessGroups
-from kernbench.runtime_api.rank_group import RankGroup, group_of
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.work import TensorKey, Work

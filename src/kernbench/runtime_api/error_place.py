@@ -2,11 +2,80 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from kernbench.common.notes import KernelNote, notes_of
-from kernbench.runtime_api.program_line import ProgramLine, program_line
-from kernbench.runtime_api.spawn_exception import SpawnException
+import kernbench
+from kernbench.common.errors import InputError, KernelNote, ProgramExitError, RunError, notes_of, text_of
+
+_PACKAGE = Path(kernbench.__file__).parent
+# Kernels and benches that ship with the package are programs like a user's own.
+_PROGRAMS = (_PACKAGE / "kernels", _PACKAGE / "benches", _PACKAGE / "ccl" / "algorithms")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLine:
+    """A line of a bench or a kernel, and the function that it is in."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def program_line(error: BaseException) -> ProgramLine | None:
+    """The innermost line of a bench or a kernel that led to an error; None when there is none."""
+    return _innermost(traceback.extract_tb(error.__traceback__))
+
+
+def calling_line() -> ProgramLine | None:
+    """The line of a bench or a kernel that led here; None when there is none."""
+    return _innermost(traceback.extract_stack())
+
+
+def _innermost(frames: traceback.StackSummary) -> ProgramLine | None:
+    for frame in reversed(frames):
+        if is_program(Path(frame.filename)):
+            return ProgramLine(frame.filename, frame.lineno or 0, frame.name)
+    return None
+
+
+def is_program(file: Path) -> bool:
+    """Whether a file is of a user, or one of the benches, kernels and algorithms that ship with the package."""
+    if any(folder in file.parents for folder in _PROGRAMS):
+        return True
+    library = _PACKAGE in file.parents or "site-packages" in file.parts or str(file).startswith("<")
+    return not library and not str(file).startswith(f"{sys.base_prefix}/")
+
+
+class SpawnException(RunError):  # noqa: N818 - the name users know
+    """Ranks that raised. ``errors``: by rank, what each raised by itself; ranks that were stopped are not in it."""
+
+    def __init__(self, errors: dict[int, BaseException]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+        if all(isinstance(error, InputError) for error in errors.values()):
+            self.exit_code = InputError.exit_code  # what ranks were given was wrong, not what they did
+
+    def __str__(self) -> str:
+        return tell_all(self.errors)
+
+
+def tell_all(errors: dict[int, BaseException]) -> str:
+    """What ranks have raised, a line or a few for each."""
+    return "\n".join(f"rank {rank} failed: {_told(error)}" for rank, error in sorted(errors.items()))
+
+
+def _told(error: BaseException) -> str:
+    """What an error is, and the line of the rank's program that it comes from."""
+    line = program_line(error)
+    text = text_of(ProgramExitError(error.code) if isinstance(error, SystemExit) else error)
+    what = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and str(line) not in text else "")
+    return "\n  ".join([what, *notes_of(error)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

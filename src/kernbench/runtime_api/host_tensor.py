@@ -9,9 +9,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from kernbench.common.dtypes import DType
 from kernbench.common.dtypes import dtype as dtype_of
-from kernbench.runtime_api.arrays import Array, converted, host_dtype
-from kernbench.runtime_api.shaped import Shaped
-from kernbench.runtime_api.shapes import Size, shape_of
+from kernbench.runtime_api.arrays import Array, Shaped, Size, converted, host_dtype, shape_of
 
 
 class HostTensor(Shaped, NDArrayOperatorsMixin):

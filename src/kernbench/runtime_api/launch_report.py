@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ps_to_ns, whole_ps
-from kernbench.di.kinds import PE_KINDS
+from kernbench.di.part import PE_KINDS
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport

@@ -1,20 +1,28 @@
-"""Where a tensor lies: the shards in memory and the part of the tensor that each holds."""
+"""Where a tensor lies: its shards in memory and the part of the tensor that each holds; under another shape, where the
+shards allow it; several of one layout as one range of virtual addresses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from math import prod
+from typing import TypeAlias
+
+import numpy as np
 
 from kernbench.common.dtypes import DType
-from kernbench.messages.mapping import MappedShard
-from kernbench.messages.requests import PeCoord, TensorArg
+from kernbench.engine.engine import GraphEngine
+from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorArg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.deploy import Deployment
-from kernbench.policy.placement.dp import DPPolicy
+from kernbench.policy.placement.dp import DPPolicy, PlacementError
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import Piece, ShardView, first_copies, pieces
+from kernbench.runtime_api.arrays import Shape
 from kernbench.runtime_api.work import TensorKey
 
 
@@ -110,3 +118,130 @@ class TensorLayout:
     def _stretch(self, piece: Piece) -> Stretch:
         offset, nbytes = piece.span(self.dtype.itemsize)
         return Stretch(self.pa_of(piece.view) + offset, nbytes, piece)
+
+
+KINDS = ("row_wise", "column_wise", "replicate")
+Place: TypeAlias = Callable[[DPPolicy], tuple[ShardView, ...]]
+Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+"""Elements of a tensor in an order: the number of the first, then (how many, how far apart), from inside to outside."""
+
+
+def reshaped(layout: TensorLayout, shape: Shape, place: Place) -> TensorLayout | None:
+    """The same elements in the same order under ``shape``; None when a shard is no box of that.
+
+    It has the policy that puts every element where it lies, if there is one; else it keeps ``dp`` and the shape that
+    this splits. ``place``: the shards that a policy makes of a tensor of ``shape``.
+    """
+    held = [_elements(view.window, layout.shape) for view in layout.views]
+    windows = [_window(elements, shape) for elements in held]
+    views = tuple(ShardView(view.spec, new) for view, new in zip(layout.views, windows, strict=True) if new is not None)
+    if len(views) < len(windows):
+        return None
+    fitting = (policy for policy in _policies(layout.dp) if _places(place, policy) == views)
+    policy = next(fitting, None)
+    if policy is None:
+        return replace(layout, shape=shape, views=views, made_as=layout.made_as or layout.shape)
+    return replace(layout, shape=shape, views=views, dp=policy, made_as=None)
+
+
+def _policies(given: DPPolicy) -> Iterator[DPPolicy]:
+    """The policies over the same cubes and PEs, the given one first."""
+    yield given
+    for cube, pe in product(KINDS, KINDS):
+        yield replace(given, cube=cube, pe=pe)
+
+
+def _places(place: Place, policy: DPPolicy) -> tuple[ShardView, ...]:
+    try:
+        return place(policy)
+    except PlacementError:
+        return ()
+
+
+def _elements(window: Window, shape: Shape) -> Elements:
+    """What a window of a tensor holds; axes that make one run are taken together, so that the shape does not matter."""
+    first, step = 0, 1
+    runs: list[tuple[int, int]] = []
+    for (start, stop), extent in zip(reversed(window.bounds), reversed(shape), strict=True):
+        first += start * step
+        count = stop - start
+        if runs and step == runs[-1][0] * runs[-1][1]:
+            runs[-1] = (runs[-1][0] * count, runs[-1][1])
+        elif count > 1:
+            runs.append((count, step))
+        step *= extent
+    return first, tuple(runs)
+
+
+def _window(elements: Elements, shape: Shape) -> Window | None:
+    """The window of a tensor of ``shape`` that holds these; None when they are no box."""
+    first, runs = elements
+    counts = [1] * len(shape)
+    axis, stride = len(shape) - 1, 1
+    for run, step in runs:
+        count = run
+        while axis >= 0 and (stride < step or shape[axis] == 1):
+            stride *= shape[axis]
+            axis -= 1
+        while axis >= 0 and count > 1:
+            counts[axis] = min(count, shape[axis])
+            count = -(-count // counts[axis])
+            stride *= shape[axis]
+            axis -= 1
+    corner = [int(at) for at in np.unravel_index(first, shape)]
+    window = Window(tuple((at, at + count) for at, count in zip(corner, counts, strict=True)))
+    inside = all(stop <= extent for (_, stop), extent in zip(window.bounds, shape, strict=True))
+    return window if inside and _elements(window, shape) == elements else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    va: int
+    nbytes: int
+    sip: int
+    name: str
+    pes: tuple[PeCoord, ...]
+
+
+class JoinedRanges:
+    """The lists of tensors that were joined and whose tensors all live."""
+
+    __slots__ = ("_engine", "_joined")
+
+    def __init__(self, engine: GraphEngine) -> None:
+        self._engine = engine
+        self._joined: dict[tuple[TensorKey, ...], _Joined] = {}
+
+    def join(self, layouts: Sequence[TensorLayout]) -> tuple[int, list[HostMsg]]:
+        """The address of the first; the others follow each other. With it the messages that make it so, if needed."""
+        keys = tuple(layout.key for layout in layouts)
+        if keys in self._joined:
+            return self._joined[keys].va, []
+        first = layouts[0]
+        nbytes = first.nbytes * len(layouts)
+        va = self._engine.va_allocator(first.sip).alloc(nbytes)
+        name = f"[{', '.join(layout.name for layout in layouts)}]"
+        pes = tuple(sorted({pe for layout in layouts for pe in layout.owners}))
+        self._joined[keys] = _Joined(va, nbytes, first.sip, name, pes)
+        shards = tuple(
+            replace(shard, offset_bytes=shard.offset_bytes + at * first.nbytes)
+            for at, layout in enumerate(layouts)
+            for shard in layout.shards
+        )
+        mapping = TensorMapping(name=name, va_base=va, nbytes=nbytes, shards=shards)
+        return va, [MmuMapMsg(name=name, sip=first.sip, mapping=mapping, target_pe=pes)]
+
+    def unmappings(self, layouts: Sequence[TensorLayout]) -> Iterator[HostMsg]:
+        """The messages that take every list with one of these tensors out of the MMUs."""
+        for _, joined in self._with_any(layouts):
+            yield MmuUnmapMsg(name=joined.name, sip=joined.sip, va_base=joined.va, target_pe=joined.pes)
+
+    def forget(self, layouts: Sequence[TensorLayout]) -> None:
+        """These tensors are gone, and so is every list with one of them."""
+        for keys, joined in self._with_any(layouts):
+            del self._joined[keys]
+            self._engine.va_allocator(joined.sip).free(joined.va, joined.nbytes)
+
+    def _with_any(self, layouts: Sequence[TensorLayout]) -> list[tuple[tuple[TensorKey, ...], _Joined]]:
+        gone = {layout.key for layout in layouts}
+        return [(keys, joined) for keys, joined in self._joined.items() if gone.intersection(keys)]

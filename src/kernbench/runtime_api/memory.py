@@ -20,12 +20,10 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
 from kernbench.runtime_api.arrays import Array
-from kernbench.runtime_api.device_copy import copy_launch
-from kernbench.runtime_api.joined import JoinedRanges
-from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.layout import JoinedRanges, TensorLayout, reshaped
 from kernbench.runtime_api.requests import Requests
-from kernbench.runtime_api.reshaping import reshaped
 from kernbench.runtime_api.transfers import (
+    copy_launch,
     copy_messages,
     fill_messages,
     fill_pattern,

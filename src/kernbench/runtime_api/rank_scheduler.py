@@ -15,8 +15,7 @@ from typing import TypeAlias
 from kernbench.common.errors import RunError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep, What
-from kernbench.runtime_api.sleepers import Sleeper, Sleepers
+from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep, Sleeper, Sleepers, What
 from kernbench.runtime_api.workers import Workers
 
 Describe: TypeAlias = Callable[[RequestHandle], str]

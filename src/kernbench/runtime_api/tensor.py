@@ -11,13 +11,21 @@ from kernbench.common.errors import InputError
 from kernbench.messages.mapping import MappedShard
 from kernbench.policy.placement.deploy import deploy_tensor
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.policy.placement.indexing import select
-from kernbench.runtime_api.arrays import Array, converted, numeric
+from kernbench.policy.placement.views import select
+from kernbench.runtime_api.arrays import (
+    Array,
+    Shaped,
+    ShapeError,
+    Size,
+    broadcasts,
+    completed,
+    converted,
+    numeric,
+    shape_of,
+)
 from kernbench.runtime_api.host_tensor import HostTensor
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.shaped import Shaped
-from kernbench.runtime_api.shapes import ShapeError, Size, broadcasts, completed, shape_of
 from kernbench.runtime_api.transfers import check_fits
 
 __all__ = ["Tensor", "deploy_tensor"]

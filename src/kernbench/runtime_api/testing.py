@@ -1,18 +1,146 @@
-"""``torch.testing``: comparisons that a run evaluates when it is asked to verify."""
+"""``torch.testing``: comparisons that a run evaluates when it is asked to verify: close, and if not, where."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
+from kernbench.common.dtypes import DType
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.runtime_api.arrays import Array, numeric
-from kernbench.runtime_api.comparison import Comparison, compare
-from kernbench.runtime_api.program_line import calling_line
+from kernbench.runtime_api.arrays import Array, holds_floats, host_dtype, numeric
+from kernbench.runtime_api.error_place import ProgramLine, calling_line
 from kernbench.runtime_api.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """``|actual - expected| <= atol + rtol * |expected|``."""
+
+    rtol: float
+    atol: float
+
+
+# Those of torch.testing.assert_close; of the f8 types, which it does not list, one unit in the last place.
+_DEFAULT = {
+    "float64": Tolerance(1e-7, 1e-7),
+    "f32": Tolerance(1.3e-6, 1e-5),
+    "f16": Tolerance(1e-3, 1e-5),
+    "bf16": Tolerance(1.6e-2, 1e-5),
+    "f8e4m3": Tolerance(0.125, 2**-9),
+    "f8e5m2": Tolerance(0.25, 2**-16),
+}
+_EXACT = Tolerance(0.0, 0.0)
+
+
+def tolerance_for(dtype: DType, rtol: float | None, atol: float | None) -> Tolerance:
+    """What was asked for, else what fits the dtype: integers have to be equal."""
+    default = _DEFAULT.get(dtype.name, _EXACT)
+    return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """One element that is wrong; ``place`` says which PE and address hold it, empty when nobody knows."""
+
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    place: str = ""
+
+    def __str__(self) -> str:
+        at = f" ({self.place})" if self.place else ""
+        return f"at {list(self.index)}{at}: got {self.got:.9g}, expected {self.expected:.9g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a comparison found. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
+
+    ``reason`` is why nothing was compared (shapes, types), empty when it was; ``line`` asked for one that failed.
+    """
+
+    name: str
+    tolerance: Tolerance
+    elements: int = 0
+    wrong: int = 0
+    max_abs_error: float = 0.0
+    max_rel_error: float = 0.0
+    first_wrong: Mismatch | None = None
+    reason: str = ""
+    line: ProgramLine | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all is close."""
+        return not self.wrong and not self.reason
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"FAIL {self.name}: {self.reason}"
+        error = f"max error {self.max_abs_error:.3g} absolute, {self.max_rel_error:.3g} relative"
+        allowed = f"(rtol={self.tolerance.rtol:g}, atol={self.tolerance.atol:g})"
+        if self.passed:
+            return f"PASS {self.name}: {self.elements} elements, {error} {allowed}"
+        wrong = f"{self.wrong} of {self.elements} elements wrong"
+        return f"FAIL {self.name}: {wrong}, {error} {allowed}; first {self.first_wrong}"
+
+
+def compare(
+    name: str, actual: Array, expected: Array, *, rtol: float | None, atol: float | None, equal_nan: bool = False
+) -> Comparison:
+    """Compare element by element in f64, with tolerances that fit the dtype of ``actual`` where none are given.
+
+    A float of any width may be compared with any other; floats and integers may not. NaN equals NaN only if asked.
+    """
+    tolerance = tolerance_for(host_dtype(actual), rtol, atol)
+    reason = _unlike(actual, expected)
+    if reason:
+        return Comparison(name=name, tolerance=tolerance, reason=reason)
+    got, wanted = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.where(got == wanted, 0.0, np.abs(got - wanted))
+        near = error <= tolerance.atol + tolerance.rtol * np.abs(wanted)
+    # Whatever the tolerances, only infinity itself is close to infinity.
+    wrong = (got != wanted) & ~(near & np.isfinite(wanted))
+    both_nan = np.isnan(got) & np.isnan(wanted)
+    if equal_nan:
+        wrong, error = wrong & ~both_nan, np.where(both_nan, 0.0, error)
+    return Comparison(
+        name=name,
+        tolerance=tolerance,
+        elements=got.size,
+        wrong=int(np.count_nonzero(wrong)),
+        max_abs_error=float(error.max(initial=0.0)),
+        max_rel_error=_max_relative(error, wanted),
+        first_wrong=_first(wrong, got, wanted),
+    )
+
+
+def _unlike(actual: Array, expected: Array) -> str:
+    if actual.shape != expected.shape:
+        return f"it has shape {actual.shape}, expected is {expected.shape}"
+    if holds_floats(actual) != holds_floats(expected):
+        return f"it is {host_dtype(actual)}, expected is {host_dtype(expected)}"
+    return ""
+
+
+def _max_relative(error: Array, wanted: Array) -> float:
+    """The greatest relative error where something other than zero is expected."""
+    magnitude = np.abs(wanted)
+    some = magnitude > 0
+    with np.errstate(invalid="ignore"):
+        return float((error[some] / magnitude[some]).max(initial=0.0))
+
+
+def _first(wrong: Array, got: Array, wanted: Array) -> Mismatch | None:
+    if not wrong.any():
+        return None
+    index = tuple(int(at) for at in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    return Mismatch(index=index, got=float(got[index]), expected=float(wanted[index]))
+
 
 Expected: TypeAlias = object | Callable[[], object]
 

@@ -1,4 +1,7 @@
-"""Host transfers of tensors as messages: which bytes of which shards, and how they become an array again."""
+"""Transfers of tensors: the host's as messages, and copies that the PEs make of their own shards.
+
+Of the messages: which bytes of which shards they move, and how these become an array again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import numpy as np
 
 from kernbench.common.dtypes import DType, misfit, row_major
 from kernbench.common.errors import InputError
-from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
+from kernbench.kernels.windows import copy_windows
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import Piece, pieces
 from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
@@ -98,3 +102,18 @@ def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch],
         strides = row_major(piece.view.shape, layout.dtype.itemsize)
         whole[piece.target.index] = np.ndarray(piece.source.shape, layout.dtype.numpy, held, 0, strides)
     return whole
+
+
+def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:
+    """Every owner copies its shards from ``source`` to ``target``, which lies in the same way on the same PEs."""
+    item = source.dtype.itemsize
+    lines = (
+        (shard.cube, shard.pe, shard.offset_bytes, shard.offset_bytes, shard.nbytes // item, item, item)
+        for shard in source.shards
+    )
+    return KernelLaunchMsg(
+        name="clone",
+        kernel=KernelRef(name="clone", function=copy_windows),
+        args=(source.argument, target.argument, tuple(n for line in lines for n in line), 1, source.dtype.name),
+        targets=source.owners,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kernbench.common.quantities import Bandwidth, Duration, Share
+from kernbench.common.config import Bandwidth, Duration, Share
 from kernbench.common.units import ns_to_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.fields import Count

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from kernbench.di.part import InnerAttrs
-from kernbench.topology.component_spec import ComponentSpec
+from kernbench.topology.fields import ComponentSpec, LinkSpec
 from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
-from kernbench.topology.grid import Grid
-from kernbench.topology.link_spec import LinkSpec
-from kernbench.topology.sides import FORWARD, SIDES, Corner, Side
+from kernbench.topology.grid import FORWARD, SIDES, Corner, Grid, Side
 from kernbench.topology.spec import TopologySpec
 
 AnyComponent = ComponentSpec[InnerAttrs]

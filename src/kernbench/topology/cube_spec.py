@@ -6,15 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from kernbench.common.config import ConfigModel
+from kernbench.common.config import Bandwidth, ConfigModel, Size
 from kernbench.common.units import PS_PER_NS, transfer_ps
 from kernbench.di.part import PartAttrs
 from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
-from kernbench.topology.component_spec import Components, ComponentSpec
-from kernbench.topology.fields import Bandwidth, Count, Size, SizeMm
-from kernbench.topology.grid import Grid
-from kernbench.topology.link_spec import LinkSpec
-from kernbench.topology.sides import Corner
+from kernbench.topology.fields import Components, ComponentSpec, Count, LinkSpec, SizeMm
+from kernbench.topology.grid import Corner, Grid
 
 
 class NocSpec(ConfigModel):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernbench.topology.grid import Grid
-from kernbench.topology.sides import OPPOSITE, SIDES, Side
+from kernbench.topology.grid import OPPOSITE, SIDES, Grid, Side
 from kernbench.topology.spec import SipsSpec
 
 

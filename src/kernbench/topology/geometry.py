@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernbench.topology.fabric import Port
-from kernbench.topology.grid import Grid
-from kernbench.topology.sides import Corner, Side
+from kernbench.topology.grid import Corner, Grid, Side
 from kernbench.topology.spec import SipsSpec, TopologySpec
 
 Point = tuple[float, float]

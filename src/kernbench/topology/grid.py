@@ -1,10 +1,22 @@
-"""A rectangle of things counted row by row from the north-west."""
+"""Rectangles of things counted row by row from the north-west, and compass directions.
+
+x grows to the east, y to the south; row 0 is in the north.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from kernbench.topology.sides import STEP, Side
+Side = Literal["E", "W", "N", "S"]
+Corner = Literal["NW", "NE", "SW", "SE"]
+
+# Also the order in which ties between equally short ways are broken.
+SIDES: tuple[Side, ...] = ("E", "W", "N", "S")
+# Enough to meet every neighbouring pair of a grid once.
+FORWARD: tuple[Side, ...] = ("E", "S")
+OPPOSITE: dict[Side, Side] = {"E": "W", "W": "E", "N": "S", "S": "N"}
+STEP: dict[Side, tuple[int, int]] = {"E": (1, 0), "W": (-1, 0), "N": (0, -1), "S": (0, 1)}
 
 
 @dataclass(frozen=True, slots=True)

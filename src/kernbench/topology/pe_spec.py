@@ -6,14 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from kernbench.common.config import ConfigModel
+from kernbench.common.config import Bandwidth, ConfigModel, Duration, Rate, Size
 from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
-from kernbench.topology.component_spec import Components, ComponentSpec
-from kernbench.topology.fields import Bandwidth, Count, Duration, Rate, Size
+from kernbench.topology.fields import Components, ComponentSpec, Count
 
 
 def _dtype_name(text: str) -> str:

@@ -16,7 +16,7 @@ from kernbench.common.config import Complaint, ConfigModel, path_of
 from kernbench.common.units import format_size
 from kernbench.topology.census import Census, count_machine
 from kernbench.topology.cube_spec import HbmSpec, NocSpec, PeLayoutSpec, SramSpec
-from kernbench.topology.link_spec import LinkSpec
+from kernbench.topology.fields import LinkSpec
 from kernbench.topology.pe_spec import GemmSpec, MmuSpec, TcmSpec
 from kernbench.topology.spec import (
     PACKETS_PER_FIFO,

@@ -11,15 +11,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
-from kernbench.common.config import ConfigModel
+from kernbench.common.config import ConfigModel, Size
 from kernbench.di.part import PartAttrs
-from kernbench.topology.component_spec import Components, ComponentSpec
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.fields import Count, Size, SizeMm
-from kernbench.topology.grid import Grid
-from kernbench.topology.link_spec import LinkSpec
+from kernbench.topology.fields import Components, ComponentSpec, Count, LinkSpec, SizeMm
+from kernbench.topology.grid import Grid, Side
 from kernbench.topology.pe_spec import PeSpec
-from kernbench.topology.sides import Side
 
 TWO_DIMENSIONAL = ("torus_2d", "mesh_2d_no_wrap")
 # What a credit's round trip inside a cube needs so that a link is never throttled by it.

@@ -10,7 +10,6 @@ from kernbench.tp.block import (
     TransformerBlock,
 )
 from kernbench.tp.embedding import VocabParallelEmbedding
-from kernbench.tp.errors import GroupsError, NotInitializedError, SizeError
 from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear, shard_of
 from kernbench.tp.mappings import (
     copy_to_tp_region,
@@ -19,6 +18,9 @@ from kernbench.tp.mappings import (
     scatter_to_tp_region,
 )
 from kernbench.tp.parallel_state import (
+    GroupsError,
+    NotInitializedError,
+    SizeError,
     destroy_model_parallel,
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,

@@ -8,10 +8,9 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
-from kernbench.tp.errors import split_evenly
 from kernbench.tp.layouts import Grid
 from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear
-from kernbench.tp.parallel_state import Torch, parallel_state
+from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,10 @@ from kernbench.kernels.embedding import NOT_HERE, embedding_one_hot, embedding_r
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array, numeric
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.errors import SizeError, split_evenly
 from kernbench.tp.layouts import Grid, is_row_major
 from kernbench.tp.linear import shard_of
 from kernbench.tp.mappings import reduce_from_tp_region
-from kernbench.tp.parallel_state import Torch, parallel_state
+from kernbench.tp.parallel_state import SizeError, Torch, parallel_state, split_evenly
 
 
 class VocabParallelEmbedding:

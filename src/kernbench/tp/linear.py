@@ -6,13 +6,14 @@ into ``weight`` and ``bias``) they hold whatever their memory held.
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import numpy as np
 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
-from kernbench.tp.errors import SizeError, split_evenly
 from kernbench.tp.layouts import Grid, weight_policy
 from kernbench.tp.mappings import (
     copy_to_tp_region,
@@ -20,7 +21,9 @@ from kernbench.tp.mappings import (
     reduce_from_tp_region,
     scatter_to_tp_region,
 )
-from kernbench.tp.parallel_state import TensorParallel, Torch, parallel_state
+from kernbench.tp.parallel_state import SizeError, TensorParallel, Torch, parallel_state, split_evenly
+
+_FEATURES = ("in_features", "out_features")
 
 
 def shard_of(full: Array, axis: int, torch: Torch | None = None) -> Array:
@@ -28,13 +31,45 @@ def shard_of(full: Array, axis: int, torch: Torch | None = None) -> Array:
     return _shard(np.asarray(full), axis, parallel_state(torch))
 
 
-class ColumnParallelLinear:
+class _SplitLinear:
+    """``x W + b`` with W (in, out) split over ranks along ``axis``; b goes with the columns."""
+
+    _axis: ClassVar[Literal[0, 1]]
+
+    def __init__(
+        self, features: tuple[int, int], bias: bool, dtype: object, dp: DPPolicy | None, torch: Torch | None, name: str
+    ) -> None:
+        self._group = parallel_state(torch)
+        context = self._group.torch
+        shape, other = list(features), 1 - self._axis
+        shape[self._axis] = split_evenly(_FEATURES[self._axis], features[self._axis], self._group.world_size)
+        shape[other] = split_evenly(_FEATURES[other], features[other], 1)
+        self.name = name
+        self.in_features, self.out_features = features
+        policy = weight_policy(shape[1], dp, context.topology)
+        self.weight = context.empty(*shape, dtype=dtype, dp=policy, name=f"{name}.weight")
+        if self._axis == 0:
+            policy = Grid.of(self.weight).copies()
+        self.bias = context.empty(shape[1], dtype=dtype, dp=policy, name=f"{name}.bias") if bias else None
+
+    def load(self, weight: Array, bias: Array | None = None) -> None:
+        """Take this rank's part of the whole ``weight`` (in, out) and ``bias`` (out,)."""
+        _check_shape(f"{self.name}.weight", weight, (self.in_features, self.out_features))
+        _check_bias(self.name, self.bias, bias, self.out_features)
+        self.weight.copy_(_shard(weight, self._axis, self._group))
+        if self.bias is not None and bias is not None:
+            self.bias.copy_(_shard(bias, 0, self._group) if self._axis == 1 else bias)
+
+
+class ColumnParallelLinear(_SplitLinear):
     """``x W + b`` with the columns of W, so the features of the result, split over ranks.
 
     ``weight`` (in, out / world size), ``bias`` (out / world size,) or None. The input is the same on all ranks; the
     result of ``forward`` is (..., out / world size), with ``gather_output`` (..., out) on all ranks. ``dp``: how the
     weight lies in its SIP, ``column_wise`` or ``replicate`` over cubes and PEs; by columns over all PEs when not given.
     """
+
+    _axis = 1
 
     def __init__(
         self,
@@ -47,22 +82,8 @@ class ColumnParallelLinear:
         torch: Torch | None = None,
         name: str = "column",
     ) -> None:
-        self._group = parallel_state(torch)
-        context = self._group.torch
-        columns = split_evenly("out_features", out_features, self._group.world_size)
-        self.name, self.gather_output = name, gather_output
-        self.in_features, self.out_features = split_evenly("in_features", in_features, 1), out_features
-        policy = weight_policy(columns, dp, context.topology)
-        self.weight = context.empty(in_features, columns, dtype=dtype, dp=policy, name=f"{name}.weight")
-        self.bias = context.empty(columns, dtype=dtype, dp=policy, name=f"{name}.bias") if bias else None
-
-    def load(self, weight: Array, bias: Array | None = None) -> None:
-        """Take this rank's part of the whole ``weight`` (in, out) and ``bias`` (out,)."""
-        _check_shape(f"{self.name}.weight", weight, (self.in_features, self.out_features))
-        _check_bias(self.name, self.bias, bias, self.out_features)
-        self.weight.copy_(_shard(weight, 1, self._group))
-        if self.bias is not None and bias is not None:
-            self.bias.copy_(_shard(bias, 0, self._group))
+        super().__init__((in_features, out_features), bias, dtype, dp, torch, name)
+        self.gather_output = gather_output
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., in) to (..., out / world size), or (..., out) with ``gather_output``: a new tensor."""
@@ -78,13 +99,15 @@ class ColumnParallelLinear:
     __call__ = forward
 
 
-class RowParallelLinear:
+class RowParallelLinear(_SplitLinear):
     """``x W + b`` with the rows of W, so the features of the input, split over ranks; their results are added up.
 
     ``weight`` (in / world size, out); ``bias`` (out,) or None, which is added once, to the sum. The input is this
     rank's part (..., in / world size); with ``input_is_parallel=False`` it is (..., in), the same on all ranks. The
     result is (..., out), bit by bit the same on all ranks. ``dp``: as for ``ColumnParallelLinear``.
     """
+
+    _axis = 0
 
     def __init__(
         self,
@@ -97,23 +120,8 @@ class RowParallelLinear:
         torch: Torch | None = None,
         name: str = "row",
     ) -> None:
-        self._group = parallel_state(torch)
-        context = self._group.torch
-        rows = split_evenly("in_features", in_features, self._group.world_size)
-        self.name, self.input_is_parallel = name, input_is_parallel
-        self.in_features, self.out_features = in_features, split_evenly("out_features", out_features, 1)
-        policy = weight_policy(out_features, dp, context.topology)
-        self.weight = context.empty(rows, out_features, dtype=dtype, dp=policy, name=f"{name}.weight")
-        copies = Grid.of(self.weight).copies()
-        self.bias = context.empty(out_features, dtype=dtype, dp=copies, name=f"{name}.bias") if bias else None
-
-    def load(self, weight: Array, bias: Array | None = None) -> None:
-        """Take this rank's part of the whole ``weight`` (in, out), and ``bias`` (out,)."""
-        _check_shape(f"{self.name}.weight", weight, (self.in_features, self.out_features))
-        _check_bias(self.name, self.bias, bias, self.out_features)
-        self.weight.copy_(_shard(weight, 0, self._group))
-        if self.bias is not None and bias is not None:
-            self.bias.copy_(bias)
+        super().__init__((in_features, out_features), bias, dtype, dp, torch, name)
+        self.input_is_parallel = input_is_parallel
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., in / world size), or (..., in) unless ``input_is_parallel``, to (..., out): a new tensor."""

@@ -6,10 +6,9 @@ Collectives have PyTorch's meaning whatever ccl.yaml names. With one rank every 
 from __future__ import annotations
 
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.errors import split_evenly
 from kernbench.tp.layouts import Grid
 from kernbench.tp.ops import as_rows, blocks_side_by_side, matrix_size, part_of_columns
-from kernbench.tp.parallel_state import Torch, parallel_state
+from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
 
 
 def copy_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:

@@ -16,9 +16,8 @@ from kernbench.kernels.layernorm import layernorm as layernorm_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
 from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.errors import SizeError
 from kernbench.tp.layouts import COLUMNS, Grid, is_row_major, shard_table
-from kernbench.tp.parallel_state import Torch
+from kernbench.tp.parallel_state import SizeError, Torch
 
 
 def matrix_size(x: Tensor) -> tuple[int, int]:

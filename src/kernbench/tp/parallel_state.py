@@ -1,4 +1,4 @@
-"""Which rank of how many this is, as far as tensor parallelism goes.
+"""Which rank of how many this is, as far as tensor parallelism goes; and what goes wrong with shares of it.
 
 Every rank keeps its own, in its context: two runs in one process know nothing of each other. ``torch=`` names the
 context; inside ``with RuntimeContext(...)``, where benches and their ranks run, it may be left out.
@@ -9,11 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.runtime_api.context import RuntimeContext, current_context
-from kernbench.tp.errors import GroupsError, NotInitializedError, SizeError
 
 Torch: TypeAlias = RuntimeContext[Any]
+
+
+class NotInitializedError(InputError, RuntimeError):
+    """Tensor parallelism is used before ``initialize_model_parallel``."""
+
+
+class SizeError(InputError, ValueError):
+    """Sizes that do not fit each other, or cannot be split over the ranks."""
+
+
+class GroupsError(UnsupportedError, NotImplementedError):
+    """Tensor parallelism over some of the ranks."""
+
+
+def split_evenly(what: str, size: int, parts: int, over: str = "ranks") -> int:
+    """What each of ``parts`` has of ``size``; SizeError unless it is the same for all, and at least 1."""
+    if size < 1 or parts < 1:
+        raise SizeError(f"{what}={size}, to be split over {parts} {over}: both must be at least 1")
+    if size % parts:
+        raise SizeError(f"{what}={size} cannot be split evenly over {parts} {over}: {size % parts} would be left")
+    return size // parts
 
 
 @dataclass(frozen=True, slots=True)

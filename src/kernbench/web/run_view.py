@@ -21,7 +21,7 @@ from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.runtime_api.phases import purpose_of
+from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
 from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_of, busy_memories, busy_rows
 from kernbench.web.observer import ObservedRun

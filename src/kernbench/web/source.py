@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.common.errors import InputError, KernbenchError
-from kernbench.runtime_api.bench_loader import load_bench
+from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import resolve_topology, topology_file

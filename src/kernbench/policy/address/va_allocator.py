@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernbench.common.errors import InputError
-from kernbench.policy.address.config import AddressConfig
+from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.address.free_list import FreeList
 
 DEFAULT_VA_BASE = 0x1_0000_0000

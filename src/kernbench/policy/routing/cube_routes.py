@@ -1,4 +1,4 @@
-"""Ways inside the cubes of one SIP, from coordinates alone.
+"""Ways inside the cubes of one SIP, from coordinates alone: X first, then Y.
 
 A part hangs on a router, directly or behind its corner's xbar. Two parts of one corner meet at the xbar and never see
 the mesh; everything else goes over routers, XY, and from cube to cube over UCIe ports, XY as well.
@@ -6,13 +6,35 @@ the mesh; everything else goes over routers, XY, and from cube to cube over UCIe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
-from kernbench.policy.routing.xy import Cell, side_towards, xy_cells
+from kernbench.common.ids import router_id, ucie_id, xbar_id
 from kernbench.topology.cube_plan import corner_router, m_cpu_router, sram_router, ucie_router
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.naming import router_id, ucie_id, xbar_id
-from kernbench.topology.sides import OPPOSITE, SIDES, Corner
+from kernbench.topology.grid import OPPOSITE, SIDES, Corner, Side
+
+Cell = tuple[int, int]
+
+
+def xy_cells(src: Cell, dst: Cell) -> Iterator[Cell]:
+    """Every cell of the way, both ends included."""
+    x, y = src
+    yield x, y
+    while x != dst[0]:
+        x += 1 if dst[0] > x else -1
+        yield x, y
+    while y != dst[1]:
+        y += 1 if dst[1] > y else -1
+        yield x, y
+
+
+def side_towards(src: Cell, dst: Cell) -> Side:
+    """The side on which a neighbouring cell lies."""
+    if src[0] != dst[0]:
+        return "E" if dst[0] > src[0] else "W"
+    return "S" if dst[1] > src[1] else "N"
+
 
 Route = tuple[str, ...]
 

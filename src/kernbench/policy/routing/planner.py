@@ -1,8 +1,8 @@
-"""The way of every transaction through the machine, from the coordinates of its ends.
+"""The way of every transaction through the machine, from the coordinates of its ends, and how far it is.
 
 - Inside a SIP: see ``cube_routes``.
 - To and from the IO chiplet: along the cube's own column (row) to the edge, the UCIe link there, ``io_noc``.
-- From SIP to SIP: over scale-up ports, see ``sip_routes``, through the ``io_noc`` of each SIP between; where no
+- From SIP to SIP: over scale-up ports, by the fewest hops, through the ``io_noc`` of each SIP between; where no
   scale-up link leads, through the PCIe endpoints and the switch.
 - From the host: switch, PCIe endpoint, ``io_noc``.
 
@@ -11,16 +11,74 @@ A part inside a PE that has no link of its own is reached through its PE's DMA.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import TransportError
-from kernbench.common.ids import HOST, SWITCH, sip_part
+from kernbench.common.ids import HOST, SWITCH, cube_part, io_ucie_id, pe_dma_id, sip_part, sip_port_id
 from kernbench.policy.routing.cube_routes import CubeRoutes, Route
-from kernbench.policy.routing.sip_routes import SipRoutes
-from kernbench.topology.fabric import FabricLink
+from kernbench.topology.fabric import FabricLink, fabric_links
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.naming import io_ucie_id, pe_dma_id, sip_port_id
+from kernbench.topology.spec import SipsSpec
+
+
+class SipRoutes:
+    """Shortest ways in the directed graph of SIPs; links are listed by SIP and port, which is the order of ties."""
+
+    def __init__(self, sips: SipsSpec) -> None:
+        self._sips = sips
+        self._distances: dict[int, dict[int, int]] = {}
+
+    def between(self, src: int, dst: int, via_port: str | None = None) -> tuple[FabricLink, ...] | None:
+        """The links from one SIP to another; None when no scale-up way leads there.
+
+        ``via_port`` asks to leave by the port on that side, which counts when it leads straight to ``dst``.
+        """
+        asked = (link for link in self._outgoing[src] if link.src.side == via_port and link.dst.sip == dst)
+        direct = next(asked, None) if via_port is not None else None
+        if direct is not None:
+            return (direct,)
+        distance = self._distance_to(dst)
+        if src not in distance:
+            return None
+        links: list[FabricLink] = []
+        while src != dst:
+            step = next(link for link in self._outgoing[src] if distance.get(link.dst.sip) == distance[src] - 1)
+            links.append(step)
+            src = step.dst.sip
+        return tuple(links)
+
+    @cached_property
+    def _outgoing(self) -> dict[int, list[FabricLink]]:
+        found: dict[int, list[FabricLink]] = {sip: [] for sip in range(self._sips.count)}
+        for link in fabric_links(self._sips):
+            found[link.src.sip].append(link)
+        return found
+
+    @cached_property
+    def _incoming(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {sip: [] for sip in range(self._sips.count)}
+        for link in fabric_links(self._sips):
+            found[link.dst.sip].append(link.src.sip)
+        return found
+
+    def _distance_to(self, dst: int) -> dict[int, int]:
+        """Hops to ``dst`` from every SIP that can reach it."""
+        known = self._distances.get(dst)
+        if known is not None:
+            return known
+        distance, waiting = {dst: 0}, deque([dst])
+        while waiting:
+            sip = waiting.popleft()
+            for before in self._incoming[sip]:
+                if before not in distance:
+                    distance[before] = distance[sip] + 1
+                    waiting.append(before)
+        self._distances[dst] = distance
+        return distance
+
 
 _LINKED_PE_PARTS = {"pe_dma", "pe_cpu"}
 
@@ -126,3 +184,17 @@ def _without_detours(stops: Iterable[str]) -> Route:
                 route.popitem()
         route[stop] = None
     return tuple(route)
+
+
+def head_ns(graph: Graph, route: Route) -> float:
+    """Time of a head along a route with nothing in its way: nodes entered, links' own overheads, wires."""
+    return sum(graph.hop_overhead_ns(edge) for edge in graph.edges_along(route))
+
+
+def farthest_cube(graph: Graph, planner: RoutePlanner, sip: int, src: str = HOST) -> int:
+    """The cube of a SIP whose M_CPU takes longest to reach from ``src``; the lowest number among equals."""
+
+    def distance(cube: int) -> float:
+        return head_ns(graph, planner.route(src, cube_part(sip, cube, "m_cpu")))
+
+    return max(range(graph.spec.cubes_per_sip), key=lambda cube: (round(distance(cube), 6), -cube))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernbench.common.ids import sip_part
+from kernbench.common.ids import sip_part, sip_port_id
 from kernbench.topology.fabric import FabricLink, Port, fabric_links
 from kernbench.topology.geometry import MachineGeometry, Point, Rect
 from kernbench.topology.graph import Graph
-from kernbench.topology.naming import sip_port_id
-from kernbench.topology.sides import STEP, Side
+from kernbench.topology.grid import STEP, Side
 
 # How far from the SIP's outline a cable runs, so that cables side by side stay apart.
 DIRECT_LANE, COLUMN_WRAP_LANE, ROW_WRAP_LANE = 1.6, 3.2, 4.8

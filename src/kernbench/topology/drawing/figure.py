@@ -16,8 +16,7 @@ from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology
 from kernbench.topology.drawing import style
 from kernbench.topology.drawing.canvas import TEXT, Canvas, round_length
-from kernbench.topology.drawing.floorplan import draw_cube
-from kernbench.topology.drawing.system import draw_system
+from kernbench.topology.drawing.system import draw_cube, draw_system
 from kernbench.topology.export import LinkRow, link_rows
 from kernbench.topology.geometry import MachineGeometry, Rect, board_grid
 from kernbench.topology.graph import Graph
