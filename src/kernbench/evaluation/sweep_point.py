@@ -135,7 +135,7 @@ def _row_without_figures(error: BaseException) -> Row:
 
 def _run(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
     engine = MeasuredEngine(machine, job.verify)
-    log = TraceLog(engine.machine, links=False, memories=True) if job.explain else None
+    log = TraceLog(engine.machine, memories=True, watch_queues=False) if job.explain else None
     result = run_bench(
         topology=machine,
         bench_fn=bench,

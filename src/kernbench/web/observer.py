@@ -64,7 +64,7 @@ class ObservedEngine(GraphEngine):
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology, enable_data=False)
         self.handles: list[RequestHandle] = []
-        self.log = TraceLog(self.machine, memories=True)
+        self.log = TraceLog(self.machine, memories=True, watch_queues=False)
         self.traffic = LinkLog(self.machine)
 
     def submit(self, msg: HostMsg) -> RequestHandle:
