@@ -95,7 +95,7 @@ def test_a_click_on_a_pe_shows_its_numbers(opened: Tab, gemm: ObservedRun) -> No
     opened.ask("KB.set({window: 0, mode: 'average'})")
     opened.click(*place_of_pe(opened, 0))
     text = opened.ask(DETAILS)
-    busy = union_ps((work.start_ps, work.end_ps) for work in gemm.log.works if work.engine == "GEMM")
+    busy = union_ps((work.start_ps, work.end_ps) for work in gemm.log.seen.each_work() if work.engine == "GEMM")
     assert text.startswith(FIRST_PE)
     assert f"GEMM\t{busy / 1000:,.1f}" in text
 

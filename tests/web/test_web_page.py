@@ -121,7 +121,7 @@ def test_every_part_of_a_pe_works_on_rows_that_there_are(machine: Topology) -> N
 def test_spans_are_the_works_of_the_engines(gemm: ObservedRun, data: PageData) -> None:
     run = data.head["run"]
     counts = {row: count for row, (count, _) in zip(run["rows"], run["timeline"]["index"], strict=True) if count}
-    works = [work.engine for work in gemm.log.works]
+    works = [work.engine for work in gemm.log.seen.each_work()]
     assert counts == {"cpu": 1} | {engine: works.count(engine) for engine in PE_ROWS if engine in works}
 
 
@@ -135,12 +135,12 @@ def test_spans_have_the_times_of_the_works(gemm: ObservedRun, data: PageData) ->
     for since, length in zip(mine[::3], mine[1::3], strict=True):
         start += since
         found.append((start, start + length))
-    assert found == sorted((w.start_ps, w.end_ps) for w in gemm.log.works if w.engine == "GEMM")
+    assert found == sorted((w.start_ps, w.end_ps) for w in gemm.log.seen.each_work() if w.engine == "GEMM")
 
 
 def test_an_engine_is_busy_as_long_as_its_spans(gemm: ObservedRun, data: PageData) -> None:
     gemm_row = data.rows("busy0", data.head["run"]["windows"][0]["bins"])[PE_ROWS.index("GEMM")]
-    works = [w for w in gemm.log.works if w.engine == "GEMM"]
+    works = [w for w in gemm.log.seen.each_work() if w.engine == "GEMM"]
     assert sum(gemm_row) == sum(w.end_ps - w.start_ps for w in works)
 
 

@@ -58,7 +58,8 @@ class Outputs:
         if self.trace is None and not self.explain:
             return None
         links = self.trace is not None and self.keep.may_keep(LINKS)
-        return TraceLog(links=links, memories=self.explain or self.keep.may_keep(MEMORY))
+        memories = self.explain or self.keep.may_keep(MEMORY)
+        return TraceLog(links=links, memories=memories, watch_queues=self.trace is not None)
 
     def extras(self, engine: GraphEngine, log: TraceLog | None, sanitizer: Sanitizer | None, end_ns: float) -> Extras:
         """What the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""

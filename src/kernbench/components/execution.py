@@ -231,7 +231,8 @@ class KernelExecution:
             return
         fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
         self._math_part = self.machine.log.part(self.parts.math.node.id)
-        operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, self.machine.next_op())
+        ways = (self._when_ended, self._when_begun, cause, self.machine.next_op())
+        operation = MathOperation(fill, (), 0, (), 0, *ways, 0)
         self._math_begun(operation, self.clock.time)
         self._math_ended(operation)
 
@@ -262,7 +263,8 @@ class KernelExecution:
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
         command: MathCommand = operation.work
         record = self._recorder.math
-        row = operation.row = record(self._math_part, command, start_ps, self._request_id, operation.cause)
+        about = (self._math_part, command, operation.nbytes)
+        row = operation.row = record(*about, start_ps, self._request_id, operation.cause)
         if self._hooks.op_started.listeners:
             self._tell_started(operation.op, self.parts.math.node.id, command, 0, 0, start_ps)
         return row

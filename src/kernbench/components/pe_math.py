@@ -12,15 +12,15 @@ from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.commands import MathCommand
-from kernbench.messages.operands import Operand
 from kernbench.topology.graph import Node
 
 
 @dataclass(slots=True, eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine: operation ``op``."""
+    """A single command in the MATH engine, as operation ``op``; its widest operand has ``nbytes``."""
 
     op: int
+    nbytes: int
 
 
 @register("builtin.pe_math", kind="pe_math")
@@ -57,11 +57,7 @@ class PeMath(Component):
     ) -> None:
         """Run ``command`` after ``cause``: ``begun(operation, now)`` when it reads its operands, which returns its row,
         ``done(operation)`` when its result is there, both with the same MathOperation."""
-        dst = command.dst
-        widest = dst.nbytes
-        for x in command.inputs:
-            if x.__class__ is Operand and x.nbytes > widest:
-                widest = x.nbytes
+        widest = command.widest_bytes
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
-        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, op))
+        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, op, widest))

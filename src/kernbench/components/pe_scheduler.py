@@ -19,6 +19,7 @@ from kernbench.core.log import END, LAUNCH, LINE, NONE, START, By, Cause, Kind, 
 from kernbench.di.registry import register
 from kernbench.engine.hooks import StageEnded, StageName
 from kernbench.engine.machine import Component, Machine
+from kernbench.engine.record_content import TileAmounts
 from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
 from kernbench.topology.attrs import PeSchedulerAttrs
 from kernbench.topology.graph import Node
@@ -110,7 +111,7 @@ class PeScheduler(Component):
             route.append(self._dma_in)
         route.append(self._fetch_store.fetch)
         times.append(self._fetch_store.fetch_ps(tile.fetch_bytes))
-        if tile.gemm:
+        if tile.macs:
             route.append(self._gemm.unit)
             times.append(self._gemm.tile_ps(_element(plan.command)))
         if tile.math_bytes:
@@ -156,12 +157,15 @@ class PeScheduler(Component):
             plan.row = plan.begun(start, token.cause)
         log = self.machine.log
         launch, line = log.rows[plan.row + LAUNCH], log.rows[plan.row + LINE]
-        work = token.work
+        work, tile = token.work, token.work.tile
+        element = _element(plan.command) if tile.macs else None
+        amounts = TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
         return log.open(
             self._part,
             Kind.TILE_ISSUE,
             start,
             token.cause,
+            what=log.named(amounts),
             launch=launch,
             line=line,
             tile=work.number,

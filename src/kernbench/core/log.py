@@ -8,6 +8,7 @@ the row after which this one begins, and by which rule. What a row is about besi
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
@@ -125,7 +126,7 @@ class Log:
         self.kernels: dict[int, str] = {}
         self.requests: dict[int, Row] = {}
         self._part_of: dict[str, int] = {}
-        self._names: dict[str, int] = {}
+        self._names: dict[Hashable, int] = {}
         self._tile_of: dict[tuple[int, ...], int] = {}
 
     def part(self, name: str) -> int:
@@ -136,8 +137,8 @@ class Log:
             self.parts.append(name)
         return found
 
-    def named(self, text: str) -> int:
-        """The ``WHAT`` of rows that a text says all of."""
+    def named(self, text: Hashable) -> int:
+        """The ``WHAT`` of all rows that ``text``, or another equal value, says all of."""
         found = self._names.get(text)
         if found is None:
             found = self._names[text] = self.about(text)

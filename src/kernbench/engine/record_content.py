@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import U8
+from kernbench.common.dtypes import U8, DType
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.core.log import Kind
 from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams
@@ -42,6 +42,28 @@ class SentMessage(NamedTuple):
     slot: Operand
 
 
+class Computed(NamedTuple):
+    """All that a run without data says of a MATH command: its operator, and the bytes of its widest operand."""
+
+    name: str
+    nbytes: int
+
+
+class TileAmounts(NamedTuple):
+    """How much work a tile is, stage by stage: bytes, and multiply-accumulates of ``element`` (None: none)."""
+
+    fetch_bytes: int
+    macs: int
+    element: DType | None
+    math_bytes: int
+    store_bytes: int
+
+
+def name_of(what: object) -> str:
+    """The name of a record that is about ``what``."""
+    return what if isinstance(what, str) else describe(what)[1]
+
+
 def describe(what: Any) -> tuple[Kind, str, int]:
     """The kind, name and line of a record. KeyError for what is none."""
     return _DESCRIBED[what.__class__](what)
@@ -69,6 +91,7 @@ _DESCRIBED: dict[type, Callable[[Any], tuple[Kind, str, int]]] = {
     DotCommand: lambda dot: (Kind.GEMM, "dot", dot.line),
     Streamed: _described_composite,
     MathCommand: lambda math: (Kind.MATH, math.operator, math.line),
+    Computed: lambda math: (Kind.MATH, math.name, 0),
     SentMessage: lambda message: (Kind.IPCQ_COPY, message.name, message.command.line),
 }
 
@@ -84,6 +107,8 @@ class ContentMaker:
             DotCommand: self._of_dot,
             Streamed: self._of_composite,
             MathCommand: self._of_math,
+            Computed: lambda _: TIMES_ONLY,
+            str: lambda _: TIMES_ONLY,
             SentMessage: self._of_message,
         }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernbench.common.errors import KernbenchError
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row
 from kernbench.engine.hooks import OpStarted, TileMoved
-from kernbench.engine.record_content import SentMessage, describe
+from kernbench.engine.record_content import Computed, SentMessage, describe
 from kernbench.messages.commands import MathCommand, SendCommand
 from kernbench.messages.operands import Operand
 
@@ -38,16 +38,20 @@ class Recorder:
         self.log = log
         self.keep_data = keep_data
         self._operations: dict[int, Operation] = {}
+        self._computed: dict[tuple[str, int], int] = {}
         self._told: dict[int, Callable[[Row], None]] = {}
 
-    def math(self, part: int, command: MathCommand, start: int, launch: int, cause: Cause) -> Row:
-        """A MATH command that ``part`` begins."""
+    def math(self, part: int, command: MathCommand, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
+        """A MATH command that ``part`` begins; its widest operand has ``nbytes``."""
         log = self.log
         if self.keep_data:
             what = len(log.whats)
             log.whats.append(command)
         else:
-            what = log.named(command.operator)
+            key = (command.operator, nbytes)
+            what = self._computed.get(key, NONE)
+            if what < 0:
+                what = self._computed[key] = log.about(Computed(*key))
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows += (part, _MATH, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)

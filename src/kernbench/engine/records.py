@@ -23,7 +23,7 @@ from kernbench.core.log import (
     Row,
 )
 from kernbench.core.op_log import OpLog, OpRecord, Sharing
-from kernbench.engine.record_content import TIMES_ONLY, ContentMaker, describe
+from kernbench.engine.record_content import ContentMaker, name_of
 
 _LABELS = [kind.label for kind in Kind]
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
@@ -71,11 +71,7 @@ class RecordViews(OpLog):
 
     def _view(self, rows: list[int], row: Row) -> OpRecord:
         log, what, launch = self._log, self._log.whats[rows[row + WHAT]], rows[row + LAUNCH]
-        if isinstance(what, str):
-            name, content = what, TIMES_ONLY
-        else:
-            name, content = describe(what)[1], self._contents.of(what)
-        inputs, output, params, data = content
+        name, (inputs, output, params, data) = name_of(what), self._contents.of(what)
         tile, parent = rows[row + TILE], rows[row + PARENT]
         return self.add(
             OpRecord(

@@ -105,6 +105,15 @@ class MathCommand(Command):
     dst: Operand
     attributes: Attributes
 
+    @property
+    def widest_bytes(self) -> int:
+        """What its widest operand holds: the engine works on that much."""
+        widest = self.dst.nbytes
+        for x in self.inputs:
+            if x.__class__ is Operand and x.nbytes > widest:
+                widest = x.nbytes
+        return widest
+
 
 @value
 class PrintCommand(Command):

@@ -37,7 +37,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_dma import Spot, walk_access, walk_dma, walk_message
 from kernbench.observe.critical_path_model import Chain, CriticalPath, Hop, KernelPlace, Part, WaitedFor
-from kernbench.observe.trace_log import Exchange, TraceLog
+from kernbench.observe.trace_log import Exchange, Seen, TraceLog
 
 _OWN: dict[int, Part] = {
     Kind.GEMM: Part.GEMM,
@@ -124,13 +124,13 @@ class PathFinder:
 
     def _last_row(self, when: int) -> Row | None:
         """What had ended last by then, of all things: for runs that were stopped."""
-        ends = self.log.machine.log.columns().end
+        ends = self.log.seen.columns.end
         closed = np.flatnonzero((ends >= 0) & (ends <= when))
         return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
 
     def _walk(self, chain: Chain, row: Row) -> None:
         """From the end of a row to the begin of the chain."""
-        walk = _Walk(self.log, chain)
+        walk = _Walk(self.log.seen, chain)
         while row >= 0:
             walk.walk(_Place(row))
             if chain.at_ps <= chain.floor_ps:
@@ -144,13 +144,13 @@ class PathFinder:
 
 
 class _Walk:
-    """Walks ``chain`` backwards through the log that ``log`` has."""
+    """Walks ``chain`` backwards through what was ``seen``."""
 
-    def __init__(self, log: TraceLog, chain: Chain) -> None:
-        self._log = log
-        self._machine = log.machine
-        self._table = log.machine.log
-        self._rows = log.machine.log.rows
+    def __init__(self, seen: Seen, chain: Chain) -> None:
+        self._seen = seen
+        self._machine = seen.machine
+        self._table = seen.machine.log
+        self._rows = seen.machine.log.rows
         self._chain = chain
 
     def walk(self, place: _Place | None) -> None:
@@ -180,8 +180,8 @@ class _Walk:
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
             spot = Spot(pe, line, start)
-            op = self._log.op_of.get(row, -1)
-            exchanges, turns = self._log.exchanges.get(op, []), self._log.turns_of.get(op, [])
+            op = self._seen.op_of.get(row, -1)
+            exchanges, turns = self._seen.exchanges.get(op, []), self._seen.turns_of.get(op, [])
             if place.at == "accessed":
                 walk_access(self._chain, spot, exchanges, turns, self._machine)
             else:
@@ -199,15 +199,15 @@ class _Walk:
 
     def _received(self, row: Row) -> _Place | None:
         """From a message in its slot back to where it left its sender."""
-        sent = self._log.send_of.get(row)
+        sent = self._seen.send_of.get(row)
         return self._to_cause(row) if sent is None else self._sent(sent)
 
     def _sent(self, row: Row) -> _Place | None:
         """From a message on its way, or in its slot, back to the set-up of its descriptor."""
         spot = Spot(self._pe(row), self._rows[row + LINE], self._rows[row + START])
-        op = self._log.op_of.get(row, -1)
-        for exchange in self._log.exchanges.get(op, ()):
-            walk_message(self._chain, spot, exchange, self._log.turns_of.get(op, []), self._machine)
+        op = self._seen.op_of.get(row, -1)
+        for exchange in self._seen.exchanges.get(op, ()):
+            walk_message(self._chain, spot, exchange, self._seen.turns_of.get(op, []), self._machine)
         self._chain.back_to(spot.start_ps, Part.DMA_SETUP, spot.pe, spot.line)
         return self._to_cause(row)
 
@@ -224,7 +224,7 @@ class _Walk:
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
                 place = _Place(cause, "start")
             case By.START:
-                chain.back_to(self._log.ordered_by(cause), Part.COMMON_START)
+                chain.back_to(self._seen.ordered_by(cause), Part.COMMON_START)
                 chain.back_to(rows[cause + END], Part.DOWN)
                 place = _Place(cause)
             case By.KERNEL | By.CREDIT if rows[row + KIND] == Kind.LAUNCH and not chain.through_kernels:
@@ -243,7 +243,7 @@ class _Walk:
 
     def _to_message(self, row: Row, message: Row) -> _Place:
         """From the end of a wait for a message to where it is in its slot, and is decoded."""
-        waiting = self._note_hop(row, message, "message", self._text(self._log.send_of.get(message, message)))
+        waiting = self._note_hop(row, message, "message", self._text(self._seen.send_of.get(message, message)))
         overhead_ps = 0
         if waiting.pe is not None:
             overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
@@ -265,7 +265,7 @@ class _Walk:
         """Who waited until ``row`` began: its command since it was issued, or the program since its last issue."""
         rows, pe = self._rows, self._pe(row)
         itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL), rows[row + LINE]
-        issue = NONE if pe is None else self._log.issue_before(pe, row, None if itself else line)
+        issue = NONE if pe is None else self._seen.issue_before(pe, row, None if itself else line)
         since = min(rows[issue + END], self._chain.at_ps) if issue >= 0 else self._chain.at_ps
         return _Waiting(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
 
@@ -288,7 +288,7 @@ class _Walk:
         return waiting
 
     def _pe(self, row: Row) -> PeCoord | None:
-        return self._log.pe_of_part(self._rows[row + PART])
+        return self._seen.pes[self._rows[row + PART]]
 
     def _text(self, row: Row) -> str:
         return str(self._table.whats[self._rows[row + WHAT]])

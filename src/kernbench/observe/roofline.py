@@ -7,17 +7,20 @@ in which that instance had nothing to do, and what it was busy for longer than i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import prod
 
-from kernbench.common.ids import pe_part
+import numpy as np
+
 from kernbench.common.units import ps_to_ns
 from kernbench.core.clock import NEVER
-from kernbench.engine.hooks import Issued
-from kernbench.messages.commands import DotCommand, GemmComposite, PeCommand
+from kernbench.engine.record_content import Computed, TileAmounts
+from kernbench.messages.commands import MathCommand
 from kernbench.observe.critical_path_model import CriticalPath, Part
-from kernbench.observe.trace_log import Exchange, TraceLog, Work
+from kernbench.observe.statistics import Times
+from kernbench.observe.trace_log import Exchange, TraceLog
+from kernbench.observe.works import ENGINES
 from kernbench.transport import Link
 
 HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
@@ -93,12 +96,11 @@ def roofline(log: TraceLog, path: CriticalPath, launch_id: int | None = None) ->
     """The roofline of what ``path`` goes through: of one launch, or of everything in its time."""
     gathered = _Gatherer(log, path, launch_id)
     busiest = sorted(_busiest(gathered.loads()), key=lambda load: -load.bound.ps)
-    macs = gathered.macs()
     return Roofline(
         path.ps,
         tuple(load.bound for load in busiest),
         _differences(path, busiest[0]) if busiest else (),
-        macs.useful / macs.whole if macs.whole else 1.0,
+        gathered.useful(),
     )
 
 
@@ -147,14 +149,6 @@ def _covered(busy: Sequence[Interval], at: int, start: int, end: int) -> int:
 
 
 @dataclass(slots=True)
-class Macs:
-    """Multiply-accumulates: of the matrices, and of whole tiles."""
-
-    useful: int = 0
-    whole: int = 0
-
-
-@dataclass(slots=True)
 class _Pile:
     """Work piled up on one instance."""
 
@@ -162,91 +156,100 @@ class _Pile:
     busy: list[Interval] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class _Gatherer:
     """Finds the loads within the time of a path; with a ``launch_id`` only what that launch did."""
 
-    log: TraceLog
-    path: CriticalPath
-    launch_id: int | None
-    _works: list[Work] = field(default_factory=list)
-    _busy: dict[tuple[str, str], list[Interval]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        given = self.log.works if self.launch_id is None else self.log.works_of.get(self.launch_id, ())
-        self._works = [each for each in given if each.end_ps < NEVER and self._within(each.start_ps)]
-        for work in self._works:
-            self._busy.setdefault((work.engine, work.node), []).append((work.start_ps, work.end_ps))
+    def __init__(self, log: TraceLog, path: CriticalPath, launch_id: int | None) -> None:
+        self._log = log
+        self._seen = log.seen
+        self._machine = log.machine
+        self._path = path
+        self._launch_id = launch_id
+        works = self._works = self._seen.works
+        mine = np.arange(len(works.rows)) if launch_id is None else works.of_launch(launch_id)
+        rows = works.rows[mine]
+        start, end = works.columns.start[rows], works.columns.end[rows]
+        self._mine: Times = mine[(end >= 0) & (path.start_ps <= start) & (start <= path.end_ps)]
+        self._gemm = self._of_engine("GEMM")
+        self._products = self._amounts(self._gemm, lambda what: what.macs if isinstance(what, TileAmounts) else 0)
 
     def loads(self) -> Iterator[Load]:
-        """The loads of all instances of all resources."""
+        """The busiest instance of each engine, and the loads of all memories and links."""
+        pe = self._machine.spec.pe
         yield from self._compute()
-        pe = self.log.machine.spec.pe
-        yield from self._engine("TCM fetch", "fetch", "bytes", pe.tcm.read_bw_gbs)
-        yield from self._engine("TCM store", "store", "bytes", pe.tcm.write_bw_gbs)
-        yield from self._engine("MATH", "MATH", "bytes", pe.math.bytes_per_ns)
+        for name, resource, rate, bytes_of in (
+            ("fetch", "TCM fetch", pe.tcm.read_bw_gbs, _bytes_fetched),
+            ("store", "TCM store", pe.tcm.write_bw_gbs, _bytes_stored),
+            ("MATH", "MATH", pe.math.bytes_per_ns, _bytes_computed),
+        ):
+            mine = self._of_engine(name)
+            yield from self._busiest(mine, self._amounts(mine, bytes_of), resource, "bytes", rate)
         yield from self._memories()
         yield from self._links()
 
-    def macs(self) -> Macs:
-        """Of all GEMMs."""
-        total = Macs()
-        for issued in self._issued():
-            shape = _gemm_shape(issued.command)
-            if shape is not None:
-                total.useful += shape[0] * shape[1] * shape[2]
-                total.whole += self._whole_macs(shape)
-        return total
+    def useful(self) -> float:
+        """The part of the MACs of whole tiles that are of the matrices."""
+        return int(self._products.sum()) / (len(self._gemm) * self._tile_macs) if len(self._gemm) else 1.0
 
-    def _issued(self) -> Iterator[Issued]:
-        given = self.log.issued if self.launch_id is None else self.log.issued_of.get(self.launch_id, ())
-        return (each for each in given if self._within(each.time_ps))
+    @property
+    def _tile_macs(self) -> int:
+        return prod(self._machine.spec.pe.gemm.tile_sizes)
 
-    def _within(self, when: int) -> bool:
-        return self.path.start_ps <= when <= self.path.end_ps
+    def _of_engine(self, name: str) -> Times:
+        found: Times = self._mine[self._works.engine[self._mine] == ENGINES.index(name)]
+        return found
 
-    def _whole_macs(self, shape: tuple[int, int, int]) -> int:
-        macs = 1
-        for extent, size in zip(shape, self.log.machine.spec.pe.gemm.tile_sizes, strict=True):
-            macs *= ceil(extent / size) * size
-        return macs
+    def _amounts(self, works: Times, amount_of: Callable[[object], int]) -> Times:
+        """How much each of some works is."""
+        whats = self._machine.log.whats
+        found, which = np.unique(self._works.about[works], return_inverse=True)
+        amounts: Times = np.array([amount_of(whats[at]) for at in found.tolist()], np.int64)[which]
+        return amounts
+
+    def _busiest(self, works: Times, amounts: Times, resource: str, unit: str, rate: float) -> Iterator[Load]:
+        """The part that had most to do of ``works``, if any had; of equals, the one that comes first."""
+        if not len(works):
+            return
+        columns, rows = self._works.columns, self._works.rows[works]
+        parts, first, which = np.unique(columns.part[rows], return_index=True, return_inverse=True)
+        total = np.zeros(len(parts), np.int64)
+        np.add.at(total, which, amounts)
+        best = np.lexsort((first, -total))[0]
+        own = rows[which == best]
+        busy = tuple(zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True))
+        yield Load(Bound(resource, columns.parts[parts[best]], int(total[best]), unit, rate), busy)
 
     def _compute(self) -> Iterator[Load]:
         """MACs of whole tiles over the rate of their type; a PE that uses several types is counted by each."""
-        gemm = self.log.machine.spec.pe.gemm
-        piles: dict[tuple[str, float], _Pile] = {}
-        for each in self._issued():
-            shape = _gemm_shape(each.command)
-            if shape is not None:
-                assert isinstance(each.command, DotCommand | GemmComposite)
-                unit = pe_part(*each.pe, "pe_gemm"), gemm.rate(each.command.a.dtype)
-                piles.setdefault(unit, _Pile()).amount += self._whole_macs(shape)
-        for (where, rate), pile in piles.items():
-            busy = self._busy.get(("GEMM", where), ())
-            yield Load(Bound("compute", where, pile.amount, "MACs", rate), tuple(busy))
+        gemm, whats = self._machine.spec.pe.gemm, self._machine.log.whats
+        about = self._works.about[self._gemm]
+        by_rate: dict[float, list[int]] = {}
+        for at in np.unique(about).tolist():
+            tile = whats[at]
+            assert isinstance(tile, TileAmounts)
+            assert tile.element is not None
+            by_rate.setdefault(gemm.rate(tile.element), []).append(at)
+        for rate, tiles in by_rate.items():
+            mine = self._gemm[np.isin(about, tiles)]
+            yield from self._busiest(mine, np.full(len(mine), self._tile_macs), "compute", "MACs", rate)
 
-    def _engine(self, resource: str, name: str, unit: str, rate: float) -> Iterator[Load]:
-        """An engine whose time is that of its bytes; a start-up counts as the bytes that fit in it."""
-        for (engine, node), intervals in self._busy.items():
-            if engine == name:
-                busy = sum(end - start for start, end in intervals)
-                yield Load(Bound(resource, node, round(busy * rate / 1000), unit, rate), tuple(intervals))
+    def _within(self, when: int) -> bool:
+        return self._path.start_ps <= when <= self._path.end_ps
 
     def _exchanges(self) -> Iterator[tuple[int, Exchange]]:
         """Accesses of memories with their operations: those of the launch, or all."""
-        exchanges = self.log.exchanges
-        ops = exchanges if self.launch_id is None else {work.op: None for work in self._works}
-        for op in ops:
-            yield from ((op, each) for each in exchanges.get(op, ()) if self._within(each.asked.injected_ps))
+        exchanges = self._seen.exchanges
+        for op in exchanges if self._launch_id is None else self._seen.ops_of(self._launch_id):
+            yield from ((op, each) for each in exchanges[op] if self._within(each.asked.injected_ps))
 
     def _memories(self) -> Iterator[Load]:
-        machine = self.log.machine
+        machine = self._machine
         piles: dict[str, _Pile] = {}
-        mine: set[int] = set()
+        mine: dict[int, None] = {}
         for op, exchange in self._exchanges():
             piles.setdefault(exchange.node, _Pile()).amount += exchange.access.nbytes
-            mine.add(op)
-        for turn in (turn for op in mine for turn in self.log.turns_of.get(op, ())):
+            mine[op] = None
+        for turn in (turn for op in mine for turn in self._seen.turns_of.get(op, ())):
             piles[turn.node].busy.append((turn.start_ps, turn.end_ps))
         cube = machine.spec.cube
         rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs), "sram": ("SRAM", cube.sram_bw_gbs)}
@@ -257,9 +260,9 @@ class _Gatherer:
 
     def _links(self) -> Iterator[Load]:
         """Bytes of all transfers, headers included."""
-        graph = self.log.machine.graph
+        graph = self._machine.graph
         arrivals: dict[Link, list[tuple[int, int]]] = {}
-        for transfer in self.log.injected_between(self.path.start_ps, self.path.end_ps):
+        for transfer in self._seen.injected_between(self._path.start_ps, self._path.end_ps):
             if transfer.delivered_ps < NEVER:
                 for link, offset in zip(transfer.route.links, transfer.route.offsets, strict=True):
                     arrivals.setdefault(link, []).append((transfer.injected_ps + offset, transfer.nbytes))
@@ -281,11 +284,21 @@ def _in_turn(link: Link, arrivals: list[tuple[int, int]]) -> tuple[Interval, ...
     return tuple(found)
 
 
-def _gemm_shape(command: PeCommand) -> tuple[int, int, int] | None:
-    """(m, k, n) of a product."""
-    if isinstance(command, GemmComposite):
-        return command.a.shape[0], command.a.shape[1], command.b.shape[1]
-    if isinstance(command, DotCommand):
-        m, n = command.dst.shape
-        return m, command.a.shape[0 if command.trans_a else 1], n
-    return None
+def _bytes_fetched(what: object) -> int:
+    return what.fetch_bytes if isinstance(what, TileAmounts) else 0
+
+
+def _bytes_stored(what: object) -> int:
+    return what.store_bytes if isinstance(what, TileAmounts) else 0
+
+
+def _bytes_computed(what: object) -> int:
+    match what:
+        case TileAmounts():
+            return what.math_bytes
+        case MathCommand():
+            return what.widest_bytes
+        case Computed():
+            return what.nbytes
+        case _:
+            return 0

@@ -44,6 +44,7 @@ class QueueWatch:
 
     def __post_init__(self) -> None:
         self._log = QueueLog(self.machine)
+        self._log.watch()
         self.machine.hooks.sent.subscribe(self._sent)
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:

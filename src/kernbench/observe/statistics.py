@@ -122,6 +122,21 @@ def _union_ps(starts: Times, ends: Times) -> int:
     return int(np.maximum(until - since, 0).sum())
 
 
+def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:
+    """Length of the union of the intervals of each group."""
+    if not len(groups):
+        return {}
+    order = np.lexsort((starts, groups))
+    groups, starts, ends = groups[order], starts[order], ends[order]
+    first = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
+    # One after another on one axis, so that what lies before a group covers nothing of it.
+    shift = np.repeat(np.arange(len(first)) * (ends.max() - starts.min() + 1), np.diff(first, append=len(groups)))
+    since, until = starts + shift, np.maximum.accumulate(ends + shift)
+    since[1:] = np.maximum(since[1:], until[:-1])
+    lengths = np.add.reduceat(np.maximum(until - since, 0), first)
+    return dict(zip(groups[first].tolist(), lengths.tolist(), strict=True))
+
+
 def engine_usage(records: Iterable[OpRecord], start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
     """Usage of every kind of engine by the records that lie between two times.
 

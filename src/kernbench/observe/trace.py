@@ -23,9 +23,10 @@ from kernbench.observe.trace_filter import (
     TraceFilter,
 )
 from kernbench.observe.trace_flows import FlowMaker
-from kernbench.observe.trace_log import TraceLog, Work
+from kernbench.observe.trace_log import Seen, TraceLog
 from kernbench.observe.trace_model import Fact, Place, Span, Trace, Track, fact
 from kernbench.observe.trace_queues import Message
+from kernbench.observe.works import Work
 from kernbench.topology.graph import Graph
 
 IPCQ = "ipcq"
@@ -55,6 +56,11 @@ class _Maker:
     tracks: dict[tuple[Place, str], Track] = field(default_factory=dict)
 
     @property
+    def seen(self) -> Seen:
+        """What the run did."""
+        return self.log.seen
+
+    @property
     def graph(self) -> Graph:
         """The machine's parts."""
         return self.log.machine.graph
@@ -66,13 +72,13 @@ class _Maker:
             flows.note_request(handle.request_id, self._request(handle))
             for report in _kernels(handle):
                 flows.note_kernel(handle.request_id, report.pe, self._kernel(handle, report))
-        for work in self.log.works:
+        for work in self.seen.each_work():
             flows.note_work(work, self._work(work))
         for message in self.log.queues.messages.values():
             flows.note_slot(message, self._slot(message))
         for wait in self.log.queues.waits:
             flows.note_wait(wait, self._wait(wait))
-        for each in self.log.control():
+        for each in self.seen.control():
             flows.note_control(
                 each, self._control(each.dst, type(each.message).__name__, each.begun_ps, each.handled_ps)
             )
@@ -113,7 +119,7 @@ class _Maker:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
-        message = self.log.queues.messages.get(work.op)
+        message = self.log.queues.messages.get(self.seen.op_of.get(work.row, -1))
         if message is None:
             return self._span(track, Span(_name(work), work.start_ps, work.end_ps, facts))
         name = f"send {message.direction} #{message.sequence}"
@@ -147,9 +153,9 @@ class _Maker:
 
     def _memories(self, flows: FlowMaker) -> None:
         """One span for each turn."""
-        place = Place("memories", 1)
-        works = {work.op: work for work in self.log.works if work.op in self.log.exchanges}
-        for turn in self.log.turns:
+        place, seen = Place("memories", 1), self.seen
+        works = {seen.op_of[work.row]: work for work in seen.each_work() if work.row in seen.op_of}
+        for turn in self.seen.turns:
             way = "write" if turn.writing else "read"
             tcm = self.graph.node(turn.node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
             track = self._track(place, f"{turn.node} TCM {way}" if tcm else turn.node, 0, (MEMORY,), turn.node)

@@ -10,9 +10,10 @@ from kernbench.core.clock import NEVER
 from kernbench.engine.hooks import QueueWaited
 from kernbench.messages.control import PeOrder, Report
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.trace_log import Exchange, Handled, TraceLog, Turn, Work
+from kernbench.observe.trace_log import Exchange, Handled, TraceLog, Turn
 from kernbench.observe.trace_model import Flow, Span, Trace
 from kernbench.observe.trace_queues import Message
+from kernbench.observe.works import Work
 
 
 @dataclass(slots=True)
@@ -45,8 +46,9 @@ class FlowMaker:
 
     def note_work(self, work: Work, span: Span | None) -> None:
         """The span of what an engine did."""
-        if span is not None and work.op in self.log.exchanges:
-            self.works[work.op] = span
+        op = self.log.seen.op_of.get(work.row)
+        if span is not None and op is not None:
+            self.works[op] = span
 
     def note_slot(self, message: Message, span: Span | None) -> None:
         """The span of a message in its slot."""
@@ -69,7 +71,7 @@ class FlowMaker:
 
     def make(self) -> None:
         """Add the flows."""
-        for op, exchanges in self.log.exchanges.items():
+        for op, exchanges in self.log.seen.exchanges.items():
             span = self.works.get(op)
             if span is not None:
                 for exchange in exchanges:
@@ -99,7 +101,7 @@ class FlowMaker:
         slot, sent = self.slots.get(message.op), self.works.get(message.op)
         if slot is None:
             return
-        (exchange,) = self.log.exchanges[message.op]
+        (exchange,) = self.log.seen.exchanges[message.op]
         if sent is not None:
             self._add("message", sent, exchange.asked.injected_ps, slot, message.arrived_ps)
         turns = self.served.get((message.op, exchange.node))
@@ -112,7 +114,7 @@ class FlowMaker:
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
                 sent = self.works.get(message.op) if message.queue == wait.direction else None
                 if sent is not None:
-                    leaves = self.log.exchanges[message.op][0].asked.injected_ps
+                    leaves = self.log.seen.exchanges[message.op][0].asked.injected_ps
                     self._add("message", sent, leaves, span, wait.end_ps)
             return
         credit = self.log.queues.credit_before((wait.pe, wait.direction), wait.start_ps, wait.end_ps)

@@ -1,12 +1,13 @@
-"""What happened in a run, as far as hooks tell: the raw material of traces and of critical paths.
+"""What a run tells beside its log, when somebody asks: transfers, turns of memories, links; and both read together.
 
-Nothing is observed unless a ``TraceLog`` is among an engine's observers, links and memories only when asked for.
+Nothing is observed unless a ``TraceLog`` is among an engine's observers, and links, memories and queues only
+when they are asked for.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -15,72 +16,19 @@ import numpy as np
 
 from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
-from kernbench.core.log import END, LINE, NONE, WIDTH, Kind, Row
-from kernbench.engine.hooks import (
-    Issued,
-    MemoryServed,
-    Moved,
-    OpEnded,
-    OpStarted,
-    Queued,
-    QueueEvent,
-    QueueWaited,
-    Sent,
-    StageEnded,
-    Streamed,
-    TileMoved,
-)
+from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, WIDTH, Columns, Kind, Row
+from kernbench.engine.hooks import MemoryServed, OpStarted, Queued, Sent
 from kernbench.engine.machine import Machine
 from kernbench.engine.observer import Observer
-from kernbench.messages.commands import (
-    Command,
-    DotCommand,
-    GemmComposite,
-    LoadCommand,
-    MathCommand,
-    MathComposite,
-    SendCommand,
-    StoreCommand,
-)
 from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PeOrder, Report, SipOrder
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.statistics import ENGINE_OF
-from kernbench.observe.trace_queues import QueueLog, Took
+from kernbench.observe.trace_queues import QueueLog
+from kernbench.observe.works import Work, Works
 from kernbench.transport import Transfer
 from kernbench.transport.link import LinkBusy
 
-PLAN = "scheduler"
-"""The engine of a dot or a composite as a whole: its tiles are works of their own."""
-OTHER = "other"
-"""The engine of a command that nobody here knows."""
-Action: TypeAlias = Issued | Took | QueueWaited
-"""What a program spends time on by itself: it issues a command or a receive, or waits for a queue."""
-ControlMessage = SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """What an engine of a PE did from ``start_ps`` to ``end_ps`` (NEVER while it is under way).
-
-    A command of a kernel has its ``serial`` and the serials ``after`` which it could start; a stage or a transfer of a
-    ``tile`` has the ``whole`` it is a part of.
-    """
-
-    op: int
-    engine: str
-    name: str
-    node: str
-    pe: PeCoord
-    start_ps: int
-    end_ps: int = NEVER
-    kernel: str = ""
-    launch_id: int = -1
-    line: int = 0
-    serial: int = -1
-    after: tuple[int, ...] = ()
-    tile: tuple[int, ...] | None = None
-    whole: Work | None = None
+ControlMessage: TypeAlias = SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease
 
 
 @dataclass(slots=True, eq=False)
@@ -130,51 +78,164 @@ class Handled:
 
 @dataclass(slots=True)
 class TraceLog(Observer):
-    """Listens to the hooks of a machine; everything is in the order in which it was reported.
-
-    ``works_of`` and ``issued_of`` go by launch, ``actions_of`` by PE; ``exchanges``, one for each part, and
-    ``turns_of`` by operation; ``ordered``, what a command waited for last because of its bytes, by PE, launch and
-    serial.
-    ``turns_of`` and ``busy`` stay empty unless ``memories`` and ``links`` are observed.
-    """
+    """Listens to the hooks of a machine, and keeps what they tell as it comes."""
 
     links: bool = False
     memories: bool = False
+    watch_queues: bool = True
     machine: Machine = field(init=False)
-    works_of: dict[int, list[Work]] = field(default_factory=dict)
-    issued_of: dict[int, list[Issued]] = field(default_factory=dict)
-    actions_of: dict[PeCoord, list[Action]] = field(default_factory=dict)
-    exchanges: dict[int, list[Exchange]] = field(default_factory=dict)
-    turns_of: dict[int, list[Turn]] = field(default_factory=dict)
     busy: list[LinkBusy] = field(default_factory=list)
     sent: list[Transfer] = field(default_factory=list)
+    served: list[MemoryServed] = field(default_factory=list)
     queues: QueueLog = field(init=False)
-    op_of: dict[Row, int] = field(default_factory=dict)
-    send_of: dict[Row, Row] = field(default_factory=dict)
-    _pes: list[PeCoord | None] = field(default_factory=list)
-    _ordered: dict[Row, int] = field(default_factory=dict)
-    _issues: dict[int, list[Row]] = field(default_factory=dict)
-    _control: list[tuple[ControlMessage, Transfer]] = field(default_factory=list)
-    _by_injection: list[Transfer] = field(default_factory=list)
-    _open: dict[int, Work] = field(default_factory=dict)
-    _turn_of: dict[tuple[str, bool], Turn] = field(default_factory=dict)
+    row_of: dict[int, Row] = field(default_factory=dict)  # of an operation
+    _seen: Seen | None = None
 
     def begin(self, machine: Machine) -> None:
         """Listen to ``machine``."""
         self.machine = machine
         hooks = machine.hooks
-        self.queues = QueueLog(machine)
-        hooks.queue.subscribe(self._took)
-        hooks.queue_waited.subscribe(self._waited)
-        hooks.op_started.subscribe(self._started)
-        hooks.op_ended.subscribe(self._ended)
-        hooks.stage_ended.subscribe(self._stage)
-        hooks.issued.subscribe(self._issued)
         hooks.sent.subscribe(self._sent)
+        self.queues = QueueLog(machine)
+        if self.watch_queues:
+            self.queues.watch()
+            hooks.op_started.subscribe(self._started)
+            hooks.op_ended.subscribe(lambda event: self.queues.ended(event.op))
         if self.memories:
-            hooks.served.subscribe(self._served)
+            hooks.served.subscribe(self.served.append)
         if self.links:
             machine.network.link_busy.subscribe(self.busy.append)
+
+    def _started(self, event: OpStarted) -> None:
+        if isinstance(event.what, Queued):
+            self.queues.begun(event, event.what)
+
+    def _sent(self, event: Sent) -> None:
+        transfer, message = event
+        self.sent.append(transfer)
+        if isinstance(message, QueueData):
+            self.row_of[message.op] = message.row
+        elif isinstance(message, ReadRequest | WriteData) and message.op not in self.row_of:
+            self.row_of[message.op] = self.machine.recorder.row_of(message.op)
+
+    @property
+    def seen(self) -> Seen:
+        """What all of it says by now."""
+        state = len(self.machine.log.rows), self.machine.clock.n_events
+        if self._seen is None or self._seen.state != state:
+            self._seen = Seen(self, state)
+        return self._seen
+
+
+class Seen:
+    """The log of a machine and what was observed beside it, as they are at one time (``state``).
+
+    ``exchanges``, one for each part, and ``turns_of`` go by operation. Operations are those of DMAs: ``op_of`` has the
+    one that a row is about, ``send_of`` the row of a message on its way.
+    """
+
+    def __init__(self, log: TraceLog, state: tuple[int, int]) -> None:
+        self.state = state
+        self.machine = log.machine
+        self.columns: Columns = log.machine.log.columns()
+        self.works = Works(log.machine.log, self.columns)
+        self.exchanges: dict[int, list[Exchange]] = {}
+        self.turns_of: dict[int, list[Turn]] = {}
+        self.send_of: dict[Row, Row] = {}
+        self.op_of = {row: op for op, row in log.row_of.items() if row >= 0}
+        self._ops_of: dict[int, list[int]] = {}
+        self._control: list[tuple[ControlMessage, Transfer]] = []
+        self._ordered: dict[Row, int] = {}
+        self._by_injection = sorted(log.sent, key=_injection)
+        self.pes = [self._pe(name) for name in self.columns.parts]
+        self._take_transfers(log.sent)
+        self._take_turns(log.served)
+        self._take_rows()
+
+    def _pe(self, part: str) -> PeCoord | None:
+        node = self.machine.graph.node(part)
+        return None if node.sip is None or node.cube is None or node.pe is None else (node.sip, node.cube, node.pe)
+
+    def _take_transfers(self, sent: Iterable[Transfer]) -> None:
+        exchanges = self.exchanges
+        for transfer in sent:
+            message = transfer.arg
+            match message:
+                case ReadRequest() | WriteData():
+                    node = transfer.route.links[-1].dst
+                    exchange = Exchange(node, message.access, isinstance(message, WriteData), transfer)
+                    exchanges.setdefault(message.op, []).append(exchange)
+                    if isinstance(message, QueueData):
+                        self.op_of[message.sent] = message.op
+                        self.send_of[message.row] = message.sent
+                case ReadReply() | WriteAck():
+                    exchanges[message.op][message.part].answered = transfer
+                case QueueArrival(data=data):
+                    exchanges[data.op][data.part].answered = transfer
+                case SipOrder() | CubeOrder() | PeOrder() | Report() | BarrierArrival() | BarrierRelease():
+                    self._control.append((message, transfer))
+                case _:  # messages of parts that nobody here knows are links' traffic only
+                    pass
+
+    def _take_turns(self, served: Iterable[MemoryServed]) -> None:
+        """A turn cuts the one before it, which was announced with the end it would have had."""
+        last: dict[tuple[str, bool], Turn] = {}
+        dmas = {name for name in self.columns.parts if self.machine.graph.node(name).kind == "pe_dma"}
+        for node, op, writing, start, end in served:
+            # The ports of the TCM behind a DMA work side by side.
+            server = node, writing and node in dmas
+            before = last.get(server)
+            if before is not None:
+                before.end_ps = max(before.start_ps, min(before.end_ps, start))
+            turn = last[server] = Turn(node, op, writing, start, end)
+            self.turns_of.setdefault(op, []).append(turn)
+
+    def _take_rows(self) -> None:
+        """What CPUs issued, and when orders were at the last PE of a SIP."""
+        columns, rows = self.columns, self.machine.log.rows
+        issues = np.flatnonzero(columns.kind == Kind.ISSUE)
+        self._issues = issues[np.argsort(columns.part[issues], kind="stable")]
+        self._issuers = columns.part[self._issues]
+        orders = (columns.what == self.machine.log.named(PeOrder.__name__)) & (columns.kind == Kind.CONTROL)
+        for n in np.flatnonzero(orders).tolist():
+            first = int(columns.cause[columns.cause[n]]) * WIDTH
+            self._ordered[first] = max(self._ordered.get(first, 0), int(columns.end[n]))
+        for row, op in self.op_of.items():
+            if op in self.exchanges and rows[row + KIND] != Kind.SEND:
+                self._ops_of.setdefault(rows[row + LAUNCH], []).append(op)
+
+    def ops_of(self, launch_id: int) -> Iterable[int]:
+        """The operations of a launch that accessed memory."""
+        return self._ops_of.get(launch_id, ())
+
+    def issue_before(self, pe: PeCoord, row: Row, line: int | None = None) -> Row:
+        """What the CPU of a PE issued last before ``row`` was opened, for ``line`` if one is given; NONE: nothing."""
+        log = self.machine.log
+        part = log.part(pe_part(*pe, "pe_cpu"))
+        low, high = np.searchsorted(self._issuers, (part, part + 1))
+        given = self._issues[low:high]
+        at = int(np.searchsorted(given, row // WIDTH)) - 1
+        while line is not None and at >= 0 and log.rows[int(given[at]) * WIDTH + LINE] != line:
+            at -= 1
+        return int(given[at]) * WIDTH if at >= 0 else NONE
+
+    def ordered_by(self, row: Row) -> int:
+        """When the last PE of a SIP had the order that ``row`` brought there."""
+        return self._ordered.get(row, self.machine.log.rows[row + END])
+
+    def each_work(self) -> Iterator[Work]:
+        """What engines did, one after another."""
+        return self.works.each(self.pes)
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        """Those of all operations."""
+        return chain.from_iterable(self.turns_of.values())
+
+    def injected_between(self, start_ps: int, end_ps: int) -> list[Transfer]:
+        """The transfers that were injected from one time up to another."""
+        first = bisect_left(self._by_injection, start_ps, key=_injection)
+        return self._by_injection[first : bisect_right(self._by_injection, end_ps, key=_injection)]
 
     def control(self) -> list[Handled]:
         """The messages of the control path that have been handled, in that order."""
@@ -191,137 +252,6 @@ class TraceLog(Observer):
             found.append(Handled(message, transfer, begun, handled))
         return found
 
-    @property
-    def works(self) -> Iterator[Work]:
-        """Those of all launches."""
-        return chain.from_iterable(self.works_of.values())
-
-    @property
-    def issued(self) -> Iterator[Issued]:
-        """The commands of all launches."""
-        return chain.from_iterable(self.issued_of.values())
-
-    @property
-    def turns(self) -> Iterator[Turn]:
-        """Those of all operations."""
-        return chain.from_iterable(self.turns_of.values())
-
-    def pe_of_part(self, part: int) -> PeCoord | None:
-        """The PE that a part of the log belongs to."""
-        names = self.machine.log.parts
-        for name in names[len(self._pes) :]:
-            node = self.machine.graph.node(name)
-            whole = None if node.sip is None or node.cube is None or node.pe is None else (node.sip, node.cube, node.pe)
-            self._pes.append(whole)
-        return self._pes[part]
-
-    def issue_before(self, pe: PeCoord, row: Row, line: int | None = None) -> Row:
-        """What the CPU of a PE issued last before ``row`` was opened, for ``line`` if one is given; NONE: nothing."""
-        if not self._issues:
-            columns = self.machine.log.columns()
-            for n in np.flatnonzero(columns.kind == Kind.ISSUE).tolist():
-                self._issues.setdefault(int(columns.part[n]), []).append(n * WIDTH)
-        given, rows = self._issues.get(self.machine.log.part(pe_part(*pe, "pe_cpu")), []), self.machine.log.rows
-        at = bisect_left(given, row) - 1
-        while line is not None and at >= 0 and rows[given[at] + LINE] != line:
-            at -= 1
-        return given[at] if at >= 0 else NONE
-
-    def ordered_by(self, row: Row) -> int:
-        """When the last PE of a SIP had the order that ``row`` brought there."""
-        if not self._ordered:
-            log, columns = self.machine.log, self.machine.log.columns()
-            for n in np.flatnonzero(columns.what == log.named(PeOrder.__name__)):
-                if columns.kind[n] == Kind.CONTROL:
-                    first = int(columns.cause[columns.cause[n]]) * WIDTH
-                    self._ordered[first] = max(self._ordered.get(first, 0), int(columns.end[n]))
-        return self._ordered.get(row, self.machine.log.rows[row + END])
-
-    def injected_between(self, start_ps: int, end_ps: int) -> list[Transfer]:
-        """The transfers that were injected from one time up to another."""
-        if len(self._by_injection) < len(self.sent):
-            self._by_injection = sorted(self.sent, key=_injection)
-        first = bisect_left(self._by_injection, start_ps, key=_injection)
-        return self._by_injection[first : bisect_right(self._by_injection, end_ps, key=_injection)]
-
-    def _note(self, work: Work) -> None:
-        self.works_of.setdefault(work.launch_id, []).append(work)
-
-    def _issued(self, event: Issued) -> None:
-        self.issued_of.setdefault(event.launch_id, []).append(event)
-        self.actions_of.setdefault(event.pe, []).append(event)
-
-    def _took(self, event: QueueEvent) -> None:
-        if event.kind == "recv":
-            self.actions_of.setdefault(event.pe, []).append(Took(event.pe, event.time_ps))
-
-    def _waited(self, event: QueueWaited) -> None:
-        self.actions_of.setdefault(event.pe, []).append(event)
-
-    def _started(self, event: OpStarted) -> None:
-        if event.pe is None:  # the host's: its requests say it
-            return
-        what = event.what
-        if isinstance(what, Queued):
-            self.queues.begun(event, what)
-        made = self._of_tile(event, what) if isinstance(what, TileMoved) else _of_command(event)
-        self._note(made)
-        self._open[event.op] = made
-
-    def _of_tile(self, event: OpStarted, moved: TileMoved) -> Work:
-        whole = self._open.get(moved.parent)
-        assert event.pe is not None
-        engine = ENGINE_OF["dma_read" if moved.reading else "dma_write"]
-        made = Work(event.op, engine, moved.operand, event.component, event.pe, event.start_ps, tile=moved.tile)
-        return _part_of(whole, made)
-
-    def _ended(self, event: OpEnded) -> None:
-        work = self._open.pop(event.op, None)
-        if work is not None:
-            work.end_ps = event.time_ps
-        self.queues.ended(event.op)
-
-    def _stage(self, event: StageEnded) -> None:
-        whole = self._open.get(event.op)
-        if whole is None:
-            return
-        made = Work(event.op, ENGINE_OF[event.stage], "tile", event.component, whole.pe, event.start_ps, event.end_ps)
-        made.tile = event.tile
-        self._note(_part_of(whole, made))
-
-    def _served(self, event: MemoryServed) -> None:
-        """A turn; it cuts the one before it, which was announced with the end it would have had."""
-        # The ports of the TCM behind a DMA work side by side.
-        server = event.node, event.writing and self.machine.graph.node(event.node).kind == "pe_dma"
-        before = self._turn_of.get(server)
-        if before is not None:
-            before.end_ps = max(before.start_ps, min(before.end_ps, event.start_ps))
-        turn = Turn(event.node, event.op, event.writing, event.start_ps, event.end_ps)
-        self._turn_of[server] = turn
-        self.turns_of.setdefault(event.op, []).append(turn)
-
-    def _sent(self, event: Sent) -> None:
-        message, transfer = event.message, event.transfer
-        self.sent.append(transfer)
-        match message:
-            case ReadRequest() | WriteData():
-                node = transfer.route.links[-1].dst
-                exchange = Exchange(node, message.access, isinstance(message, WriteData), transfer)
-                self.exchanges.setdefault(message.op, []).append(exchange)
-                if isinstance(message, QueueData):
-                    self.op_of[message.row] = self.op_of[message.sent] = message.op
-                    self.send_of[message.row] = message.sent
-                else:
-                    self.op_of[self.machine.recorder.row_of(message.op)] = message.op
-            case ReadReply() | WriteAck():
-                self.exchanges[message.op][message.part].answered = transfer
-            case QueueArrival(data=data):
-                self.exchanges[data.op][data.part].answered = transfer
-            case SipOrder() | CubeOrder() | PeOrder() | Report() | BarrierArrival() | BarrierRelease():
-                self._control.append((message, transfer))
-            case _:  # messages of parts that nobody here knows are links' traffic only
-                pass
-
 
 def _injection(transfer: Transfer) -> int:
     return transfer.injected_ps
@@ -329,42 +259,3 @@ def _injection(transfer: Transfer) -> int:
 
 def _delivery(transfer: Transfer) -> tuple[int, int, int]:
     return transfer.delivered_ps, transfer.route.links[-1].index, transfer.serial
-
-
-def _part_of(whole: Work | None, made: Work) -> Work:
-    """``made`` with the kernel, launch and line of what it is a part of."""
-    if whole is not None:
-        made.whole, made.kernel, made.launch_id, made.line = whole, whole.kernel, whole.launch_id, whole.line
-    return made
-
-
-def _of_command(event: OpStarted) -> Work:
-    assert event.pe is not None
-    what = event.what.what if isinstance(event.what, Moved | Streamed | Queued) else event.what
-    engine, name = _engine_and_name(what)
-    made = Work(event.op, engine, name, event.component, event.pe, event.start_ps)
-    made.kernel, made.launch_id = event.kernel, event.launch_id
-    if isinstance(what, Command):
-        made.line, made.serial, made.after = what.line, what.serial, what.after
-    return made
-
-
-def _engine_and_name(what: object) -> tuple[str, str]:
-    match what:
-        case LoadCommand():
-            found = ENGINE_OF["dma_read"], "load"
-        case StoreCommand():
-            found = ENGINE_OF["dma_write"], "store"
-        case MathCommand():
-            found = ENGINE_OF["math"], what.operator
-        case SendCommand():
-            found = ENGINE_OF["ipcq_copy"], f"send {what.direction}"
-        case DotCommand():
-            found = PLAN, "dot"
-        case GemmComposite():
-            found = PLAN, "gemm composite"
-        case MathComposite():
-            found = PLAN, f"{what.operator} composite"
-        case _:
-            found = OTHER, type(what).__name__.removesuffix("Command").lower()
-    return found

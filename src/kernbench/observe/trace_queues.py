@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kernbench.core.clock import NEVER
 from kernbench.engine.hooks import OpStarted, Queued, QueueEvent, QueueWaited, SlotReleased
@@ -43,16 +42,9 @@ class Message:
     epoch: int = 0
 
 
-class Took(NamedTuple):
-    """The program of ``pe`` has issued a receive, at ``time_ps``."""
-
-    pe: PeCoord
-    time_ps: int
-
-
 @dataclass(slots=True)
 class QueueLog:
-    """Subscribes to the hooks of the queues of ``machine``; the log that has it tells it of operations.
+    """Once it shall ``watch``, it subscribes to the hooks of queues; whoever has it tells it of operations.
 
     ``messages`` go by operation, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
     ``released`` by queue end and time; ``given``: which PE has given a credit that came when.
@@ -71,7 +63,8 @@ class QueueLog:
     _heads: dict[QueueEnd, tuple[int, int]] = field(default_factory=dict)
     _here: dict[MessageKey, Message] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def watch(self) -> None:
+        """Subscribe."""
         self.machine.hooks.queue.subscribe(self._event)
         self.machine.hooks.queue_waited.subscribe(self.waits.append)
         self.machine.hooks.slot_released.subscribe(self._released)

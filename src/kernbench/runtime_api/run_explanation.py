@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernbench.common.units import ns_to_ps, ps_to_ns
-from kernbench.core.clock import NEVER
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, Hop, KernelPlace, Spent, WaitedFor
 from kernbench.observe.roofline import Roofline, roofline
-from kernbench.observe.statistics import union_ps
-from kernbench.observe.trace_log import PLAN, TraceLog
+from kernbench.observe.statistics import unions_ps
+from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.triton_emu.source import kernel_source
-
-Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +175,20 @@ def _shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, 
 
 def _lines(log: TraceLog, launch_id: int, path: CriticalPath) -> tuple[LineUse, ...]:
     """Every line that issued a command, and those that the path goes through."""
-    busy: dict[tuple[int, str], dict[PeCoord, list[Interval]]] = {}
-    for work in log.works_of.get(launch_id, ()):
-        if work.engine != PLAN and work.end_ps < NEVER:
-            of_line = busy.setdefault((work.line, work.engine), {})
-            of_line.setdefault(work.pe, []).append((work.start_ps, work.end_ps))
+    works = log.seen.works
+    mine = works.of_launch(launch_id)
+    ended = (works.engine[mine] != ENGINES.index(PLAN)) & (works.columns.end[works.rows[mine]] >= 0)
+    mine = mine[ended]
+    rows, n_engines, n_parts = works.rows[mine], len(ENGINES), len(works.columns.parts)
+    of_line = works.columns.line[rows] * n_engines + works.engine[mine]
+    spent = unions_ps(of_line * n_parts + works.columns.part[rows], works.columns.start[rows], works.columns.end[rows])
+    busy: dict[int, int] = {}
+    for group, ps in spent.items():
+        busy[group // n_parts] = busy.get(group // n_parts, 0) + ps
     times: dict[int, list[EngineTime]] = {}
-    for (line, engine), of_pes in busy.items():
-        ns = ps_to_ns(sum(union_ps(intervals) for intervals in of_pes.values()))
-        times.setdefault(line, []).append(EngineTime(engine, ns))
+    for group in dict.fromkeys(of_line.tolist()):
+        line, engine = divmod(group, n_engines)
+        times.setdefault(line, []).append(EngineTime(ENGINES[engine], ps_to_ns(busy[group])))
     on_path = {each.line: each for each in path.lines}
     return tuple(
         LineUse(

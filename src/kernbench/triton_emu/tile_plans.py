@@ -38,7 +38,7 @@ class Window:
 class Tile:
     """One tile and its stages.
 
-    ``reads`` are streamed in; ``fetch_bytes`` go from TCM to the engine; ``gemm``: the matrix unit works on it;
+    ``reads`` are streamed in; ``fetch_bytes`` go from TCM to the engine; ``macs`` of the matrix unit;
     ``math_bytes`` has an entry per MATH operation; ``store_bytes`` come back to TCM and ``write`` is streamed out, both
     only for a tile that completes an output tile.
     """
@@ -46,7 +46,7 @@ class Tile:
     index: TileIndex
     reads: tuple[Window, ...]
     fetch_bytes: int
-    gemm: bool
+    macs: int
     math_bytes: tuple[int, ...]
     store_bytes: int
     write: Window | None
@@ -76,11 +76,11 @@ def dot_tiles(command: DotCommand, sizes: TileSizes) -> Iterator[Tile]:
     m, n = command.dst.shape
     k = command.a.shape[0 if command.trans_a else 1]
     for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
-        fetch = (rows * steps + steps * columns) * command.a.dtype.itemsize
+        fetch, macs = (rows * steps + steps * columns) * command.a.dtype.itemsize, rows * steps * columns
         if last and command.acc is not None:
             fetch += rows * columns * command.acc.dtype.itemsize
         store = rows * columns * command.dst.dtype.itemsize if last else 0
-        yield Tile(index, (), fetch, True, (), store, None)
+        yield Tile(index, (), fetch, macs, (), store, None)
 
 
 def gemm_tiles(command: GemmComposite, sizes: TileSizes) -> Iterator[Tile]:
@@ -92,9 +92,9 @@ def gemm_tiles(command: GemmComposite, sizes: TileSizes) -> Iterator[Tile]:
         row, column, step = index[0] * tm, index[1] * tn, index[2] * tk
         reads = _streamed("a", command.a, (row, step), (rows, steps))
         reads += _streamed("b", command.b, (step, column), (steps, columns))
-        fetch = (rows * steps + steps * columns) * command.a.dtype.itemsize
+        fetch, macs = (rows * steps + steps * columns) * command.a.dtype.itemsize, rows * steps * columns
         if not last:
-            yield Tile(index, reads, fetch, True, (), 0, None)
+            yield Tile(index, reads, fetch, macs, (), 0, None)
             continue
         place = (row, column), (rows, columns)
         more, extra = _epilogue_operands(command.epilogue, *place)
@@ -103,7 +103,7 @@ def gemm_tiles(command: GemmComposite, sizes: TileSizes) -> Iterator[Tile]:
             index,
             reads + more,
             fetch + extra,
-            True,
+            macs,
             _epilogue_math(command.epilogue, out, rows * columns),
             rows * columns * out.dtype.itemsize,
             window("out", out, *place),
@@ -129,7 +129,7 @@ def math_tiles(command: MathComposite, sizes: TileSizes) -> Iterator[Tile]:
                 (i, j, 0),
                 reads + more,
                 sum(elements * x.dtype.itemsize for x in arrays) + extra,
-                False,
+                0,
                 (elements * widest, *_epilogue_math(command.epilogue, command.out, elements)),
                 elements * command.out.dtype.itemsize,
                 window("out", command.out, *place),

@@ -96,7 +96,7 @@ def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) ->
         for report in handle.outcome.reports if handle.outcome is not None else ():
             if 0 < report.end_ps < NEVER and report.start_ps <= end_ps:
                 found.row(report.pe, CPU_ROW).add(report.start_ps, min(report.end_ps, end_ps), label)
-    for work in log.works:
+    for work in log.seen.each_work():
         if work.start_ps > end_ps:
             continue
         label = found.label(work.name, work.kernel, work.line)
@@ -109,7 +109,7 @@ def busy_memories(log: TraceLog, end_ps: int) -> dict[int, Spans]:
     """The time up to ``end_ps`` in which HBM slices and SRAMs worked on accesses, by their places in the graph."""
     nodes = log.machine.graph.nodes
     rows = {node.id: Row() for node in nodes.values() if node.kind in MEMORY_KINDS}
-    for turn in log.turns:
+    for turn in log.seen.turns:
         if turn.node in rows and turn.start_ps < end_ps:
             rows[turn.node].add(turn.start_ps, min(turn.end_ps, end_ps), 0)
     return {at: rows[node].busy() for at, node in enumerate(nodes) if node in rows}

@@ -84,7 +84,7 @@ def observe_run(
         raise BenchError(
             f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
         )
-    log, traffic = TraceLog(memories=True), LinkLog()
+    log, traffic = TraceLog(memories=True, watch_queues=False), LinkLog()
     engine = GraphEngine(machine, enable_data=False, observers=(log, traffic))
     result = run_bench(
         topology=machine, bench_fn=bench, device=device, engine_factory=lambda *_: engine, params=params, ccl=ccl

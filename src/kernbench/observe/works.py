@@ -1,0 +1,96 @@
+"""What the engines of PEs did, read from the rows of the log, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.core.clock import NEVER
+from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
+from kernbench.engine.record_content import name_of
+from kernbench.messages.requests import PeCoord
+from kernbench.observe.statistics import ENGINE_OF, Times
+
+PLAN = "scheduler"
+"""The engine of a dot or a composite as a whole: its tiles are works of their own."""
+ENGINES = (*ENGINE_OF.values(), PLAN)
+_ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an engine of a PE did from ``start_ps`` to ``end_ps`` (NEVER while it is under way): a row of the log.
+
+    A stage or a transfer of a ``tile`` is a part of a whole, which has the engine ``PLAN``.
+    """
+
+    row: Row
+    engine: str
+    name: str
+    node: str
+    pe: PeCoord
+    start_ps: int
+    end_ps: int
+    kernel: str
+    launch_id: int
+    line: int
+    tile: tuple[int, ...] | None
+
+
+class Works:
+    """All works of a log by now, a column each: numbers of their ``rows``, their ``engine`` as a place in ``ENGINES``,
+    and the number of what says how much work it is (``about``).
+    """
+
+    def __init__(self, log: Log, columns: Columns) -> None:
+        self.log = log
+        self.columns = columns
+        self.rows: Times = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND))
+        self.engine: Times = _ENGINE_OF_KIND[columns.kind[self.rows]]
+        wholes = np.unique(columns.parent[columns.kind == Kind.TILE_ISSUE])
+        self.engine[np.isin(self.rows, wholes)] = ENGINES.index(PLAN)
+        self.about: Times = columns.what[self.rows]
+        self._find_tiles()
+        self.launch: Times = columns.launch[self.rows]
+        self._by_launch = np.argsort(self.launch, kind="stable")
+
+    def _find_tiles(self) -> None:
+        """How much work a stage has with a tile says the row of the tile's issue."""
+        columns = self.columns
+        issued = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
+        key = columns.parent * (len(self.log.tiles) + 1) + columns.tile  # tiles of a whole differ
+        issued = issued[np.argsort(key[issued])]
+        staged = np.flatnonzero((columns.tile[self.rows] >= 0) & (columns.parent[self.rows] >= 0))
+        self.about[staged] = columns.what[issued[np.searchsorted(key[issued], key[self.rows[staged]])]]
+
+    def of_launch(self, launch_id: int) -> Times:
+        """Which works are of a launch, by their places here, in order."""
+        low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
+        return self._by_launch[low:high]
+
+    def each(self, pes: list[PeCoord | None]) -> Iterator[Work]:
+        """One after another; ``pes``: whose each part of the log is."""
+        log, rows = self.log, self.log.rows
+        for number, engine in zip(self.rows.tolist(), self.engine.tolist(), strict=True):
+            part, kind, what, launch, line, tile, _, start, _, _, end = rows[number * WIDTH : number * WIDTH + 11]
+            pe, name = pes[part], name_of(log.whats[what])
+            assert pe is not None
+            if ENGINES[engine] == PLAN:
+                name = "dot" if name == "dot" else "gemm composite" if kind == Kind.GEMM else f"{name} composite"
+            elif name == "stage":
+                name = "tile"
+            yield Work(
+                number * WIDTH,
+                ENGINES[engine],
+                name,
+                log.parts[part],
+                pe,
+                start,
+                NEVER if end < 0 else end,
+                log.kernels.get(launch, ""),
+                launch,
+                line,
+                None if tile < 0 else log.tiles[tile],
+            )
