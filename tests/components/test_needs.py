@@ -172,20 +172,16 @@ def kernel_of(ops: list[Op], pace: list[int]) -> Callable[..., None]:
     return kernel
 
 
-KNOBS = (
-    "pe.components.pe_scheduler.attrs.tiles_in_flight=1",
-    "pe.components.pe_scheduler.attrs.stage_slots=1",
-    "pe.components.pe_scheduler.attrs.issue_ns=0",
-    "pe.components.pe_cpu.attrs.issue_ns=0",
-    "pe.components.pe_cpu.attrs.launch_ns=0",
-    "pe.components.pe_ipcq.attrs.overhead_ns=0",
-    "pe.dma.setup_ns=0",
-    "pe.dma.setup_ns=20",
-    "pe.dma.ordering=relaxed",
-    "transport.express=false",
+PIPELINE, CPU = "pe.components.pe_scheduler.attrs", "pe.components.pe_cpu.attrs"
+MACHINES: tuple[tuple[str, ...], ...] = (
+    (),
+    (f"{PIPELINE}.tiles_in_flight=1", "pe.dma.setup_ns=20", "transport.express=false"),
+    (f"{PIPELINE}.stage_slots=1", f"{CPU}.issue_ns=0", "pe.components.pe_ipcq.attrs.overhead_ns=0"),
+    (f"{PIPELINE}.issue_ns=0", f"{CPU}.launch_ns=0", "pe.dma.setup_ns=0"),
+    ("pe.dma.ordering=relaxed",),
 )
 # Room for two or three blocks of ``large``.
-TIGHT = "pe.tcm.bytes=640KiB"
+TIGHT = ("pe.tcm.scheduler_reserved_bytes=1", "pe.tcm.bytes=640KiB")
 
 
 def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
@@ -210,7 +206,7 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
     kind=st.sampled_from(("tcm", "hbm", "sram")),
     n_slots=st.integers(1, 3),
     backpressure=st.sampled_from(({}, {"backpressure": "poll", "poll_ns": 17})),
-    knobs=st.lists(st.sampled_from(KNOBS), max_size=3),
+    changes=st.sampled_from(MACHINES),
 )
 def test_any_program(
     ops: list[Op],
@@ -220,9 +216,9 @@ def test_any_program(
     kind: Any,
     n_slots: int,
     backpressure: dict[str, Any],
-    knobs: list[str],
+    changes: tuple[str, ...],
 ) -> None:
-    engine = NeedsEngine(machine(*SMALL, TIGHT, *sorted(knobs)))
+    engine = NeedsEngine(machine(*SMALL, *TIGHT, *changes))
     trace = TraceLog(engine.machine, memories=True)
     pes = [(0, 0, pe) for pe in range(PES)]
     with engine.observed():
