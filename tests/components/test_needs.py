@@ -53,7 +53,7 @@ def overlapping(x: int, live: list[Any], tl: Any, k: int) -> None:
 def strided(x: int, live: list[Any], tl: Any, k: int) -> None:
     """Columns: of some the bytes meet, of others only the ranges that enclose them."""
     tl.store(own(x, tl), tl.full((4, 4), 1, "f32"), strides=(N * 4, 8 + 4 * k))
-    live.append(tl.load(own(x, tl) + 4 * (k % 2), (4, 4), "f32", strides=(N * 4, 8)))
+    tl.store(own(x, tl, 4), tl.load(own(x, tl) + 4 * (k % 2), (4, 4), "f32", strides=(N * 4, 8)))
     live.append(tl.load(own(x, tl), N, "f32"))
 
 
@@ -69,8 +69,7 @@ def math(_: int, live: list[Any], tl: Any, k: int) -> None:
 
 def products(x: int, live: list[Any], tl: Any, k: int) -> None:
     a, b = tl.load(x, (33, 40), "f16"), tl.load(x, (40, 36), "f16")
-    live.append(tl.sum(tl.dot(a, b)))
-    live.append(tl.full(N, k, "f32"))
+    tl.store(own(x, tl, k), tl.sum(tl.dot(a, b), 0))
 
 
 def streamed(x: int, _: list[Any], tl: Any, k: int) -> None:
@@ -100,9 +99,7 @@ def meet(_: int, live: list[Any], tl: Any, k: int) -> None:
 def large(x: int, live: list[Any], tl: Any, k: int) -> None:
     """More than the scratch of these machines holds at once."""
     for _ in range(3):
-        live.append(tl.abs(tl.load(x, (320 + k, 128), "f32")))
-        del live[:-1]
-    live.append(tl.full(N, k, "f32"))
+        tl.store(x, tl.abs(tl.load(x, (320 + k, 128), "f32")))
 
 
 def pass_on(_: int, live: list[Any], tl: Any, k: int) -> None:
