@@ -122,9 +122,9 @@ class PathFinder:
         """Whether a request had been submitted and had not ended."""
         return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
 
-    def _last_row(self, when: int) -> Row | None:
-        """What had ended last by then, of all things: for runs that were stopped."""
-        ends = self.log.machine.log.columns().end
+    def _last_row(self, when: int, before: Row | None = None) -> Row | None:
+        """What had ended last by then, of all things, or of those opened ``before``: for what was stopped."""
+        ends = self.log.machine.log.columns().end[: None if before is None else before // WIDTH]
         closed = np.flatnonzero((ends >= 0) & (ends <= when))
         return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
 
@@ -132,15 +132,17 @@ class PathFinder:
         """From the end of a row to the begin of the chain."""
         walk = _Walk(self.log, chain)
         while row >= 0:
-            walk.walk(_Place(row))
+            first = walk.walk(_Place(row))
             if chain.at_ps <= chain.floor_ps:
                 return
-            # What the host did of its own accord: after whatever had ended before.
-            before = self._last_request(chain.at_ps - 1)
+            # What the host did of its own accord: after whatever had ended before. Where it gave up a kernel, that
+            # had waited since something ended on the machine.
+            gave_up = self.log.machine.log.rows[first + KIND] == Kind.CONTROL
+            before = self._last_row(chain.at_ps, first) if gave_up else self._last_request(chain.at_ps - 1)
             if before is None:
                 return
             row = before
-            chain.back_to(self._end(row), Part.HOST_WAIT)
+            chain.back_to(self._end(row), Part.WAIT if gave_up else Part.HOST_WAIT)
 
 
 class _Walk:
@@ -153,10 +155,12 @@ class _Walk:
         self._rows = log.machine.log.rows
         self._chain = chain
 
-    def walk(self, place: _Place | None) -> None:
-        """Go on until the chain's begin, or until nothing was waited for."""
-        while place is not None and place.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
-            place = self._pass(place)
+    def walk(self, place: _Place) -> Row:
+        """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
+        following: _Place | None = place
+        while following is not None and following.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
+            place, following = following, self._pass(following)
+        return place.row
 
     def _pass(self, place: _Place) -> _Place | None:
         """Through a row, to its cause or to what ended it."""
