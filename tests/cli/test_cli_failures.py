@@ -104,6 +104,15 @@ def endless_rank(torch):
             pass
 
     torch.multiprocessing.spawn(program, nprocs=2)
+
+
+def raising_kernel(x, *, tl):
+    tl.store(x, tl.load(x, (4,), "f32"))
+    raise ValueError("enough")
+
+
+def raises(torch):
+    torch.launch("raising", raising_kernel, torch.zeros(4))
 """
 
 
@@ -112,6 +121,33 @@ def failing(tmp_path: Path) -> str:
     path = tmp_path / "failing.py"
     path.write_text(FAILING)
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "last"),
+    [
+        ("deadlocks", (), "control path up"),
+        ("raises", (), "control path up"),
+        ("long", ("--max-sim-ns", "700"), "memory access"),
+        ("fails", (), "control path up"),
+    ],
+)
+def test_a_failed_run_is_explained_as_far_as_it_got(
+    kernbench: Run, failing: str, function: str, options: tuple[str, ...], last: str
+) -> None:
+    command = ("run", "--bench", f"{failing}:{function}", *options, *SMALL)
+    explained = kernbench(*command, "--explain")
+    assert explained.code == kernbench(*command).code == 1
+    assert "Run: critical path" in explained.out
+    ran = kernbench(*command, "--explain", "--json")
+    assert ran.code == 1
+    path = json.loads(ran.out)["explanation"]["critical_path"]
+    parts = {each["part"]: each["ps"] for each in path["parts"]}
+    assert sum(parts.values()) == path["total_ps"]
+    assert parts[last]
+    if function != "fails":  # the path goes through the kernel
+        assert parts["kernel launch"] == 5000
+        assert "host program" not in parts
 
 
 @pytest.mark.parametrize(

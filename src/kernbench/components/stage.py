@@ -56,8 +56,10 @@ class Stage:
 
     def put(self, token: Token) -> None:
         """A token comes in; its slot has been taken before."""
-        self.waiting.append(token)
-        self.try_start(token.cause)
+        waiting, cause = self.waiting, token.cause
+        waiting.append(token)
+        # The first of several has waited for the stage, which comes free as what this one works on does.
+        self.try_start(cause if len(waiting) == 1 else (cause[0], By.ENGINE))
 
     def try_start(self, cause: Cause) -> None:
         """Begin what can begin after ``cause``."""

@@ -87,7 +87,7 @@ def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> R
     row = _head(result) | _report(report) | _traffic(report.traffic)
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
-    if log is not None and result.error is None:
+    if log is not None:
         row |= _explained(explain_run(log, engine.handles, 0.0, result.sim_ns))
     return row
 

@@ -34,6 +34,7 @@ from kernbench.core.log import (
     Row,
 )
 from kernbench.engine.requests import RequestHandle
+from kernbench.messages.control import Report
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_dma import Spot, walk_access, walk_dma, walk_message
 from kernbench.observe.critical_path_model import Chain, CriticalPath, Hop, KernelPlace, Part, WaitedFor
@@ -122,9 +123,9 @@ class PathFinder:
         """Whether a request had been submitted and had not ended."""
         return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
 
-    def _last_row(self, when: int) -> Row | None:
-        """What had ended last by then, of all things: for runs that were stopped."""
-        ends = self.log.seen.columns.end
+    def _last_row(self, when: int, before: Row | None = None) -> Row | None:
+        """What had ended last by then, of all things, or of those opened ``before``: for what was stopped."""
+        ends = self.log.seen.columns.end[: None if before is None else before // WIDTH]
         closed = np.flatnonzero((ends >= 0) & (ends <= when))
         return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
 
@@ -132,15 +133,17 @@ class PathFinder:
         """From the end of a row to the begin of the chain."""
         walk = _Walk(self.log.seen, chain)
         while row >= 0:
-            walk.walk(_Place(row))
+            first = walk.walk(_Place(row))
             if chain.at_ps <= chain.floor_ps:
                 return
-            # What the host did of its own accord: after whatever had ended before.
-            before = self._last_request(chain.at_ps - 1)
+            # What the host did of its own accord: after whatever had ended before. Where it gave up a kernel, that
+            # had waited since something ended on the machine.
+            gave_up = walk.is_report(first)
+            before = self._last_row(chain.at_ps, first) if gave_up else self._last_request(chain.at_ps - 1)
             if before is None:
                 return
             row = before
-            chain.back_to(self._end(row), Part.HOST_WAIT)
+            chain.back_to(self._end(row), Part.WAIT if gave_up else Part.HOST_WAIT)
 
 
 class _Walk:
@@ -153,10 +156,12 @@ class _Walk:
         self._rows = seen.machine.log.rows
         self._chain = chain
 
-    def walk(self, place: _Place | None) -> None:
-        """Go on until the chain's begin, or until nothing was waited for."""
-        while place is not None and place.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
-            place = self._pass(place)
+    def walk(self, place: _Place) -> Row:
+        """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
+        following: _Place | None = place
+        while following is not None and following.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
+            place, following = following, self._pass(following)
+        return place.row
 
     def _pass(self, place: _Place) -> _Place | None:
         """Through a row, to its cause or to what ended it."""
@@ -289,6 +294,10 @@ class _Walk:
 
     def _pe(self, row: Row) -> PeCoord | None:
         return self._seen.pes[self._rows[row + PART]]
+
+    def is_report(self, row: Row) -> bool:
+        """Whether a row is the answer of a part to an order."""
+        return self._rows[row + KIND] == Kind.CONTROL and self._text(row) == Report.__name__
 
     def _text(self, row: Row) -> str:
         return str(self._table.whats[self._rows[row + WHAT]])
