@@ -93,6 +93,7 @@ class Program:
     runs: bool = False
     returned: bool = False
     rows: dict[int, Row] = field(default_factory=dict)  # of its commands, by serial
+    posted: dict[int, tuple[QueuePair, int]] = field(default_factory=dict)  # the messages of receives, likewise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -349,10 +350,9 @@ class _Derived:
                     self.needs[issue] = after
                     after = [self._ended(issue, By.ISSUE)]
                     if isinstance(request, Receive):
-                        after.append(self._ended(self.engine.messages[asked.message], By.MESSAGE))
+                        after += self._come(asked.message, By.MESSAGE)
                     elif isinstance(request, RecvCommand):
-                        got = self.engine.messages[asked.message]
-                        program.rows[request.serial] = got
+                        program.posted[request.serial] = asked.message
                         commands.append(request)
                     else:
                         if isinstance(request, SendCommand):
@@ -369,13 +369,21 @@ class _Derived:
     def _done(self, program: Program, serial: int) -> Needs:
         """When a command of a kernel is done."""
         row = program.rows.get(serial)
-        if row is None:  # what takes no time is done as it could begin
-            return _as(By.OPERAND, self.ready[program, serial])
-        return [self._ended(self.send_of.get(row, row) if self._is_sent(program, row) else row, By.OPERAND)]
+        if serial in program.posted:
+            found = self._come(program.posted[serial], By.OPERAND)
+        elif row is None:  # what takes no time is done as it could begin
+            found = _as(By.OPERAND, self.ready[program, serial])
+        else:
+            found = [self._ended(self.send_of.get(row, row), By.OPERAND)]
+        return found
 
-    def _is_sent(self, program: Program, row: Row) -> bool:
-        """Whether a message is one that the program sends, not one that it receives."""
-        return self.rows[row + PART] == self.log.part(pe_part(*program.pe, "pe_ipcq"))
+    def _come(self, message: tuple[QueuePair, int], by: By) -> Needs:
+        """A message can be received when it and those before it are there, which may come in another order."""
+        pair, sequence = message
+        return [
+            self._ended(self.engine.messages[pair, each], by)
+            for each in range(max(0, sequence - pair.n_slots), sequence + 1)
+        ]
 
     def _command(self, program: Program, command: Any, after: Needs, before: Sequence[Any]) -> None:
         needs = [*after, *(need for serial in command.after for need in self._done(program, serial))]
