@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs_programs import MACHINES, OPS, PES, Op, play
 
 from causes import check_causes
+from engine_support import machine
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import Part
 from kernbench.observe.trace_log import TraceLog
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_bench
 from needs import NeedsEngine, check_needs
 from path_support import check
 
@@ -42,3 +46,64 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
 )
 def test_any_program(ops: list[Op], backpressure: dict[str, Any], **settings: Any) -> None:
     check_run(*play(ops, **settings, **backpressure))
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def add_one(x: int, n: int, *, tl: Any) -> None:
+    at = x + tl.program_id(0) * n * 4
+    tl.store(at, tl.load(at, n, "f32") + 1.0)
+
+
+RANK_OPS = ("all_reduce", "broadcast", "barrier", "kernel", "kernel under way", "copy", "fill", "read", "send")
+ONE_CUBE = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
+
+
+@settings(max_examples=8)
+@given(ops=st.lists(st.sampled_from(RANK_OPS), min_size=1, max_size=4), late=st.integers(0, 2))
+def test_any_ranks(ops: list[str], late: int) -> None:
+    """Two ranks that launch, copy, and wait for each other."""
+    topology = machine(*ONE_CUBE)
+    engine = NeedsEngine(topology)
+    trace = TraceLog(engine.machine, memories=True)
+
+    def of_rank(torch: Any, rank: int) -> None:
+        dist = torch.distributed
+        x = torch.full((4, 64), rank + 1.0, dp=DPPolicy(pe="row_wise", num_cubes=1, num_pes=4))
+        for _ in range(late * rank):
+            torch.launch("late", add_one, x, 64)
+        for op in ops:
+            match op:
+                case "all_reduce":
+                    dist.all_reduce(x, elementwise=True)
+                case "broadcast":
+                    dist.broadcast(x, 1)
+                case "barrier":
+                    dist.barrier()
+                case "send":
+                    (dist.recv if rank else dist.send)(x, 1 - rank)
+                case "kernel":
+                    torch.launch(op, add_one, x, 64)
+                case "kernel under way":
+                    torch.launch(op, add_one, x, 64, async_op=True)
+                case "copy":
+                    x.copy_(np.ones((4, 64), np.float32))
+                case "fill":
+                    x.fill_(3)
+                case "read":
+                    x.numpy()
+
+    def program(torch: Any) -> None:
+        def main(rank: int) -> None:
+            torch.ahbm.set_device(rank)
+            torch.distributed.init_process_group("ahbm")
+            of_rank(torch, rank)
+            torch.distributed.destroy_process_group()
+
+        torch.multiprocessing.spawn(main, nprocs=2)
+
+    with engine.observed():
+        done = run_bench(topology=topology, bench_fn=program, engine_factory=lambda *_: engine)
+    assert done.error is None, done.error
+    check_run(engine, trace)

@@ -121,7 +121,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "poll": (causes_of(KernelExecution, "issue_send", By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
     "kernel after a poll": (going_on(By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
     "giver of a credit": (argument(Lane, "credit", 2, NONE), MESSAGES, {"n_slots": 1}),
-    "last credit": (causes_of(Machine, "send_control", By.CREDIT), [(do.fill_slots, 0)], {}),
+    "last credit": (causes_of(Machine, "send_control", By.CREDIT), [(do.pass_on, 0)], {}),
     "order": (causes_of(Machine, "send_control", By.ORDER), [], {}),
     "order at a PE": (causes_of(KernelProgram, "begin", By.ORDER), [], {"changes": ("transport.express=false",)}),
     "report of a kernel": (causes_of(Machine, "send_control", By.OPERAND), [(do.load_and_store, 0)], {}),
