@@ -43,8 +43,7 @@ from kernbench.messages.fabric import Access, QueueArrival, ReadReply, ReadReque
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.statistics import ENGINE_OF
 from kernbench.observe.trace_queues import QueueLog, Took
-from kernbench.transport import Transfer
-from kernbench.transport.link import LinkBusy
+from kernbench.transport import LinkBusy, Transfer
 
 PLAN = "scheduler"
 """The engine of a dot or a composite as a whole: its tiles are works of their own."""
