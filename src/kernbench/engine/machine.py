@@ -186,7 +186,7 @@ class Machine:
             self.hooks.op_ended.emit(OpEnded(op, self.clock.time))
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
-        """The way from one part to another (cached); its links are made on first use.
+        """The way from one part to another: planned, with its links, on first use, and kept here for everybody.
 
         ``via_port``: the scale-up link to leave the SIP by, where that leads straight to the other.
         """

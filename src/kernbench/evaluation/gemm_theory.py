@@ -94,7 +94,7 @@ class IdealPipeline:
         dma, memory = pe_dma_id(sip, 0, 0), hbm_id(sip, 0, machine.spec.cube.local_slice(0))
         there, back = machine.route(dma, memory), machine.route(memory, dma)
         self._there_ps, self._back_ps = there.total_overhead_ps, back.total_overhead_ps
-        self._there_gbs, self._back_gbs = (min(link.bw_gbs for link in way.links) for way in (there, back))
+        self._there_gbs, self._back_gbs = there.bottleneck_gbs, back.bottleneck_gbs
         self._header_bytes = machine.header_bytes
 
     def ideal(self, shape: GemmShape, variant: str) -> Ideal:

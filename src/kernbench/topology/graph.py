@@ -100,6 +100,10 @@ class Graph:
         wire = edge.length_mm * self.spec.ns_per_mm
         return edge.overhead_ns + wire + self.nodes[edge.dst].overhead_ns
 
+    def head_ns(self, route: tuple[str, ...]) -> float:
+        """Time of a head along a route with nothing in its way."""
+        return sum(self.hop_overhead_ns(edge) for edge in self.edges_along(route))
+
     def count_of_kinds(self) -> dict[str, int]:
         """How many nodes there are of each kind."""
         return dict(Counter(node.kind for node in self.nodes.values()))

@@ -195,15 +195,16 @@ class Express:
                     link.peak = max(link.peak, profile.peaks[hop])
                 continue
             claims = self._claims[link]
-            if claims.queue:
+            queue = claims.queue
+            if queue and queue[0].over_at <= now:
                 link.peak = max(link.peak, claims.settle(now))
             claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at)
             if link is not final:
                 claims.stand(claim, start + offset, link.peak)
                 link.ready_at = over_at
-            claims.queue.append(claim)
+            queue.append(claim)
             link.free_at = start + offset + profile.ends[hop]
-            link.clear_at = max(link.clear_at, over_at)
+            link.clear_at = over_at if over_at > link.clear_at else link.clear_at
         port_end = start + profile.leaves_port_ps
         if port_end > now:
             claims = self._claims[port]

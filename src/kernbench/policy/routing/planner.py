@@ -26,13 +26,12 @@ _LINKED_PE_PARTS = {"pe_dma", "pe_cpu"}
 
 
 class RoutePlanner:
-    """Routes of one machine, remembered per pair of ends."""
+    """Plans routes of one machine; who uses them keeps them."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._cubes = CubeRoutes(graph)
         self._sips = SipRoutes(graph.spec.system.sips)
-        self._known: dict[tuple[str, str, str | None], Route] = {}
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
         """Node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
@@ -41,17 +40,6 @@ class RoutePlanner:
         leads straight to the SIP of ``dst``. Raises TransportError when there is no way, UnknownNameError for a
         node that does not exist.
         """
-        key = (src, dst, via_port)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._plan(src, dst, via_port)
-        return found
-
-    def endpoint(self, node_id: str) -> str:
-        """The node with links that stands for ``node_id``: itself, or the DMA of its PE."""
-        return self._linked(node_id).id
-
-    def _plan(self, src: str, dst: str, via_port: str | None) -> Route:
         start, end = self._linked(src), self._linked(dst)
         route = self._between(start, end, via_port)
         missing = [pair for pair in pairwise(route) if not self._graph.has_edge(*pair)]
