@@ -97,12 +97,12 @@ class Express:
             route.post_carried()
         self._carried.clear()
 
-    def meter(self, link: Link) -> LinkUse:
+    def measure(self, link: Link) -> LinkUse:
         """What ``link`` has done up to now, when the figures of all are up to date."""
         self.catch_up()
-        return self._use(link)
+        return self._count(link)
 
-    def _use(self, link: Link) -> LinkUse:
+    def _count(self, link: Link) -> LinkUse:
         """Without what its claims have not started yet."""
         claims = self._claims.get(link)
         if claims is None:
@@ -266,7 +266,7 @@ class Express:
         first = claims.queue[0]
         place.ready_at = first.ready_before
         if isinstance(place, Link):
-            place.granted_bytes, place.busy_ps, place.peak = self._use(place)
+            place.granted_bytes, place.busy_ps, place.peak = self._count(place)
             place.free_at = first.free_before
         claims.clear()
 

@@ -80,7 +80,7 @@ class Network:
         self._link_indices.add(index)
         capacity = NEVER if fifo_bytes is None else fifo_bytes
         figures = LinkFigures(bw_gbs, ns_to_ps(overhead_ns), capacity, self.packet_bytes)
-        made = Link(self.clock, index, (src, dst), figures, self.link_busy, self.express.meter)
+        made = Link(self.clock, index, (src, dst), figures, self.link_busy, self.express.measure)
         self.links[src, dst] = made
         return made
 

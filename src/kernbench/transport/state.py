@@ -100,7 +100,7 @@ class Link(Waiting):
         "free_at",
         "granted_bytes",
         "hop_ps",
-        "meter",
+        "measure",
         "overhead_ps",
         "peak",
         "requests",
@@ -117,9 +117,9 @@ class Link(Waiting):
         ends: tuple[str, str],
         figures: LinkFigures,
         busy_hook: Hook[LinkBusy],
-        meter: Callable[[Link], LinkUse],
+        measure: Callable[[Link], LinkUse],
     ) -> None:
-        """``meter`` says what the link has done up to now: what it carries express is entered later."""
+        """``measure`` says what the link has done up to now: what it carries express is entered later."""
         super().__init__(index)
         self.clock = clock
         self.arrive_rank = RANK_ARRIVE + index
@@ -129,7 +129,7 @@ class Link(Waiting):
         self.hop_ps = figures.hop_ps
         self.times_ps: dict[int, int] = {}  # of the packet sizes it has seen
         self.busy_hook = busy_hook
-        self.meter = meter
+        self.measure = measure
         self.free_at = 0
         self.requests: list[tuple[int, int, Input]] = []  # when they are valid, by which input
         self.armed_at = NEVER
@@ -143,17 +143,17 @@ class Link(Waiting):
     @property
     def nbytes(self) -> int:
         """Bytes it has carried up to now."""
-        return self.meter(self).nbytes
+        return self.measure(self).nbytes
 
     @property
     def busy_ns(self) -> float:
         """How long it has been serialising, up to the packets started."""
-        return ps_to_ns(self.meter(self).busy_ps)
+        return ps_to_ns(self.measure(self).busy_ps)
 
     @property
     def peak_fifo_bytes(self) -> int:
         """The most bytes that were granted onto it and had not left its FIFO."""
-        return self.meter(self).peak
+        return self.measure(self).peak
 
     def serialise_ps(self, nbytes: int) -> int:
         """Time that a packet of ``nbytes`` occupies the link, in ps."""
