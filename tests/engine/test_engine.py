@@ -294,6 +294,13 @@ def test_express_changes_no_time() -> None:
     assert times(True) == times(False)
 
 
+def test_a_way_is_planned_once(engine: GraphEngine) -> None:
+    machine, ends = engine.machine, ("sip0.io_cpu", "sip1.io_cpu")
+    assert machine.route(*ends) is machine.route(*ends)
+    assert machine.route(*ends, "W") is machine.route(*ends, "W")
+    assert machine.route(*ends, "W") is not machine.route(*ends)
+
+
 def test_a_sideband_credit_takes_the_time_of_the_way_and_occupies_nothing(engine: GraphEngine) -> None:
     src, dst = "sip0.cube0.pe0.pe_dma", "sip0.cube5.pe3.pe_dma"
     links = engine.machine.route(src, dst).links

@@ -17,8 +17,7 @@ from kernbench.probe.measure import probe_case, run_once, run_streams
 from kernbench.probe.report import ProbeReport
 from kernbench.probe.site import Flow, Site, StreamPlan, dma_stream
 from kernbench.topology.builder import Topology
-from kernbench.transport import Network
-from kernbench.transport.link import LinkBusy
+from kernbench.transport import LinkBusy, Network
 
 NAMES = [case.name for case in CASES]
 ALONE = [name for name in NAMES if name != "pe-hotspot"]

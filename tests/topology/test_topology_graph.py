@@ -212,6 +212,7 @@ def test_fifos_are_sized_by_transport(compiled: Compile) -> None:
 
 def test_a_hop_costs_the_node_entered_and_the_wire(graph: Graph) -> None:
     assert graph.hop_overhead_ns(graph.edge("sip0.cube0.ucie_E", "sip0.cube1.ucie_W")) == pytest.approx(8.01)
+    assert graph.head_ns(("sip0.cube0.ucie_E", "sip0.cube1.ucie_W", "sip0.cube0.ucie_E")) == pytest.approx(16.02)
 
 
 def test_attrs_are_shared_and_can_differ_between_levels(compiled: Compile) -> None:

@@ -96,9 +96,9 @@ def test_a_hop_in_figures() -> None:
     assert (transfer.head_ps, transfer.delivered_ps) == (12_000, 32_000)
 
 
-def test_a_sideband_takes_as_long_and_occupies_nothing() -> None:
+def test_to_ask_how_long_it_takes_occupies_nothing() -> None:
     net = build(16, (Wire("a", "b", 4.0, 5.0), Wire("b", "c", 2.0, 7.0)))
-    assert net.sideband_ps(net.route(["a", "b", "c"]), 40) == 32_000
+    assert net.route(["a", "b", "c"]).latency_ps(40) == 32_000
     assert net.links["a", "b"].nbytes == 0
 
 
@@ -106,7 +106,7 @@ def test_route_is_made_once_and_profiles_are_kept() -> None:
     net = build(16, (Wire("a", "b", 4.0, 5.0),))
     route = net.route(["a", "b"])
     assert net.route(("a", "b")) is route
-    assert route.profile(40, AT_ONCE) is route.profile(40, AT_ONCE)
+    assert route.timing.profile(40, AT_ONCE) is route.timing.profile(40, AT_ONCE)
     assert route.bottleneck_gbs == 4.0
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from kernbench.transport import AT_ONCE, Hop, Network, Pace, Supply, Transfer
-from kernbench.transport.link import LinkBusy
+from kernbench.transport import AT_ONCE, Hop, LinkBusy, Network, Pace, Supply, Transfer
 
 PACKET_BYTES = (4, 16, 64, 256)
 BANDWIDTHS = (1.0, 2.0, 3.7, 64.0, 128.0, 204.8, 256.0, 100_000.0)

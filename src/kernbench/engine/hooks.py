@@ -18,7 +18,7 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg, PeCoord
-from kernbench.transport.transfer import Transfer
+from kernbench.transport import Transfer
 
 StageName = Literal["fetch", "gemm", "math", "store"]
 

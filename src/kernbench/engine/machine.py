@@ -192,7 +192,7 @@ class Machine:
         return row
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
-        """The way from one part to another (cached); its links are made on first use.
+        """The way from one part to another: planned, with its links, on first use, and kept here for everybody.
 
         ``via_port``: the scale-up link to leave the SIP by, where that leads straight to the other.
         """
@@ -203,7 +203,7 @@ class Machine:
             for a, b in pairwise(nodes):
                 if (a, b) not in self.network.links:
                     self._wire(a, b)
-            found = self._routes[key] = self.network.route(nodes)
+            found = self._routes[key] = self.network.make_route(nodes)
         return found
 
     def _wire(self, src: str, dst: str) -> None:
@@ -256,13 +256,9 @@ class Machine:
         transfer.row = row
         self.network.inject(transfer)
 
-    def header_latency_ps(self, src: str, dst: str) -> int:
-        """How long a header takes on an empty machine, without the handling at its end."""
-        return self.route(src, dst).latency_ps(self.header_bytes)
-
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
         """Delay of a credit of ``nbytes`` from one part to another: the way's own time, and it occupies nothing."""
-        return self.network.sideband_ps(self.route(src, dst, via_port), nbytes)
+        return self.route(src, dst, via_port).latency_ps(nbytes)
 
     def _deliver(self, transfer: Transfer) -> None:
         self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)

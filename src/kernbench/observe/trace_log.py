@@ -25,8 +25,7 @@ from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_queues import QueueLog
 from kernbench.observe.works import Work, Works
-from kernbench.transport import Transfer
-from kernbench.transport.link import LinkBusy
+from kernbench.transport import LinkBusy, Transfer
 
 ControlMessage: TypeAlias = SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease
 

@@ -59,17 +59,16 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One direction between two parts: what its head costs, and the bandwidths on it."""
+    """One direction between two parts: what its head costs, and the bandwidth of its narrowest link."""
 
     overhead_ps: int
     wire_ps: int
-    links_gbs: tuple[float, ...]
+    bottleneck_gbs: float
 
     def drain_ps(self, nbytes: int, packet_bytes: int) -> int:
         """Time of ``nbytes`` over the narrowest link, rounded per packet as links do."""
         full, last = divmod(nbytes - 1, packet_bytes)
-        narrowest = min(self.links_gbs)
-        return full * transfer_ps(packet_bytes, narrowest) + transfer_ps(last + 1, narrowest)
+        return full * transfer_ps(packet_bytes, self.bottleneck_gbs) + transfer_ps(last + 1, self.bottleneck_gbs)
 
 
 def way(machine: Machine, src: str, dst: str) -> Way:
@@ -77,7 +76,7 @@ def way(machine: Machine, src: str, dst: str) -> Way:
     route = machine.route(src, dst)
     edges = [machine.graph.edge(link.src, link.dst) for link in route.links]
     wire_ps = sum(ns_to_ps(machine.spec.wire_ns(edge.length_mm)) for edge in edges)
-    return Way(route.total_overhead_ps - wire_ps, wire_ps, tuple(link.bw_gbs for link in route.links))
+    return Way(route.total_overhead_ps - wire_ps, wire_ps, route.bottleneck_gbs)
 
 
 @dataclass(frozen=True, slots=True)

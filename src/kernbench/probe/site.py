@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernbench.common.ids import HOST, cube_part, hbm_id, pe_dma_id
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
-from kernbench.policy.routing.planner import RoutePlanner, head_ns
+from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph
 
 
@@ -129,9 +129,8 @@ class Site:
         return min(among, key=lambda at: (-self._round_trip_ns(pe, at), at))
 
     def _round_trip_ns(self, pe: PeCoord | None, at: Slice) -> float:
-        ends = _initiator(pe), at.node
-        there, back = self._planner.route(*ends), self._planner.route(*reversed(ends))
-        return round(head_ns(self.graph, there) + head_ns(self.graph, back), 6)
+        graph, there, back = self.graph, (_initiator(pe), at.node), (at.node, _initiator(pe))
+        return round(sum(graph.head_ns(self._planner.route(*ends)) for ends in (there, back)), 6)
 
     def _hbm_flow(self, pe: PeCoord | None, at: Slice, reading: bool, share: Share) -> Flow:
         hbm = self.spec.cube.hbm

@@ -113,6 +113,10 @@ class Graph:
         """All that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
         return edge.overhead_ns + self.spec.wire_ns(edge.length_mm) + self.nodes[edge.dst].overhead_ns
 
+    def head_ns(self, route: tuple[str, ...]) -> float:
+        """Time of a head along a route with nothing in its way."""
+        return sum(self.hop_overhead_ns(edge) for edge in self.edges_along(route))
+
     def count_of_kinds(self) -> dict[str, int]:
         """How many nodes there are of each kind."""
         return dict(Counter(node.kind for node in self.nodes.values()))

@@ -1,9 +1,7 @@
 """Transport: packets with credits over directed links. Links own time; see docs/transport.md."""
 
-from kernbench.transport.link import Link
 from kernbench.transport.network import Network
-from kernbench.transport.port import Port
-from kernbench.transport.route import AT_ONCE, Pace, Profile, Route
-from kernbench.transport.transfer import Hop, Supply, Transfer
+from kernbench.transport.state import Hop, Link, LinkBusy, Port, Route, Transfer
+from kernbench.transport.timing import AT_ONCE, Pace, Profile, Supply
 
-__all__ = ["AT_ONCE", "Hop", "Link", "Network", "Pace", "Port", "Profile", "Route", "Supply", "Transfer"]
+__all__ = ["AT_ONCE", "Hop", "Link", "LinkBusy", "Network", "Pace", "Port", "Profile", "Route", "Supply", "Transfer"]

@@ -1,30 +1,26 @@
-"""What an express transfer does on its links: claims, per link, and its course, in absolute time."""
+"""What express transfers do on their links: claims, what they hold in a FIFO, and what observers are told."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from kernbench.core.hook import Hook
-from kernbench.transport.link import Link, LinkBusy
-from kernbench.transport.route import Profile
-from kernbench.transport.transfer import Transfer
+from kernbench.transport.state import LinkBusy, Transfer
 
 
 class Claim:
-    """An express transfer's use of one link (``hop`` of its route), or of its port (``hop`` -1), by its ``profile``.
+    """An express transfer's use of one link (``hop`` of its route), or of its port (``hop`` -1).
 
     ``free_before`` and ``ready_before`` are the link's state without it; ``over_at`` is when its use ends; ``peak`` the
     most bytes it finds in the FIFO, its own included; ``earlier`` are the claims whose bytes may still be there when it
     comes, if they have to be known one by one.
     """
 
-    __slots__ = ("earlier", "free_before", "hop", "over_at", "peak", "profile", "ready_before", "transfer")
+    __slots__ = ("earlier", "free_before", "hop", "over_at", "peak", "ready_before", "transfer")
 
-    def __init__(
-        self, transfer: Transfer, profile: Profile, hop: int, free_before: int, ready_before: int, over_at: int
-    ) -> None:
+    def __init__(self, transfer: Transfer, hop: int, free_before: int, ready_before: int, over_at: int) -> None:
         self.transfer = transfer
-        self.profile = profile
         self.hop = hop
         self.free_before = free_before
         self.ready_before = ready_before
@@ -40,23 +36,21 @@ class Claim:
     def unstarted_bytes(self, now: int) -> int:
         """Bytes that have not been granted the link by ``now``."""
         transfer = self.transfer
-        return transfer.nbytes - transfer.route.started_bytes(self.profile, self.hop, now - transfer.start_ps)
+        return transfer.nbytes - transfer.profile.started_bytes(self.hop, now - transfer.start_ps)
 
     def unstarted_ps(self, now: int) -> int:
-        """Serialisation time of those bytes."""
-        link = self.transfer.route.links[self.hop]
-        return serialisation(link, self.unstarted_bytes(now), self.transfer.last_bytes)
-
-    def resident(self, at: int) -> int:
-        """Its bytes in the FIFO behind the link at time ``at``."""
-        if self.ends_here:
+        """Serialisation time of those bytes: full packets, and the last one."""
+        nbytes, last_bytes = self.unstarted_bytes(now), self.transfer.last_bytes
+        if not nbytes:
             return 0
-        return self.transfer.route.resident_bytes(self.profile, self.hop, at - self.transfer.start_ps)
+        link, packet_bytes = self.transfer.route.links[self.hop], self.transfer.route.packet_bytes
+        full = (nbytes - last_bytes) // packet_bytes
+        return full * link.serialise_ps(packet_bytes) + link.serialise_ps(last_bytes)
 
     def peak_until(self, now: int) -> int:
         """Most bytes in the FIFO at any of its grants up to ``now``, the earlier claims' included."""
-        transfer, profile = self.transfer, self.profile
-        first = transfer.start_ps + transfer.route.offsets[self.hop]
+        transfer, profile = self.transfer, self.transfer.profile
+        first = transfer.start_ps + profile.offsets[self.hop]
         if now < first or self.ends_here:
             return 0
         if not profile.n_full:
@@ -72,12 +66,16 @@ class Claim:
 
     def find_peak(self, claims: Iterable[Claim]) -> None:
         """Set ``peak`` from the ``claims`` on the link before this one, of which some may have several packets."""
-        first = self.transfer.start_ps + self.transfer.route.offsets[self.hop]
+        first = self.transfer.start_ps + self.transfer.profile.offsets[self.hop]
         self.earlier = _still_there(claims, first)
-        self.peak = self.peak_until(self.over_at) if self.profile.n_full else self._held_at(first)
+        self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._held_at(first)
 
     def _held_at(self, at: int) -> int:
-        return self.resident(at) + sum(e.resident(at) for e in self.earlier)
+        """Bytes in the FIFO at ``at``: its own, and those of the claims before it."""
+        return sum(
+            each.transfer.profile.resident_bytes(each.hop, at - each.transfer.start_ps)
+            for each in (self, *self.earlier)
+        )
 
 
 def _still_there(claims: Iterable[Claim], at: int) -> tuple[Claim, ...]:
@@ -95,60 +93,78 @@ def _still_there(claims: Iterable[Claim], at: int) -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def serialisation(link: Link, nbytes: int, last_bytes: int) -> int:
-    """Time on ``link`` of ``nbytes`` in full packets and, if they do not divide, one of ``last_bytes``."""
-    if not nbytes:
-        return 0
-    full = (nbytes - last_bytes) // link.packet_bytes
-    return full * link.packet_ps + link.serialise_ps(last_bytes)
+class Claims:
+    """The claims on a link or a port, in the order of time, and what they hold in the FIFO behind a link.
+
+    What they hold is asked for at the moment when a newcomer is granted the link, which may be in the future. Each
+    counts with the most it holds at once until it is gone: exact when all are of one packet, else too much. Transfers
+    stand there, and moments are asked for, in the order of time.
+    """
+
+    __slots__ = ("queue", "standing", "standing_bytes", "streams")
+
+    def __init__(self) -> None:
+        self.queue: deque[Claim] = deque()
+        self.standing: deque[tuple[int, int, bool]] = deque()  # until when, bytes, whether of more than one packet
+        self.standing_bytes = 0
+        self.streams = 0  # how many of them have more than one packet
+
+    def settle(self, now: int) -> int:
+        """Forget the claims whose use of this place is over; the most bytes that one of them found.
+
+        One that ends here may be over before one that still waits in the FIFO; it goes together with that.
+        """
+        queue, peak = self.queue, 0
+        while queue and queue[0].over_at <= now:
+            claim = queue.popleft()
+            claim.earlier = ()  # nobody asks any more; do not keep a chain of the past alive
+            peak = claim.peak if claim.peak > peak else peak
+        return peak
+
+    def standing_at(self, when: int) -> int:
+        """Bytes in the FIFO at ``when``."""
+        standing = self.standing
+        while standing and standing[0][0] <= when:
+            _, nbytes, stream = standing.popleft()
+            self.standing_bytes -= nbytes
+            self.streams -= stream
+        return self.standing_bytes
+
+    def stand(self, claim: Claim, at: int, peak: int) -> None:
+        """``claim`` stands in the FIFO from ``at`` on; the most there is then is noted if it may exceed ``peak``."""
+        profile = claim.transfer.profile
+        claim.peak = own = profile.peaks[claim.hop]
+        others = self.standing_at(at)
+        stream = profile.n_full > 0
+        if others and own + others > peak:
+            if stream or self.streams:
+                claim.find_peak(reversed(self.queue))
+            else:
+                claim.peak = own + others
+        self.standing.append((claim.over_at, own, stream))
+        self.standing_bytes += own
+        self.streams += stream
+
+    def clear(self) -> None:
+        """All are turned into packets."""
+        self.queue.clear()
+        self.standing.clear()
+        self.standing_bytes = self.streams = 0
 
 
-class Course:
-    """The undisturbed course of an express transfer in absolute time (the formulas of ``route.py``)."""
-
-    __slots__ = ("links", "n_full", "offsets", "profile", "start_ps", "transfer")
-
-    def __init__(self, transfer: Transfer) -> None:
-        assert transfer.passage is not None
-        self.transfer = transfer
-        self.profile: Profile = transfer.passage.profile
-        self.start_ps = transfer.start_ps
-        self.n_full = self.profile.n_full
-        self.links = transfer.route.links
-        self.offsets = transfer.route.offsets
-
-    def start(self, number: int, hop: int) -> int:
-        """When packet ``number`` is granted link ``hop``."""
-        return self.start_ps + self.offsets[hop] + number * self.profile.pace[hop]
-
-    def tail(self, number: int, hop: int) -> int:
-        """When its last byte has left onto link ``hop``."""
-        if number == self.n_full:
-            return self.start_ps + self.offsets[hop] + self.profile.ends[hop]
-        return self.start(number, hop) + self.profile.pace[hop]
-
-    def first_pending(self, now: int) -> int:
-        """The first packet that has not wholly left onto the last link."""
-        last = len(self.links) - 1
-        return min(max((now - self.start(0, last)) // self.profile.pace[last], 0), self.n_full)
-
-    def note_hops(self, now: int) -> None:
-        """Fill in the hop times of what has happened by ``now``."""
-        times = self.transfer.hop_times
-        assert times is not None
-        for hop in range(len(self.links)):
-            if self.start(0, hop) <= now:
-                times.starts[hop] = self.start(0, hop)
-            if self.start(self.n_full, hop) <= now:
-                times.tails[hop] = self.tail(self.n_full, hop)
-
-    def report(self, hook: Hook[LinkBusy], now: int) -> None:
-        """Emit one interval per link for the packets granted by ``now``."""
-        transfer = self.transfer
-        for hop, link in enumerate(self.links):
-            start = self.start(0, hop)
-            nbytes = transfer.route.started_bytes(self.profile, hop, now - self.start_ps)
-            if nbytes:
-                last = (nbytes - 1) // self.profile.packet_bytes
-                end = self.start(last, hop) + link.serialise_ps(transfer.size_of(last))
-                hook.emit(LinkBusy(link.src, link.dst, transfer.serial, start, end, nbytes))
+def tell_course(transfer: Transfer, hook: Hook[LinkBusy], now: int) -> None:
+    """Tell who observes it what express ``transfer`` has done by ``now``: its hops, an interval per link."""
+    profile, times, after = transfer.profile, transfer.hop_times, now - transfer.start_ps
+    for hop, link in enumerate(transfer.route.links):
+        nbytes = profile.started_bytes(hop, after)
+        if not nbytes:
+            continue
+        start = transfer.start_ps + profile.offsets[hop]
+        last = (nbytes - 1) // profile.packet_bytes
+        if times is not None:
+            times.starts[hop] = start
+            if last == profile.n_full:
+                times.tails[hop] = transfer.start_ps + profile.tail(last, hop)
+        if hook.listeners:
+            end = transfer.start_ps + profile.start(last, hop) + link.serialise_ps(transfer.size_of(last))
+            hook.emit(LinkBusy(link.src, link.dst, transfer.serial, start, end, nbytes))

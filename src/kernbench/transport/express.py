@@ -12,15 +12,15 @@ wants to know who is there; once delivered they are only counted.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
-from kernbench.core.clock import RANK_ARRIVE, RANK_DELIVER, Clock
+from kernbench.core.clock import NEVER, RANK_ARRIVE, Clock
 from kernbench.core.hook import Hook
-from kernbench.transport.claims import Claim, Course
-from kernbench.transport.link import Input, Link, LinkBusy, arrive, deliver
-from kernbench.transport.port import Port
-from kernbench.transport.route import AT_ONCE, Passage, Profile
-from kernbench.transport.transfer import Packet, Transfer
+from kernbench.transport.claims import Claim, Claims, tell_course
+from kernbench.transport.hop import arrive, collect, deliver, offer, refill, resume
+from kernbench.transport.state import Input, Link, LinkBusy, LinkUse, Packet, Port, Route, Transfer
+from kernbench.transport.timing import AT_ONCE, Profile
 
 
 class Express:
@@ -32,79 +32,93 @@ class Express:
         self.n_admitted = 0
         self.n_revoked = 0
         self._arrived = self._arrive
-        self._free: dict[Transfer, Passage] = {}  # under way, with no claims yet, in the order of their admission
-        self._carried: list[Passage] = []  # what delivered ones took, not yet in the figures of the links
+        self._free: dict[Transfer, Profile] = {}  # under way, with no claims yet, in the order of their admission
+        self._carried: list[Route] = []  # what delivered ones took on these is not yet in the figures of the links
+        self._claims: defaultdict[Input, Claims] = defaultdict(Claims)
 
     def admit(self, transfer: Transfer) -> bool:
         """Send ``transfer`` express if it is certain to meet nobody."""
         port = transfer.port
         if port.queue:
             return False
-        start, route = self.clock.time, transfer.route
+        start, route, pace = self.clock.time, transfer.route, AT_ONCE
         start = start if start > port.clear_at else port.clear_at
-        if transfer.supplies is None:
-            passage = route.passages_at_once.get(transfer.nbytes) or route.passage(transfer.nbytes, AT_ONCE)
-        else:
+        if transfer.supplies is not None:
             supply = transfer.whole_supply(start)
             if supply is None:
                 return False
-            start = supply.start_ps
-            passage = route.passage(transfer.nbytes, supply.pace)
-        profile, links = passage.profile, passage.links
+            start, pace = supply.start_ps, supply.pace
+        timing, links = route.timing, route.links
+        profile = timing.profiles.get((transfer.nbytes, pace)) or timing.profile(transfer.nbytes, pace)
         if not profile.fits:
             return False
+        transfer.profile = profile
+        transfer.start_ps = start
         alone = True
         for link, offset in zip(links, profile.offsets):  # noqa: B905 - of one length; asking is slower than looking
             if start + offset < link.clear_at:
-                if not self._follows(transfer, passage, start):
+                if not self._follows(transfer):
                     return False
                 alone = False
                 break
-        transfer.passage = passage
-        transfer.start_ps = start
-        transfer.head_ps = start + route.total_overhead_ps
+        transfer.head_ps = start + timing.total_overhead_ps
         transfer.express = True
         self.n_admitted = transfer.admission = self.n_admitted + 1
         if alone:
             for link, gone in zip(links, profile.gone):  # noqa: B905 - as above
                 link.clear_at = start + gone
             port.clear_at = start + profile.leaves_port_ps
-            self._free[transfer] = passage
+            self._free[transfer] = profile
         else:
-            self._claim(transfer, passage, self.clock.time)
+            self._claim(transfer, self.clock.time)
         self.clock.call_at(start + profile.latency_ps, self._arrived, transfer, route.deliver_rank)
         return True
 
     def _arrive(self, transfer: Transfer) -> None:
         if not transfer.express:  # it goes by packets since
             return
-        passage = self._free.pop(transfer, None)
-        if passage is not None:
-            if not passage.carried:
-                self._carried.append(passage)
-            passage.carried += 1
+        profile = self._free.pop(transfer, None)
+        if profile is not None:
+            route = transfer.route
+            carried = route.carried
+            if not carried:
+                self._carried.append(route)
+            carried[profile] = carried.get(profile, 0) + 1
         now = self.clock.time
-        if transfer.hop_times is not None:
-            Course(transfer).note_hops(now)
-        if self.busy_hook.listeners:
-            Course(transfer).report(self.busy_hook, now)
+        if transfer.hop_times is not None or self.busy_hook.listeners:
+            tell_course(transfer, self.busy_hook, now)
         transfer.express = False
-        transfer.delivered_ps = now
-        transfer.port.undelivered -= 1
-        done = transfer.done
-        if done is not None:
-            done(transfer)
+        transfer.deliver(now)
 
     def catch_up(self) -> None:
         """Bring the figures of all links up to date."""
         self._spread()
-        for passage in self._carried:
-            passage.post_figures()
+        for route in self._carried:
+            route.post_carried()
         self._carried.clear()
 
-    def _follows(self, transfer: Transfer, passage: Passage, start: int) -> bool:
+    def measure(self, link: Link) -> LinkUse:
+        """What ``link`` has done up to now, when the figures of all are up to date."""
+        self.catch_up()
+        return self._count(link)
+
+    def _count(self, link: Link) -> LinkUse:
+        """Without what its claims have not started yet."""
+        claims = self._claims.get(link)
+        if claims is None:
+            return LinkUse(link.granted_bytes, link.busy_ps, link.peak)
+        now = self.clock.time
+        peak = link.peak = max(link.peak, claims.settle(now))
+        nbytes, busy_ps = link.granted_bytes, link.busy_ps
+        for claim in claims.queue:
+            nbytes -= claim.unstarted_bytes(now)
+            busy_ps -= claim.unstarted_ps(now)
+            peak = max(peak, claim.peak_until(now))
+        return LinkUse(nbytes, busy_ps, peak)
+
+    def _follows(self, transfer: Transfer) -> bool:
         """Whether ``transfer`` comes behind all others everywhere."""
-        profile, links = passage.profile, passage.links
+        profile, links, start = transfer.profile, transfer.route.links, transfer.start_ps
         for link in links:
             if link.users:
                 return False
@@ -120,25 +134,24 @@ class Express:
                 continue
             if at + link.hop_ps < link.ready_at:
                 return False
-            sure = not link.used and profile.peaks[hop] + link.standing.nbytes <= link.capacity
-            if not sure and not self._fits(transfer, passage, start, hop):
+            claims = self._claims[link]
+            sure = not link.used and profile.peaks[hop] + claims.standing_bytes <= link.capacity
+            if not sure and not self._fits(transfer, hop, claims):
                 return False
         return True
 
-    def _fits(self, transfer: Transfer, passage: Passage, start: int, hop: int) -> bool:
-        """Whether the FIFO behind link ``hop`` never overflows."""
-        link, profile = passage.links[hop], passage.profile
-        own = profile.peaks[hop]
+    def _fits(self, transfer: Transfer, hop: int, claims: Claims) -> bool:
+        """Whether the FIFO behind link ``hop``, with ``claims`` on it, never overflows."""
+        link, profile, start = transfer.route.links[hop], transfer.profile, transfer.start_ps
         now = self.clock.time
-        link.hold(0, now)
-        link.settle(now)
-        most = own + link.used + link.standing.at(start + profile.offsets[hop])
+        collect(link, now)
+        link.peak = max(link.peak, link.used, claims.settle(now))
+        most = profile.peaks[hop] + link.used + claims.standing_at(start + profile.offsets[hop])
         if link.used:  # packets on their way out, which would have to be followed byte by byte for a new peak
             return most <= link.peak
-        if most > link.capacity and (link.standing.streams or profile.n_full):
-            transfer.passage, transfer.start_ps = passage, start
-            claim = Claim(transfer, profile, hop, 0, 0, start + profile.gone[hop])
-            claim.find_peak(reversed(link.claims))
+        if most > link.capacity and (claims.streams or profile.n_full):
+            claim = Claim(transfer, hop, 0, 0, start + profile.gone[hop])
+            claim.find_peak(reversed(claims.queue))
             most = claim.peak
         return most <= link.capacity
 
@@ -146,8 +159,8 @@ class Express:
         """Let those under way on a free way claim their links."""
         if self._free:
             now = self.clock.time
-            for transfer, passage in self._free.items():
-                self._claim(transfer, passage, now)
+            for transfer in self._free:
+                self._claim(transfer, now)
             self._free.clear()
 
     def _spread_near(self, links: tuple[Link, ...]) -> None:
@@ -157,60 +170,53 @@ class Express:
         """
         near = set(links)
         found: list[Transfer] = []
-        for transfer, passage in reversed(self._free.items()):
-            if not near.isdisjoint(passage.links):
-                near.update(passage.links)
+        for transfer in reversed(self._free):
+            if not near.isdisjoint(transfer.route.links):
+                near.update(transfer.route.links)
                 found.append(transfer)
         now = self.clock.time
         for transfer in reversed(found):
-            self._claim(transfer, self._free.pop(transfer), now)
+            del self._free[transfer]
+            self._claim(transfer, now)
 
-    def _claim(self, transfer: Transfer, passage: Passage, now: int) -> None:
+    def _claim(self, transfer: Transfer, now: int) -> None:
         """Enter ``transfer`` on its port and its links, after all that were admitted before.
 
         Where its use is over there may be packets already: there it only adds to the figures.
         """
-        profile, start, port = passage.profile, transfer.start_ps, transfer.port
-        final = len(passage.links) - 1
-        for hop, (link, offset, gone) in enumerate(zip(passage.links, profile.offsets, profile.gone, strict=True)):
+        profile, start, port, links = transfer.profile, transfer.start_ps, transfer.port, transfer.route.links
+        final = links[-1]
+        for hop, (link, offset, gone) in enumerate(zip(links, profile.offsets, profile.gone, strict=True)):
             link.granted_bytes += profile.nbytes
             link.busy_ps += profile.busy[hop]
             over_at = start + gone
             if over_at <= now:
-                if hop < final:
+                if link is not final:
                     link.peak = max(link.peak, profile.peaks[hop])
                 continue
-            if link.claims:
-                link.settle(now)
-            claim = Claim(transfer, profile, hop, link.free_at, link.ready_at, over_at)
-            if hop < final:
-                self._stand(link, claim, start + offset, profile)
+            claims = self._claims[link]
+            queue = claims.queue
+            if queue and queue[0].over_at <= now:
+                link.peak = max(link.peak, claims.settle(now))
+            claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at)
+            if link is not final:
+                claims.stand(claim, start + offset, link.peak)
                 link.ready_at = over_at
-            link.claims.append(claim)
+            queue.append(claim)
             link.free_at = start + offset + profile.ends[hop]
-            link.clear_at = max(link.clear_at, over_at)
+            link.clear_at = over_at if over_at > link.clear_at else link.clear_at
         port_end = start + profile.leaves_port_ps
         if port_end > now:
-            port.settle(now)
-            port.claims.append(Claim(transfer, profile, -1, 0, port.ready_at, port_end))
+            claims = self._claims[port]
+            claims.settle(now)
+            claims.queue.append(Claim(transfer, -1, 0, port.ready_at, port_end))
             port.ready_at = port_end
             port.clear_at = max(port.clear_at, port_end)
-
-    def _stand(self, link: Link, claim: Claim, at: int, profile: Profile) -> None:
-        """Note what ``claim`` holds in the FIFO from ``at`` on, and the most there is with what stands there."""
-        claim.peak = own = profile.peaks[claim.hop]
-        others = link.standing.at(at)
-        if others and own + others > link.peak:
-            if profile.n_full or link.standing.streams:
-                claim.find_peak(reversed(link.claims))
-            else:
-                claim.peak = own + others
-        link.standing.add(claim.over_at, own, profile.n_full > 0)
 
     def revoke(self, inputs: Iterable[Input]) -> None:
         """Turn every express transfer that uses one of ``inputs``, and all they share a link with, into packets."""
         now = self.clock.time
-        used = [place for place in inputs if place.carries_express(now)]
+        used = [place for place in inputs if _carries_express(place, now)]
         if not used:
             return
         self._spread()
@@ -218,14 +224,14 @@ class Express:
         for place in touched:
             self._unclaim(place, now)
         for victim in victims:
-            self._materialise(victim, now)
+            self._turn_into_packets(victim, now)
         for place in touched:
             if isinstance(place, Link):
-                place.resume()
+                resume(place)
             if place.fifo:
-                place.offer(max(place.ready_at, now))
+                offer(place, max(place.ready_at, now))
             if isinstance(place, Port):
-                place.refill(now)
+                refill(place, now)
         self.n_revoked += len(victims)
 
     def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
@@ -240,11 +246,14 @@ class Express:
             place = unseen.pop()
             if place.index in touched:
                 continue
-            place.settle(now)
-            if not place.claims:
+            claims = self._claims[place]
+            peak = claims.settle(now)
+            if isinstance(place, Link):
+                place.peak = max(place.peak, peak)
+            if not claims.queue:
                 continue
             touched[place.index] = place
-            for claim in place.claims:
+            for claim in claims.queue:
                 transfer = claim.transfer
                 if claim.over_at > now and transfer.admission not in victims:
                     victims[transfer.admission] = transfer
@@ -253,45 +262,42 @@ class Express:
 
     def _unclaim(self, place: Input, now: int) -> None:
         """Set a link or port back to what it is without its express transfers."""
-        first = place.claims[0]
+        claims = self._claims[place]
+        first = claims.queue[0]
         place.ready_at = first.ready_before
         if isinstance(place, Link):
+            place.granted_bytes, place.busy_ps, place.peak = self._count(place)
             place.free_at = first.free_before
-            for claim in place.claims:
-                place.peak = max(place.peak, claim.peak_until(now))
-                place.granted_bytes -= claim.unstarted_bytes(now)
-                place.busy_ps -= claim.unstarted_ps(now)
-            place.standing.clear()
-        place.claims.clear()
+        claims.clear()
 
-    def _materialise(self, transfer: Transfer, now: int) -> None:
+    def _turn_into_packets(self, transfer: Transfer, now: int) -> None:
         """Make the packets of ``transfer`` that have not arrived, each where it is at ``now``."""
-        course = Course(transfer)
+        profile, links = transfer.profile, transfer.route.links
+        after, final = now - transfer.start_ps, len(links) - 1
         transfer.express = False
-        if course.start(0, len(course.links) - 1) > now:
-            transfer.head_ps = 1 << 62
-        if transfer.hop_times is not None:
-            course.note_hops(now)
-        if self.busy_hook.listeners:
-            course.report(self.busy_hook, now)
-        for hop, link in enumerate(course.links):
-            link.users += course.start(course.n_full, min(hop + 1, len(course.links) - 1)) > now
-        transfer.next_packet = course.n_full + 1
-        for number in range(course.first_pending(now), course.n_full + 1):
-            if course.start(number, 0) > now:
+        if profile.offsets[final] > after:
+            transfer.head_ps = NEVER
+        tell_course(transfer, self.busy_hook, now)
+        for hop, link in enumerate(links):
+            link.users += profile.start(profile.n_full, min(hop + 1, final)) > after
+        transfer.next_packet = profile.n_full + 1
+        for number in range(profile.gone_packets(final, after), profile.n_full + 1):
+            if profile.start(number, 0) > after:
                 transfer.next_packet = number
                 transfer.port.queue.append(transfer)
                 return
-            self._place(course, number, now)
+            self._place(transfer, number, now)
 
-    def _place(self, course: Course, number: int, now: int) -> None:
+    def _place(self, transfer: Transfer, number: int, now: int) -> None:
         """Account for the links that packet ``number`` has been granted, and put it where its head is."""
-        transfer, links = course.transfer, course.links
+        profile, links, begin = transfer.profile, transfer.route.links, transfer.start_ps
         size = transfer.size_of(number)
         here: Input = transfer.port
-        hop = 0
-        while hop < len(links) and (start := course.start(number, hop)) <= now:
-            link, tail = links[hop], course.tail(number, hop)
+        hop = tail = 0
+        start = begin
+        while hop < len(links) and begin + profile.start(number, hop) <= now:
+            link = links[hop]
+            start, tail = begin + profile.start(number, hop), begin + profile.tail(number, hop)
             link.free_at = max(link.free_at, start + link.serialise_ps(size))
             here.ready_at = max(here.ready_at, tail)
             if hop and tail > now:
@@ -300,17 +306,20 @@ class Express:
                 before.credits.append((tail, size))
             here = link
             hop += 1
-        packet = Packet(transfer, size, number == course.n_full, hop, 0)
+        packet = Packet(transfer, size, number == profile.n_full, hop, 0)
         link = links[hop - 1]
         if hop == len(links):
             if packet.last:
-                when = course.tail(number, hop - 1) + link.overhead_ps
-                self.clock.call_at(when, deliver, packet, RANK_DELIVER + link.index)
+                self.clock.call_at(tail + link.overhead_ps, deliver, transfer, transfer.route.deliver_rank)
             return
         link.used += size
-        packet.tail = course.tail(number, hop - 1) + link.hop_ps
-        arrival = course.start(number, hop - 1) + link.hop_ps
-        if arrival > now:
-            self.clock.call_at(arrival, arrive, packet, RANK_ARRIVE + link.index)
+        packet.tail = tail + link.hop_ps
+        if start + link.hop_ps > now:
+            self.clock.call_at(start + link.hop_ps, arrive, packet, RANK_ARRIVE + link.index)
         else:
             link.fifo.append(packet)
+
+
+def _carries_express(place: Input, now: int) -> bool:
+    """Whether an express transfer may use ``place`` now or later; False when certainly none does."""
+    return place.clear_at > now and not (place.users if isinstance(place, Link) else place.queue)

@@ -7,13 +7,12 @@ from itertools import pairwise
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ns_to_ps, ps_to_ns
-from kernbench.core.clock import Clock
+from kernbench.core.clock import NEVER, Clock
 from kernbench.core.hook import Hook
+from kernbench.transport import hop
 from kernbench.transport.express import Express
-from kernbench.transport.link import Link, LinkBusy
-from kernbench.transport.port import Port
-from kernbench.transport.route import Route, Timing
-from kernbench.transport.transfer import HopTimes, Supply, Transfer
+from kernbench.transport.state import HopTimes, Link, LinkBusy, Port, Route, Transfer
+from kernbench.transport.timing import LinkFigures, Supply, Timing
 
 PORT_INDEX_BASE = 1 << 24
 
@@ -38,8 +37,8 @@ class Network:
         self.n_transfers = 0
         self._link_indices: set[int] = set()
         self._ports: dict[tuple[str, str], Port] = {}
-        self._routes: dict[tuple[str, ...], Route] = {}
-        self._timings: dict[tuple[tuple[float, int, int], ...], Timing] = {}  # by the figures of links
+        self._routes: dict[tuple[str, ...], Route] = {}  # those asked for by their nodes
+        self._timings: dict[tuple[LinkFigures, ...], Timing] = {}
 
     @property
     def now_ns(self) -> float:
@@ -79,17 +78,9 @@ class Network:
                 f"link {src} -> {dst}: index {index} is taken; it orders links and has to tell them apart"
             )
         self._link_indices.add(index)
-        made = Link(
-            self.clock,
-            index,
-            (src, dst),
-            bw_gbs=bw_gbs,
-            overhead_ps=ns_to_ps(overhead_ns),
-            fifo_bytes=fifo_bytes,
-            packet_bytes=self.packet_bytes,
-            busy_hook=self.link_busy,
-            catch_up=self.express.catch_up,
-        )
+        capacity = NEVER if fifo_bytes is None else fifo_bytes
+        figures = LinkFigures(bw_gbs, ns_to_ps(overhead_ns), capacity, self.packet_bytes)
+        made = Link(self.clock, index, (src, dst), figures, self.link_busy, self.express.measure)
         self.links[src, dst] = made
         return made
 
@@ -101,19 +92,25 @@ class Network:
         return found
 
     def route(self, nodes: Sequence[str]) -> Route:
-        """The route through ``nodes``; TransportError when two neighbours have no link or a link comes twice."""
+        """The route through ``nodes``, made on first use."""
         key = tuple(nodes)
         found = self._routes.get(key)
         if found is None:
-            if len(key) < 2:
-                raise TransportError(f"a route needs a source and a destination, not {list(key)}")
-            if len(set(pairwise(key))) < len(key) - 1:
-                raise TransportError(f"a route passes each link once: {' -> '.join(key)}")
-            links = tuple(map(self._link_between, key, key[1:]))
-            figures = tuple((link.bw_gbs, link.overhead_ps, link.capacity) for link in links)
-            found = self._routes[key] = Route(links, self.packet_bytes, self._timings.get(figures))
-            self._timings[figures] = found.timing
+            found = self._routes[key] = self.make_route(key)
         return found
+
+    def make_route(self, nodes: tuple[str, ...]) -> Route:
+        """A route for whoever keeps it. TransportError when two neighbours have no link or a link comes twice."""
+        if len(nodes) < 2:
+            raise TransportError(f"a route needs a source and a destination, not {list(nodes)}")
+        if len(set(pairwise(nodes))) < len(nodes) - 1:
+            raise TransportError(f"a route passes each link once: {' -> '.join(nodes)}")
+        links = tuple(map(self._link_between, nodes, nodes[1:]))
+        figures = tuple([link.figures for link in links])
+        timing = self._timings.get(figures)
+        if timing is None:
+            timing = self._timings[figures] = Timing(figures)
+        return Route(links, timing)
 
     def _link_between(self, src: str, dst: str) -> Link:
         link = self.links.get((src, dst))
@@ -161,15 +158,14 @@ class Network:
         """
         transfer.injected_ps = self.clock.time
         if supply is not None or open_ended:
-            transfer.supplies = [supply] if supply is not None else []
-            transfer.supplied = supply.first + supply.count if supply is not None else 0
+            transfer.extend_supplies(supply)
         if self.express_enabled and self.express.admit(transfer):
             return
         self._by_packets(transfer)
 
     def _by_packets(self, transfer: Transfer) -> None:
         self.express.revoke((transfer.port, *transfer.route.links))
-        transfer.port.enqueue(transfer, self.clock.time)
+        hop.enqueue(transfer, self.clock.time)
 
     def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> None:
         """Make a transfer of what is all there, and put it on its port now."""
@@ -185,17 +181,13 @@ class Network:
 
     def supply(self, transfer: Transfer, supply: Supply) -> None:
         """More packets of an injected transfer become available."""
-        transfer.port.supply(transfer, supply, self.clock.time)
+        hop.supply(transfer, supply, self.clock.time)
 
     def curtail(self, transfer: Transfer, count: int) -> None:
         """Only the first ``count`` packets of ``transfer`` come as promised; the rest will be supplied anew."""
         if transfer.express:
             self.express.revoke((transfer.port,))
-        transfer.port.curtail(transfer, count)
-
-    def sideband_ps(self, route: Route, nbytes: int) -> int:
-        """Delay of a credit of ``nbytes`` on the same way, which occupies nothing: overheads, wires, bottleneck."""
-        return route.latency_ps(nbytes)
+        hop.curtail(transfer, count)
 
     def run(self, until_ns: float | None = None) -> None:
         """Run until nothing is left (or ``until_ns``); TransportError when packets are stuck for ever."""

@@ -19,7 +19,7 @@ from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
-from kernbench.transport.link import LinkBusy
+from kernbench.transport import LinkBusy
 from kernbench.web.packing import Spans
 
 

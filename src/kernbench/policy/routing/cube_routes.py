@@ -1,4 +1,4 @@
-"""Ways inside the cubes of one SIP, from coordinates alone: X first, then Y.
+"""Ways inside the cubes of one SIP, from coordinates alone.
 
 A part hangs on a router, directly or behind its corner's xbar. Two parts of one corner meet at the xbar and never see
 the mesh; everything else goes over routers, XY, and from cube to cube over UCIe ports, XY as well.
@@ -12,13 +12,86 @@ from itertools import pairwise
 from kernbench.common.ids import router_id, ucie_id, xbar_id
 from kernbench.topology.cube_plan import corner_router, m_cpu_router, sram_router, ucie_router
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.grid import OPPOSITE, SIDES, Corner, Side
+from kernbench.topology.grid import OPPOSITE, SIDES, Side
 
+Route = tuple[str, ...]
 Cell = tuple[int, int]
 
 
+class CubeRoutes:
+    """Routes between parts of cubes in the same SIP."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._cube = graph.spec.cube
+        self._mesh = graph.spec.sip.cube_mesh.grid
+        self._edge = graph.spec.sip.io_chiplet.edge
+        self._edge_cubes = graph.spec.sip.edge_cubes
+        noc = self._cube.noc.grid
+        self._m_cpu, self._sram = m_cpu_router(noc), sram_router(noc)
+        self._beside: dict[str, Cell] = {side: ucie_router(noc, side) for side in SIDES}
+        self._beside |= {corner: corner_router(noc, corner) for corner in self._cube.pe_layout.corners}
+
+    def between(self, src: Node, dst: Node) -> Route:
+        """From a part to another of the same SIP, both ends included."""
+        sip, at = src.cube_coord
+        _, end = dst.cube_coord
+        if at == end:
+            return self._within(src, dst)
+        route: list[str] = []
+        here = src
+        cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
+        for cell, beyond in pairwise(cubes):
+            side = side_towards(cell, beyond)
+            leave = self._graph.node(ucie_id(sip, self._mesh.index(*cell), side))
+            route.extend(self._within(here, leave))
+            here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
+        return (*route, *self._within(here, dst))
+
+    def to_io(self, src: Node) -> Route:
+        """From a part along its own column (row) to the UCIe port that faces the IO chiplet."""
+        return self.between(src, self._io_facing(src))
+
+    def from_io(self, dst: Node) -> Route:
+        """From the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
+        return self.between(self._io_facing(dst), dst)
+
+    def _io_facing(self, node: Node) -> Node:
+        sip, cube = node.cube_coord
+        column_or_row = self._graph.spec.sip.io_ucie_of(cube)
+        return self._graph.node(ucie_id(sip, self._edge_cubes[column_or_row], self._edge))
+
+    def _within(self, src: Node, dst: Node) -> Route:
+        """From a part to another of the same cube, both ends included."""
+        if src.id == dst.id:
+            return (src.id,)
+        (up, first), (down, last) = self._stem(src), self._stem(dst)
+        if up[-1] == down[-1] and up[-1] != src.id and up[-1] != dst.id:
+            return (src.id, up[-1], dst.id)
+        if down[-1] == src.id or up[-1] == dst.id:
+            return (src.id, dst.id)
+        sip, cube = src.cube_coord
+        routers = [router_id(sip, cube, x, y) for x, y in xy_cells(first, last)]
+        return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
+
+    def _stem(self, node: Node) -> tuple[Route, Cell]:
+        """A part, with its xbar when it hangs on one, and the router behind; of a router, itself."""
+        if node.xy is not None:
+            return (node.id,), node.xy
+        corner = None
+        if node.pe is not None:
+            corner = self._cube.pe_layout.corner_of(node.pe)
+        elif node.kind == "hbm_ctrl" and node.index is not None:
+            corner = self._cube.corner_of_slice(node.index)
+        if corner is not None:
+            return (node.id, xbar_id(*node.cube_coord, corner)), self._beside[corner]
+        if node.side is not None:
+            return (node.id,), self._beside[node.side]
+        return (node.id,), self._m_cpu if node.kind == "m_cpu" else self._sram
+
+
 def xy_cells(src: Cell, dst: Cell) -> Iterator[Cell]:
-    """Every cell of the way, both ends included."""
+    """Every cell of the way over a grid, X first, both ends included."""
     x, y = src
     yield x, y
     while x != dst[0]:
@@ -34,92 +107,3 @@ def side_towards(src: Cell, dst: Cell) -> Side:
     if src[0] != dst[0]:
         return "E" if dst[0] > src[0] else "W"
     return "S" if dst[1] > src[1] else "N"
-
-
-Route = tuple[str, ...]
-
-
-class CubeRoutes:
-    """Routes between parts of cubes in the same SIP."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._cube = graph.spec.cube
-        self._noc = graph.spec.cube.noc.grid
-        self._mesh = graph.spec.sip.cube_mesh.grid
-        self._edge = graph.spec.sip.io_chiplet.edge
-        self._known: dict[tuple[str, str], Route] = {}  # ways inside a cube, which many routes share
-
-    def between(self, src: Node, dst: Node) -> Route:
-        """From a part to another of the same SIP, both ends included."""
-        sip, at = src.cube_coord
-        _, end = dst.cube_coord
-        route: list[str] = []
-        here = src
-        cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
-        for cell, beyond in pairwise(cubes):
-            side = side_towards(cell, beyond)
-            leave = self._graph.node(ucie_id(sip, self._mesh.index(*cell), side))
-            route.extend(self.within(here, leave))
-            here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
-        return (*route, *self.within(here, dst))
-
-    def to_io(self, src: Node) -> Route:
-        """From a part along its own column (row) to the UCIe port that faces the IO chiplet."""
-        return self.between(src, self._io_facing(src))
-
-    def from_io(self, dst: Node) -> Route:
-        """From the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
-        return self.between(self._io_facing(dst), dst)
-
-    def within(self, src: Node, dst: Node) -> Route:
-        """From a part to another of the same cube, both ends included."""
-        found = self._known.get((src.id, dst.id))
-        if found is None:
-            found = self._known[src.id, dst.id] = self._planned(src, dst)
-        return found
-
-    def _planned(self, src: Node, dst: Node) -> Route:
-        if src.id == dst.id:
-            return (src.id,)
-        up, down = self._stem(src), self._stem(dst)
-        if up[-1] == down[-1] and up[-1] != src.id and up[-1] != dst.id:
-            return (src.id, up[-1], dst.id)
-        if down[-1] == src.id or up[-1] == dst.id:
-            return (src.id, dst.id)
-        sip, cube = src.cube_coord
-        cells = xy_cells(self._router_of(src), self._router_of(dst))
-        routers = (router_id(sip, cube, x, y) for x, y in cells)
-        return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
-
-    def _io_facing(self, node: Node) -> Node:
-        sip, cube = node.cube_coord
-        column_or_row = self._graph.spec.sip.io_ucie_of(cube)
-        return self._graph.node(ucie_id(sip, self._graph.spec.sip.edge_cubes[column_or_row], self._edge))
-
-    def _stem(self, node: Node) -> Route:
-        """A part and, when it hangs on one, its xbar."""
-        sip, cube = node.cube_coord
-        corner = self._corner_behind_xbar(node)
-        return (node.id,) if corner is None else (node.id, xbar_id(sip, cube, corner))
-
-    def _corner_behind_xbar(self, node: Node) -> Corner | None:
-        if node.pe is not None:
-            return self._cube.pe_layout.corner_of(node.pe)
-        if node.kind == "hbm_ctrl" and node.index is not None:
-            return self._cube.corner_of_slice(node.index)
-        return None
-
-    def _router_of(self, node: Node) -> Cell:
-        """The router a part hangs on, or the router itself."""
-        if node.xy is not None:
-            return node.xy
-        corner = self._corner_behind_xbar(node)
-        if corner is None:
-            corner = next((c for c in self._cube.pe_layout.corners if c == node.side), None)
-        if corner is not None:
-            return corner_router(self._noc, corner)
-        side = next((s for s in SIDES if s == node.side), None)
-        if side is not None:
-            return ucie_router(self._noc, side)
-        return m_cpu_router(self._noc) if node.kind == "m_cpu" else sram_router(self._noc)

@@ -1,4 +1,4 @@
-"""The way of every transaction through the machine, from the coordinates of its ends, and how far it is.
+"""The way of every transaction through the machine, from the coordinates of its ends.
 
 - Inside a SIP: see ``cube_routes``.
 - To and from the IO chiplet: along the cube's own column (row) to the edge, the UCIe link there, ``io_noc``.
@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import TransportError
-from kernbench.common.ids import HOST, SWITCH, cube_part, io_ucie_id, pe_dma_id, sip_part, sip_port_id
+from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, sip_part, sip_port_id
 from kernbench.policy.routing.cube_routes import CubeRoutes, Route
 from kernbench.topology.fabric import FabricLink, fabric_links
 from kernbench.topology.graph import Graph, Node
@@ -84,13 +84,12 @@ _LINKED_PE_PARTS = {"pe_dma", "pe_cpu"}
 
 
 class RoutePlanner:
-    """Routes of one machine, remembered per pair of ends."""
+    """Plans routes of one machine; who uses them keeps them."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._cubes = CubeRoutes(graph)
         self._sips = SipRoutes(graph.spec.system.sips)
-        self._known: dict[tuple[str, str, str | None], Route] = {}
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
         """Node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
@@ -99,17 +98,6 @@ class RoutePlanner:
         leads straight to the SIP of ``dst``. Raises TransportError when there is no way, UnknownNameError for a
         node that does not exist.
         """
-        key = (src, dst, via_port)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._plan(src, dst, via_port)
-        return found
-
-    def endpoint(self, node_id: str) -> str:
-        """The node with links that stands for ``node_id``: itself, or the DMA of its PE."""
-        return self._linked(node_id).id
-
-    def _plan(self, src: str, dst: str, via_port: str | None) -> Route:
         start, end = self._linked(src), self._linked(dst)
         route = self._between(start, end, via_port)
         missing = [pair for pair in pairwise(route) if not self._graph.has_edge(*pair)]
@@ -184,17 +172,3 @@ def _without_detours(stops: Iterable[str]) -> Route:
                 route.popitem()
         route[stop] = None
     return tuple(route)
-
-
-def head_ns(graph: Graph, route: Route) -> float:
-    """Time of a head along a route with nothing in its way: nodes entered, links' own overheads, wires."""
-    return sum(graph.hop_overhead_ns(edge) for edge in graph.edges_along(route))
-
-
-def farthest_cube(graph: Graph, planner: RoutePlanner, sip: int, src: str = HOST) -> int:
-    """The cube of a SIP whose M_CPU takes longest to reach from ``src``; the lowest number among equals."""
-
-    def distance(cube: int) -> float:
-        return head_ns(graph, planner.route(src, cube_part(sip, cube, "m_cpu")))
-
-    return max(range(graph.spec.cubes_per_sip), key=lambda cube: (round(distance(cube), 6), -cube))

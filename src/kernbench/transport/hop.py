@@ -1,0 +1,239 @@
+"""The rules of a hop: round-robin per packet, finite FIFOs with credits, heads and tails analytic.
+
+A packet of s bytes at the front of input FIFO L that wants link M:
+
+* requests M when its head has arrived and the packet before it has left L (``L.ready_at``);
+* is granted at ``start`` when M is idle, has space for s in the FIFO at its far end (unless it ends there: a
+  destination takes all), and the request is the oldest (ties: the lower input); each input has one request
+  outstanding, so inputs take turns;
+* then M is busy until ``start + s/bw``; the last byte leaves at ``tail = max(start + s/bw, arrival of the last byte)``;
+  the space in L returns at ``tail``; the head is at the far end at ``start + overhead``, the last byte at
+  ``tail + overhead``.
+
+A request may be entered before it becomes valid (its time is known as soon as the packet before it is granted), so a
+packet costs one event per hop, plus one arbitration when it has to wait. On that path the larger of two is a condition:
+a call of ``max`` for each would be a tenth of the time.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from kernbench.core.clock import NEVER, RANK_ARBITRATE
+from kernbench.transport.state import HopTimes, Input, Link, LinkBusy, Packet, Port, Transfer
+from kernbench.transport.timing import Supply
+
+
+def enqueue(transfer: Transfer, now: int) -> None:
+    """Send ``transfer`` packet by packet, after those before it on its port."""
+    for link in transfer.route.links:
+        link.users += 1
+        link.clear_at = NEVER
+    transfer.port.queue.append(transfer)
+    refill(transfer.port, now)
+
+
+def supply(transfer: Transfer, more: Supply, now: int) -> None:
+    """More packets of ``transfer`` become available."""
+    transfer.extend_supplies(more)
+    refill(transfer.port, now)
+
+
+def curtail(transfer: Transfer, count: int) -> None:
+    """Only the first ``count`` packets of ``transfer`` are available after all; none beyond has been granted."""
+    transfer.curtail_supplies(count)
+    if transfer.next_packet > count:
+        port = transfer.port
+        link = port.fifo.popleft().links[0]
+        link.requests = [each for each in link.requests if each[2] is not port]
+        transfer.next_packet -= 1
+
+
+def refill(port: Port, now: int) -> None:
+    """Cut the next packet if there is none waiting and its bytes have been promised."""
+    if port.fifo or not port.queue:
+        return
+    transfer = port.queue[0]
+    number = transfer.next_packet
+    if number == transfer.supplied:
+        return
+    when, tail = (0, 0) if transfer.supplies is None else transfer.available(number)
+    when = when if when > now else now
+    when = when if when > port.ready_at else port.ready_at
+    transfer.next_packet = number + 1
+    last = number == transfer.n_full
+    size = transfer.last_bytes if last else transfer.route.packet_bytes
+    packet = Packet(transfer, size, last, 0, tail)
+    port.fifo.append(packet)
+    request(packet.links[0], port, when)
+
+
+def request(link: Link, source: Input, when: int) -> None:
+    """``source`` asks for ``link`` for its front packet, valid from ``when`` on."""
+    now = link.clock.time
+    if when <= now and link.free_at <= now and not (link.requests and link.requests[0][0] <= now):
+        need = source.fifo[0].need
+        free = link.used + need <= link.capacity or _has_room(link, need, now)
+    else:
+        free = False
+    if free:
+        grant(link, source, now)
+    else:
+        insort(link.requests, (when, source.index, source))
+        arm(link, now)
+
+
+def arm(link: Link, now: int) -> None:
+    """See to it that an arbitration happens at the first moment when the front request can be granted, if known."""
+    when, _, source = link.requests[0]
+    when = when if when > link.free_at else link.free_at
+    when = when if when > now else now
+    need = source.fifo[0].need
+    if link.used + need > link.capacity:
+        room_at = _room_at(link, need, now)
+        when = when if when > room_at else room_at
+    if when < link.armed_at:
+        link.armed_at = when
+        link.clock.call_at(when, arbitrate, link, RANK_ARBITRATE + link.index)
+
+
+def arbitrate(link: Link) -> None:
+    """Grant the front request if that is possible now, and arm for the next one."""
+    now = link.clock.time
+    if link.armed_at <= now:
+        link.armed_at = NEVER
+    requests = link.requests
+    if not requests:
+        return
+    when, _, source = requests[0]
+    need = source.fifo[0].need
+    room = link.used + need <= link.capacity or _has_room(link, need, now)
+    if room and when <= now and link.free_at <= now:
+        del requests[0]
+        grant(link, source, now)
+    if requests:
+        arm(link, now)
+
+
+def grant(link: Link, source: Input, now: int) -> None:
+    """Send the front packet of ``source``."""
+    packet = source.fifo.popleft()
+    size = packet.size
+    free = now + (link.times_ps.get(size) or link.serialise_ps(size))
+    link.free_at = free
+    link.granted_bytes += size
+    link.busy_ps += free - now
+    tail = packet.tail if packet.tail > free else free
+    transfer = packet.transfer
+    if transfer.hop_times is not None:
+        _note_hop(transfer.hop_times, packet, now, tail)
+    if link.busy_hook.listeners:
+        link.busy_hook.emit(LinkBusy(link.src, link.dst, transfer.serial, now, free, size))
+    hop = packet.hop = packet.hop + 1
+    if hop == len(packet.links):
+        if transfer.head_ps == NEVER:
+            transfer.head_ps = now + link.overhead_ps
+        if packet.last:
+            _pass(link)
+            link.clock.call_at(tail + link.overhead_ps, deliver, transfer, transfer.route.deliver_rank)
+    else:
+        if link.credits and link.credits[0][0] <= now:
+            collect(link, now)
+        used = link.used = link.used + size
+        link.peak = used if used > link.peak else link.peak
+        if hop + 1 == len(packet.links):
+            packet.need = 0
+        packet.tail = tail + link.hop_ps
+        link.clock.call_at(now + link.hop_ps, arrive, packet, link.arrive_rank)
+    if isinstance(source, Link):
+        _leave_fifo(source, packet, tail, now)
+    else:
+        _leave_port(source, packet, tail, now)
+
+
+def _note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
+    """Remember a grant of a traced transfer: the first packet's start and the last one's tail."""
+    if times.starts[packet.hop] < 0:
+        times.starts[packet.hop] = start
+    if packet.last:
+        times.tails[packet.hop] = tail
+
+
+def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:
+    """The next packet may ask when this one has left, at ``tail``."""
+    port.ready_at = port.clear_at = tail
+    if packet.last:
+        port.queue.popleft()
+    refill(port, now)
+
+
+def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
+    """The FIFO gets its space back at ``tail``; the next packet may ask from then on."""
+    link.ready_at = tail
+    link.credits.append((tail, packet.size))
+    if packet.last:
+        _pass(link)
+    if link.requests:
+        arm(link, now)
+    if link.fifo:
+        following = link.fifo[0]
+        request(following.links[following.hop], link, tail)
+
+
+def offer(source: Input, when: int) -> None:
+    """The front packet asks for its next link, from ``when`` on."""
+    packet = source.fifo[0]
+    request(packet.links[packet.hop], source, when)
+
+
+def _pass(link: Link) -> None:
+    """A packet-level transfer has passed; express transfers may follow the last one."""
+    link.users -= 1
+    if not link.users:
+        resume(link)
+
+
+def resume(link: Link) -> None:
+    """Packets use it, or have, where express transfers did: set ``clear_at`` to what holds then."""
+    link.clear_at = NEVER if link.users else max(link.free_at, link.ready_at)
+
+
+def arrive(packet: Packet) -> None:
+    """The head of ``packet`` is at the FIFO behind its last link."""
+    link = packet.links[packet.hop - 1]
+    fifo = link.fifo
+    fifo.append(packet)
+    if len(fifo) == 1:
+        now = link.clock.time
+        request(packet.links[packet.hop], link, link.ready_at if link.ready_at > now else now)
+
+
+def deliver(transfer: Transfer) -> None:
+    """Its last byte is there."""
+    transfer.deliver(transfer.route.links[-1].clock.time)
+
+
+def collect(link: Link, now: int) -> None:
+    """Take the credits that have come back: the space that has become free in the FIFO."""
+    returning = link.credits
+    while returning and returning[0][0] <= now:
+        link.used -= returning.popleft()[1]
+
+
+def _has_room(link: Link, size: int, now: int) -> bool:
+    if link.used + size <= link.capacity:
+        return True
+    collect(link, now)
+    return link.used + size <= link.capacity
+
+
+def _room_at(link: Link, size: int, now: int) -> int:
+    """When ``size`` bytes fit, as far as returned space is known: ``now``, later, or NEVER."""
+    missing = link.used + size - link.capacity
+    if missing <= 0:
+        return now
+    for when, nbytes in link.credits:
+        missing -= nbytes
+        if missing <= 0:
+            return when
+    return NEVER

@@ -1,0 +1,188 @@
+"""The closed forms of a transfer that nobody disturbs, from the figures of the links on its way.
+
+Packet k of a transfer of n equal packets (the last may be smaller), alone on links j = 0 … H-1:
+
+    pace[j]    = max(supply pace, serialisation of a full packet on links 0 … j)
+    start(k,j) = t0 + offset[j] + k · pace[j]                offset[j] = Σ overhead of links 0 … j-1
+    tail(k,j)  = start(k,j) + pace[j]                        when the packet's last byte has left onto link j
+    tail(n,j)  = t0 + offset[j] + ends[j]                    for the last one:
+                                                             ends[j] = max(n·pace[j] + its time, ends[j-1])
+
+They follow by induction from the rules of a hop (``hop.py``) as long as no packet waits for a credit, and they are
+exact in integer picoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernbench.common.units import transfer_ps
+from kernbench.common.values import value
+
+
+class Pace(NamedTuple):
+    """How a source makes bytes available: full packets in ``packet_ps``, the last one in ``last_ps``; 0, 0: at once."""
+
+    packet_ps: int
+    last_ps: int
+
+
+AT_ONCE = Pace(0, 0)
+
+
+@value(kw_only=False)
+class Supply:
+    """A source makes packets ``first`` … ``first + count - 1`` available one after another from ``start_ps`` on."""
+
+    first: int
+    count: int
+    start_ps: int
+    pace: Pace
+
+
+class LinkFigures(NamedTuple):
+    """What tells one link from another in time: links of equal figures carry alike."""
+
+    bw_gbs: float
+    overhead_ps: int
+    capacity: int
+    packet_bytes: int
+
+    @property
+    def hop_ps(self) -> int:
+        """From a grant to the head's arrival at the far end.
+
+        A head needs time to reach the next arbiter: without it the order within an instant would decide who wins.
+        """
+        return max(1, self.overhead_ps)
+
+    def serialise_ps(self, nbytes: int) -> int:
+        """Time that a packet of ``nbytes`` occupies the link, in ps."""
+        return transfer_ps(nbytes, self.bw_gbs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """The undisturbed course of a transfer of one size and supply pace over links of certain figures.
+
+    Times in ps after its start: ``offsets[j]`` when the first packet is granted link j, ``gone[j]`` when the last has
+    left it and the FIFO behind it. ``peaks[j]`` is the most bytes it holds at once in that FIFO, ``fits`` whether no
+    FIFO is smaller; ``busy[j]`` how long it serialises on link j.
+    """
+
+    nbytes: int
+    packet_bytes: int
+    n_full: int
+    pace: tuple[int, ...]
+    ends: tuple[int, ...]
+    peaks: tuple[int, ...]
+    busy: tuple[int, ...]
+    offsets: tuple[int, ...]
+    gone: tuple[int, ...]
+    latency_ps: int
+    leaves_port_ps: int
+    fits: bool
+
+    def start(self, number: int, hop: int) -> int:
+        """When packet ``number`` is granted link ``hop``."""
+        return self.offsets[hop] + number * self.pace[hop]
+
+    def tail(self, number: int, hop: int) -> int:
+        """When its last byte has left onto link ``hop``."""
+        if number == self.n_full:
+            return self.offsets[hop] + self.ends[hop]
+        return self.start(number, hop) + self.pace[hop]
+
+    def gone_packets(self, hop: int, after: int) -> int:
+        """How many packets have wholly left onto link ``hop`` at ``after``; the last one is never counted."""
+        return min(max((after - self.offsets[hop]) // self.pace[hop], 0), self.n_full)
+
+    def started_bytes(self, hop: int, after: int) -> int:
+        """Bytes granted onto link ``hop`` up to ``after``."""
+        since = after - self.offsets[hop]
+        if since < 0:
+            return 0
+        packets = since // self.pace[hop] + 1
+        return self.nbytes if packets > self.n_full else packets * self.packet_bytes
+
+    def resident_bytes(self, hop: int, after: int) -> int:
+        """Bytes granted onto link ``hop`` and not yet gone from the FIFO behind it; none behind the last link."""
+        beyond = hop + 1
+        if beyond == len(self.offsets) or after - self.offsets[beyond] >= self.ends[beyond]:
+            return 0
+        return self.started_bytes(hop, after) - self.gone_packets(beyond, after) * self.packet_bytes
+
+
+class Timing:
+    """What transfers take on links of certain figures: one for all routes over such links.
+
+    Machines are made of equal parts, so there are few. What every transfer looks at is then in few places of memory.
+    ``profiles``: those asked for so far, by size and pace.
+    """
+
+    __slots__ = ("_links", "_packet_bytes", "offsets", "profiles", "total_overhead_ps")
+
+    def __init__(self, links: tuple[LinkFigures, ...]) -> None:
+        self._links = links
+        self._packet_bytes = links[0].packet_bytes
+        self.profiles: dict[tuple[int, Pace], Profile] = {}
+        offsets = [0]
+        for link in links[:-1]:
+            offsets.append(offsets[-1] + link.hop_ps)
+        self.offsets = tuple(offsets)
+        self.total_overhead_ps = offsets[-1] + links[-1].overhead_ps
+
+    def profile(self, nbytes: int, pace: Pace) -> Profile:
+        """The course of ``nbytes`` supplied at ``pace``, made on first use."""
+        found = self.profiles.get((nbytes, pace))
+        if found is None:
+            found = self.profiles[nbytes, pace] = self._make_profile(nbytes, pace)
+        return found
+
+    def _make_profile(self, nbytes: int, pace: Pace) -> Profile:
+        n_full = (nbytes - 1) // self._packet_bytes
+        last_bytes = nbytes - n_full * self._packet_bytes
+        step = pace.packet_ps
+        end = n_full * step + pace.last_ps
+        steps: list[int] = []
+        ends: list[int] = []
+        busy: list[int] = []
+        for link in self._links:
+            packet_ps, last_ps = link.serialise_ps(self._packet_bytes), link.serialise_ps(last_bytes)
+            step = max(step, packet_ps)
+            end = max(end, n_full * step + last_ps)
+            steps.append(step)
+            ends.append(end)
+            busy.append(n_full * packet_ps + last_ps)
+        peaks = self._own_peaks(nbytes, n_full, steps, ends) if n_full else [nbytes] * (len(self._links) - 1)
+        over = [offset + end for offset, end in zip(self.offsets, ends, strict=True)]
+        return Profile(
+            nbytes=nbytes,
+            packet_bytes=self._packet_bytes,
+            n_full=n_full,
+            pace=tuple(steps),
+            ends=tuple(ends),
+            peaks=tuple(peaks),
+            busy=tuple(busy),
+            offsets=self.offsets,
+            gone=(*over[1:], over[-1]),
+            latency_ps=self.total_overhead_ps + ends[-1],
+            leaves_port_ps=ends[0],
+            fits=all(peak <= link.capacity for link, peak in zip(self._links, peaks, strict=False)),
+        )
+
+    def _own_peaks(self, nbytes: int, n_full: int, pace: list[int], ends: list[int]) -> list[int]:
+        """Most bytes in the FIFO behind each link but the last: occupancy grows with grants, so at the last two."""
+        peaks: list[int] = []
+        offsets, size = self.offsets, self._packet_bytes
+        for hop in range(len(pace) - 1):
+            there = offsets[hop] - offsets[hop + 1]
+            peak = 0
+            for k, granted in ((n_full - 1, n_full * size), (n_full, nbytes)):
+                since = there + k * pace[hop]
+                if since < ends[hop + 1]:
+                    gone = min(max(since // pace[hop + 1], 0), n_full)
+                    peak = max(peak, granted - gone * size)
+            peaks.append(peak)
+        return peaks
