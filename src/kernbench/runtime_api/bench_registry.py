@@ -31,7 +31,7 @@ from kernbench.common.errors import BenchError, KernbenchError, UnknownNameError
 from kernbench.common.exits import exit_is_failure
 from kernbench.runtime_api.context import NoParams
 
-__all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_benches", "lookup_bench"]
+__all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_benches", "load_bench", "lookup_bench"]
 
 ENTRY_POINT_GROUP = "kernbench.benches"
 PARAMS_PATH = ("bench",)

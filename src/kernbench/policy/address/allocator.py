@@ -7,16 +7,13 @@ tensor nor splits the space that tensors come and go in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kernbench.common.errors import AllocationError, InputError, PhysAddrError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, AddressFormat
 from kernbench.policy.address.phyaddr import Component, PhysAddr
-
-if TYPE_CHECKING:
-    from kernbench.topology.spec import TopologySpec
+from kernbench.topology.spec import TopologySpec
 
 
 @dataclass(frozen=True, slots=True)
