@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import PS_PER_NS
 from kernbench.core.clock import NEVER
-from kernbench.engine.hooks import QueueWaited
+from kernbench.engine.hooks import MemoryServed, QueueWaited
 from kernbench.messages.control import PeOrder, Report
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.trace_log import Exchange, Handled, TraceLog, Turn
+from kernbench.observe.trace_log import Exchange, Handled, TraceLog
 from kernbench.observe.trace_model import Flow, Span, Trace
 from kernbench.observe.trace_queues import Message
 from kernbench.observe.works import Work
@@ -60,7 +60,7 @@ class FlowMaker:
         if span is not None:
             self.waits.append((wait, span))
 
-    def note_turn(self, turn: Turn, span: Span | None) -> None:
+    def note_turn(self, turn: MemoryServed, span: Span | None) -> None:
         """The span of a turn of a memory."""
         if span is not None:
             self.served.setdefault((turn.op, turn.node), []).append(span)

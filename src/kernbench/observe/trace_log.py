@@ -44,17 +44,6 @@ class Exchange:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """A memory works on operation ``op`` from ``start_ps`` to ``end_ps``."""
-
-    node: str
-    op: int
-    writing: bool
-    start_ps: int
-    end_ps: int
-
-
-@dataclass(slots=True, eq=False)
 class Handled:
     """A message of the control path; a CPU works on it from ``begun_ps`` to ``handled_ps``."""
 
@@ -136,7 +125,7 @@ class Seen:
         self.columns: Columns = log.machine.log.columns()
         self.works = Works(log.machine.log, self.columns)
         self.exchanges: dict[int, list[Exchange]] = {}
-        self.turns_of: dict[int, list[Turn]] = {}
+        self.turns_of: dict[int, list[MemoryServed]] = {}
         self.send_of: dict[Row, Row] = {}
         self.op_of = {row: op for op, row in log.row_of.items() if row >= 0}
         self._ops_of: dict[int, list[int]] = {}
@@ -175,16 +164,19 @@ class Seen:
 
     def _take_turns(self, served: Iterable[MemoryServed]) -> None:
         """A turn cuts the one before it, which was announced with the end it would have had."""
-        last: dict[tuple[str, bool], Turn] = {}
+        last: dict[tuple[str, bool], int] = {}
         dmas = {name for name in self.columns.parts if self.machine.graph.node(name).kind == "pe_dma"}
-        for node, op, writing, start, end in served:
+        turns = list(served)
+        for at, turn in enumerate(turns):
             # The ports of the TCM behind a DMA work side by side.
-            server = node, writing and node in dmas
-            before = last.get(server)
-            if before is not None:
-                before.end_ps = max(before.start_ps, min(before.end_ps, start))
-            turn = last[server] = Turn(node, op, writing, start, end)
-            self.turns_of.setdefault(op, []).append(turn)
+            server = turn.node, turn.writing and turn.node in dmas
+            before = last.get(server, -1)
+            last[server] = at
+            if before >= 0 and turns[before].end_ps > turn.start_ps:
+                cut = turns[before]
+                turns[before] = cut._replace(end_ps=max(cut.start_ps, turn.start_ps))
+        for turn in turns:
+            self.turns_of.setdefault(turn.op, []).append(turn)
 
     def _take_rows(self) -> None:
         """What CPUs issued, and when orders were at the last PE of a SIP."""
@@ -224,7 +216,7 @@ class Seen:
         return self.works.each(self.pes)
 
     @property
-    def turns(self) -> Iterator[Turn]:
+    def turns(self) -> Iterator[MemoryServed]:
         """Those of all operations."""
         return chain.from_iterable(self.turns_of.values())
 
