@@ -14,7 +14,7 @@ from kernbench.components.queue_lane import Awaited, Got, Lane, Posting
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import END, NONE, Row
 from kernbench.di.registry import register
-from kernbench.engine.hooks import OpEnded, QueueEvent, QueueEventKind
+from kernbench.engine.hooks import QueueEvent, QueueEventKind
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, QueueWait, UnreceivedMessage
 from kernbench.messages.fabric import QueueData
@@ -232,9 +232,9 @@ class PeIpcq(QueuePart):
             f"slot_size is {pair.slot_size}; send it in pieces"
         )
 
-    def tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int) -> None:
+    def tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int, row: Row, pa: int) -> None:
         """Tell who listens to queues."""
-        where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe)
+        where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe, row, pa)
         self.machine.hooks.queue.emit(QueueEvent(*where))
 
     def arrived(self, message: QueueData) -> None:
@@ -252,11 +252,8 @@ class PeIpcq(QueuePart):
         pair.arrive(sequence, access.pa, access.row_bytes)
         row = lane.slot_rows[sequence % pair.n_slots] = message.row
         lane.rows[row + END] = now
-        hooks = self.machine.hooks
-        if hooks.op_ended.listeners:
-            hooks.op_ended.emit(OpEnded(message.op, now))
-        if hooks.queue.listeners:
-            self.tell("arrive", pair, access.row_bytes, sequence)
+        if self.machine.hooks.queue.listeners:
+            self.tell("arrive", pair, access.row_bytes, sequence, row, access.pa)
         posted = lane.posted
         while posted and posted[0].sequence < pair.peer_head_cache:
             receive = posted.pop(0)
@@ -308,7 +305,7 @@ class PeIpcq(QueuePart):
                 f"the kernel receives {nbytes}: both ends name the same shape and dtype"
             )
         if self.machine.hooks.queue.listeners and not told:
-            self.tell("recv", pair, nbytes, sequence)
+            self.tell("recv", pair, nbytes, sequence, lane.slot_rows[sequence % pair.n_slots], pair.slot_pa(sequence))
         return lane.slot(sequence)
 
     def taken(self, direction: str, sequence: int, nbytes: int) -> Slot:
@@ -363,7 +360,7 @@ class PeIpcq(QueuePart):
 
         lane.posted.append(Awaited(got, sequence, nbytes, line, posted=True))
         if self.machine.hooks.queue.listeners:
-            self.tell("recv", pair, 0, sequence)
+            self.tell("recv", pair, 0, sequence, NONE, pair.slot_pa(sequence))
         return lane.slot(sequence, pending=True)
 
     def receive_any(self, nbytes: int, line: int, got: Got) -> Slot | None:

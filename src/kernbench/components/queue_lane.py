@@ -207,7 +207,7 @@ class Lane:
         )
         nbytes = access.row_bytes
         if ipcq.machine.hooks.queue.listeners:
-            ipcq.tell("send", self.pair, nbytes, sequence)
+            ipcq.tell("send", self.pair, nbytes, sequence, row, access.pa)
         pair = self.pair
         if not pair.sent:
             ipcq.note_first(pair.direction)

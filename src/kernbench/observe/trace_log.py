@@ -16,7 +16,7 @@ import numpy as np
 from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
 from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, WIDTH, Columns, Kind, Row
-from kernbench.engine.hooks import MemoryServed, OpStarted, Queued, Sent
+from kernbench.engine.hooks import MemoryServed, Sent
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PeOrder, Report, SipOrder
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
@@ -84,16 +84,10 @@ class TraceLog:
         self.queues = QueueLog(self.machine)
         if self.watch_queues:
             self.queues.watch()
-            hooks.op_started.subscribe(self._started)
-            hooks.op_ended.subscribe(lambda event: self.queues.ended(event.op))
         if self.memories:
             hooks.served.subscribe(self.served.append)
         if self.links:
             self.machine.network.link_busy.subscribe(self.busy.append)
-
-    def _started(self, event: OpStarted) -> None:
-        if isinstance(event.what, Queued):
-            self.queues.begun(event, event.what)
 
     def _sent(self, event: Sent) -> None:
         transfer, message = event
