@@ -12,7 +12,7 @@ from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.core.clock import Clock
 from kernbench.core.log import COMMIT, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
-from kernbench.engine.hooks import Sent, SlotReleased
+from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queue_state import Credit, QueuePair, UnreceivedMessage
 from kernbench.messages.commands import PeCommand
 from kernbench.messages.fabric import Access, QueueData
@@ -229,7 +229,7 @@ class Lane:
         network, hook = machine.network, machine.hooks.sent
         if hook.listeners:
             transfer = network.make(port, route, nbytes, _delivered, posting)
-            hook.emit(Sent(transfer, posting))
+            hook.emit(transfer)
             network.inject(transfer)
         else:
             network.post(port, route, nbytes, _delivered, posting)

@@ -17,7 +17,6 @@ from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.engine.deadlock import deadlock
-from kernbench.engine.hooks import Sent
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
@@ -123,7 +122,7 @@ class GraphEngine:
         self._n_requests = 0
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
-        self._transfers: list[Sent] = []
+        self._transfers: list[Transfer] = []
         self._waited: Row = NONE  # of the request whose end the host has waited for
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
@@ -305,9 +304,7 @@ class GraphEngine:
         exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
         total = ps_to_ns(handle.ended_ps - handle.submitted_ps)
         running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
-        within = tuple(
-            s.transfer for s in self._transfers if handle.submitted_ps <= s.transfer.injected_ps <= handle.ended_ps
-        )
+        within = tuple(each for each in self._transfers if handle.submitted_ps <= each.injected_ps <= handle.ended_ps)
         late = tuple(r.pe for r in kernels if r.late)
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 

@@ -71,13 +71,6 @@ class MemoryServed(NamedTuple):
     end_ps: int
 
 
-class Sent(NamedTuple):
-    """A message was put on the fabric as ``transfer``."""
-
-    transfer: Transfer
-    message: object
-
-
 class Printed(NamedTuple):
     """A kernel printed a line: texts, and arrays whose values phase 2 knows."""
 
@@ -183,7 +176,7 @@ class Hooks:
     )
 
     def __init__(self) -> None:
-        self.sent: Hook[Sent] = Hook()
+        self.sent: Hook[Transfer] = Hook()  # put on the fabric; its ``arg`` is the message
         self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
         self.scratch_waited: Hook[ScratchWaited] = Hook()

@@ -18,7 +18,7 @@ from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
-from kernbench.engine.hooks import Hooks, OpStarted, Sent
+from kernbench.engine.hooks import Hooks, OpStarted
 from kernbench.engine.memories import Memories
 from kernbench.engine.places import CALLED
 from kernbench.engine.record_content import ContentMaker
@@ -221,7 +221,7 @@ class Machine:
         """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
         transfer = self.network.make(port, self.route(src, dst, via_port), nbytes, self._delivered, message)
         if self.hooks.sent.listeners:
-            self.hooks.sent.emit(Sent(transfer, message))
+            self.hooks.sent.emit(transfer)
         return transfer
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:

@@ -167,7 +167,7 @@ class _Gatherer:
         self._products = self._amounts(self._gemm, lambda what: what.macs if isinstance(what, TileAmounts) else 0)
 
     def loads(self) -> Iterator[Load]:
-        """The busiest instance of each engine, and the loads of all memories and links."""
+        """The busiest instance of each engine, the loads of all memories, and the busiest links."""
         pe = self._machine.spec.pe
         yield from self._compute()
         for name, resource, rate, bytes_of in (
@@ -259,7 +259,7 @@ class _Gatherer:
         return ((turn.start_ps, turn.end_ps) for turn in turns if turn.node == node)
 
     def _links(self) -> Iterator[Load]:
-        """Bytes of all transfers, headers included."""
+        """The busiest links, by the bytes of all transfers, headers included."""
         graph = self._machine.graph
         by_route: dict[Route, int] = {}
         for transfer in self._transfers():
@@ -268,9 +268,14 @@ class _Gatherer:
         for route, nbytes in by_route.items():
             for link in route.links:
                 amounts[link] = amounts.get(link, 0) + nbytes
+        busiest: dict[str, tuple[float, Link]] = {}
         for link, amount in amounts.items():
-            host = graph.edge(link.src, link.dst).link_class in HOST_LINKS
-            bound = Bound("host link" if host else "NoC", f"{link.src} → {link.dst}", amount, "bytes", link.bw_gbs)
+            resource = "host link" if graph.edge(link.src, link.dst).link_class in HOST_LINKS else "NoC"
+            ns = amount / link.bw_gbs
+            if resource not in busiest or ns > busiest[resource][0]:
+                busiest[resource] = ns, link
+        for resource, (_, link) in busiest.items():
+            bound = Bound(resource, f"{link.src} → {link.dst}", amounts[link], "bytes", link.bw_gbs)
             yield Load(bound, partial(self._in_turn, link))
 
     def _transfers(self) -> Iterator[Transfer]:

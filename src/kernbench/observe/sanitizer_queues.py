@@ -9,7 +9,6 @@ from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
 from kernbench.core.log import Row
 from kernbench.core.op_log import OpRecord
-from kernbench.engine.hooks import Sent
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqRemoveMsg
@@ -109,6 +108,6 @@ class QueueWatch:
         low, high = min(a for a, _ in common), max(b for _, b in common)
         return Misuse(access, low, high - low, had[-1] if had else None, others[-1] if others else None)
 
-    def _sent(self, event: Sent) -> None:
-        if isinstance(event.message, QueueData):
-            self._transfers[event.message.row] = event.transfer
+    def _sent(self, transfer: Transfer) -> None:
+        if isinstance(transfer.arg, QueueData):
+            self._transfers[transfer.arg.row] = transfer

@@ -16,7 +16,7 @@ import numpy as np
 from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
 from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, WIDTH, Columns, Kind, Row
-from kernbench.engine.hooks import MemoryServed, Sent
+from kernbench.engine.hooks import MemoryServed
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PeOrder, Report, SipOrder
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
@@ -89,8 +89,8 @@ class TraceLog:
         if self.links:
             self.machine.network.link_busy.subscribe(self.busy.append)
 
-    def _sent(self, event: Sent) -> None:
-        transfer, message = event
+    def _sent(self, transfer: Transfer) -> None:
+        message = transfer.arg
         self.sent.append(transfer)
         if isinstance(message, QueueData):
             self.row_of[message.op] = message.row
