@@ -18,12 +18,9 @@ from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
 from kernbench.engine.hooks import (
     Inverted,
-    Issued,
     Moved,
-    OpEnded,
     OpStarted,
     Printed,
-    Queued,
     Streamed,
 )
 from kernbench.engine.machine import Machine
@@ -52,7 +49,7 @@ from kernbench.triton_emu.source import kernel_source
 
 Claim: TypeAlias = tuple[Lane, int]
 """The queue that a message goes by, and its number there"""
-What: TypeAlias = Moved | Streamed | Queued | PeCommand
+What: TypeAlias = Moved | Streamed | PeCommand
 
 
 class KernelExecution:
@@ -175,21 +172,14 @@ class KernelExecution:
 
     def issue_send(self, command: SendCommand, lane: Lane, sequence: int, cause: Cause) -> None:
         """Enter a message that goes by ``lane``, as number ``sequence``."""
-        if self._hooks.issued.listeners:
-            self._tell_issued(command)
         waits = 0 if self._order is None else self._order.enter(command, NOTHING)
         if not (command.after or waits) or self.board.issue(command, waits):
             self._start_send(command, (lane, sequence), cause)
         else:
             self._plans[command.serial] = (lane, sequence)
 
-    def _tell_issued(self, command: PeCommand) -> None:
-        self._hooks.issued.emit(Issued(self.coord, self.launch.request_id, command, self.clock.time))
-
     def issue(self, command: PeCommand, cause: Cause) -> None:
         """Enter a command that has been issued; an address that nothing maps is the program's failure at this line."""
-        if self._hooks.issued.listeners:
-            self._tell_issued(command)
         kind = type(command)
         prepare = _PREPARED_BY.get(kind)
         work: Descriptor | Streams | None = None
@@ -231,8 +221,7 @@ class KernelExecution:
             return
         fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
         self._math_part = self.machine.log.part(self.parts.math.node.id)
-        ways = (self._when_ended, self._when_begun, cause, self.machine.next_op())
-        operation = MathOperation(fill, (), 0, (), 0, *ways, 0)
+        operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, 0)
         self._math_begun(operation, self.clock.time)
         self._math_ended(operation)
 
@@ -257,21 +246,16 @@ class KernelExecution:
         if math is None:
             math = self._math = self.parts.math
             self._math_part = self.machine.log.part(math.node.id)
-        next_op = self.machine.next_op
-        math.submit(next_op(), command, self._when_begun, self._when_ended, cause)
+        math.submit(command, self._when_begun, self._when_ended, cause)
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
         command: MathCommand = operation.work
         record = self._recorder.math
         about = (self._math_part, command, operation.nbytes)
         row = operation.row = record(*about, start_ps, self._request_id, operation.cause)
-        if self._hooks.op_started.listeners:
-            self._tell_started(operation.op, self.parts.math.node.id, command, 0, 0, start_ps)
         return row
 
     def _math_ended(self, operation: MathOperation) -> None:
-        if self._hooks.op_ended.listeners:
-            self._hooks.op_ended.emit(OpEnded(operation.op, self.clock.time))
         self.board.complete(operation.work, operation.row)
 
     def _start_send(self, command: SendCommand, claim: Claim, cause: Cause) -> None:
@@ -280,9 +264,6 @@ class KernelExecution:
         lane, sequence = claim
         place, launch = lane.place(sequence, command.src), self._request_id
         row = self._recorder.message(lane.part, lane.record_name, command, place.slot, now, launch, cause)
-        if self._hooks.op_started.listeners:
-            queued = Queued(command, place.access.pa, lane.pair.peer.pe, sequence)
-            self._tell_started(op, lane.sender, queued, 0, 1, now)
         # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
         lane.send(op, place, sequence, row, command, self._when_done)
 
@@ -294,13 +275,7 @@ class KernelExecution:
 
     def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause) -> Row:
         """An engine begins operation ``op``."""
-        where = (self.coord, self._name, self._request_id)
-        return self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, *where), cause)
-
-    def _tell_started(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int) -> None:
-        """Tell who listens of a command that is in the op-log."""
-        where = (self.coord, self._name, self._request_id)
-        self._hooks.op_started.emit(OpStarted(op, component, what, start_ps, reads, writes, *where))
+        return self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
     def received(self, command: RecvCommand, found: Row | Exception) -> None:
         """The message of a receive that was posted is there: ``found`` is its row, or what is wrong with it."""

@@ -104,7 +104,7 @@ class Host(Component):
     def _begin(self, msg: MemoryWriteMsg | MemoryReadMsg, *, reads: int, writes: int) -> int:
         op = self.machine.next_op()
         moved = Moved(msg, ((msg.pa, msg.nbytes),))
-        started = OpStarted(op, self.node.id, moved, self.clock.time, reads, writes, None, "", -1)
+        started = OpStarted(op, self.node.id, moved, self.clock.time, reads, writes, -1)
         self.machine.begin_op(started, self.machine.log.cause_of(msg.request_id))
         return op
 

@@ -12,7 +12,6 @@ from kernbench.components.queue_lane import Lane, Posting, QueueSite
 from kernbench.components.queue_waits import Awaited, Got
 from kernbench.core.log import END, NONE, Row
 from kernbench.di.registry import register
-from kernbench.engine.hooks import OpEnded
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueueWait, UnreceivedMessage
 from kernbench.messages.fabric import QueueData
@@ -208,11 +207,8 @@ class PeIpcq(QueueSite):
         pair.arrive(sequence, access.pa, access.row_bytes)
         row = lane.slot_rows[sequence % pair.n_slots] = message.row
         lane.rows[row + END] = now
-        hooks = self.machine.hooks
-        if hooks.op_ended.listeners:
-            hooks.op_ended.emit(OpEnded(message.op, now))
-        if hooks.queue.listeners:
-            self.tell("arrive", pair, access.row_bytes, sequence)
+        if self.machine.hooks.queue.listeners:
+            self.tell("arrive", pair, access.row_bytes, sequence, row, access.pa)
         posted = lane.posted
         while posted and posted[0].sequence < pair.peer_head_cache:
             receive = posted.pop(0)
@@ -249,7 +245,7 @@ class PeIpcq(QueueSite):
                 f"the kernel receives {nbytes}: both ends name the same shape and dtype"
             )
         if self.machine.hooks.queue.listeners and not told:
-            self.tell("recv", pair, nbytes, sequence)
+            self.tell("recv", pair, nbytes, sequence, lane.slot_rows[sequence % pair.n_slots], pair.slot_pa(sequence))
         return lane.slot(sequence)
 
     def taken(self, direction: str, sequence: int, nbytes: int) -> Slot:
@@ -304,7 +300,7 @@ class PeIpcq(QueueSite):
 
         lane.posted.append(Awaited(got, sequence, nbytes, line, posted=True))
         if self.machine.hooks.queue.listeners:
-            self.tell("recv", pair, 0, sequence)
+            self.tell("recv", pair, 0, sequence, NONE, pair.slot_pa(sequence))
         return lane.slot(sequence, pending=True)
 
     def receive_any(self, nbytes: int, line: int, got: Got) -> Slot | None:

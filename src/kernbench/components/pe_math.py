@@ -17,9 +17,8 @@ from kernbench.topology.graph import Node
 
 @dataclass(slots=True, eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine, as operation ``op``; its widest operand has ``nbytes``."""
+    """A single command in the MATH engine, its widest operand has ``nbytes``."""
 
-    op: int
     nbytes: int
 
 
@@ -49,7 +48,6 @@ class PeMath(Component):
 
     def submit(
         self,
-        op: int,
         command: MathCommand,
         begun: Callable[[Any, int], Row],
         done: Callable[[Any], None],
@@ -60,4 +58,4 @@ class PeMath(Component):
         widest = command.widest_bytes
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
-        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, op, widest))
+        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))

@@ -14,10 +14,8 @@ from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
 from kernbench.components.tile_dma import TileDma, TileWork
-from kernbench.core.hook import Hook
-from kernbench.core.log import END, LAUNCH, LINE, NONE, START, By, Cause, Kind, Log, Row
+from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row
 from kernbench.di.registry import register
-from kernbench.engine.hooks import StageEnded, StageName
 from kernbench.engine.machine import Component, Machine
 from kernbench.engine.record_content import TileAmounts
 from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
@@ -136,17 +134,16 @@ class PeScheduler(Component):
             plan.done(row)
 
     def _observe(self) -> None:
-        """Log every timed stage of a tile, and report those that it has passed."""
-        log, hook = self.machine.log, self.machine.hooks.stage_ended
-        units: tuple[tuple[StageUnit, Component, StageName], ...] = (
-            (self._fetch_store.fetch, self._fetch_store, "fetch"),
-            (self._gemm.unit, self._gemm, "gemm"),
-            (self._math.unit, self._math, "math"),
-            (self._fetch_store.store, self._fetch_store, "store"),
+        """Log every timed stage of a tile."""
+        log = self.machine.log
+        units: tuple[tuple[StageUnit, Component, Kind], ...] = (
+            (self._fetch_store.fetch, self._fetch_store, Kind.FETCH),
+            (self._gemm.unit, self._gemm, Kind.GEMM),
+            (self._math.unit, self._math, Kind.MATH),
+            (self._fetch_store.store, self._fetch_store, Kind.STORE),
         )
-        for unit, component, name in units:
-            writer = _StageWriter(log, hook, component.node.id, name)
-            unit.open, unit.ended = writer.open, writer.ended
+        for unit, component, kind in units:
+            unit.open = _StageWriter(log, component.node.id, kind).open
         self._part = log.part(self.node.id)
         self._issue.open = self._open_issue
 
@@ -178,20 +175,14 @@ def _element(command: TiledCommand) -> DType:
     return command.a.dtype
 
 
-_STAGES = {"fetch": Kind.FETCH, "gemm": Kind.GEMM, "math": Kind.MATH, "store": Kind.STORE}
-
-
 class _StageWriter:
-    """Opens the rows of a stage's tiles, and emits what it has finished."""
+    """Opens the rows of a stage's tiles."""
 
-    def __init__(self, log: Log, hook: Hook[StageEnded], component: str, stage: StageName) -> None:
+    def __init__(self, log: Log, component: str, kind: Kind) -> None:
         self._rows = log.rows
         self._part = log.part(component)
-        self._kind = int(_STAGES[stage])
+        self._kind = int(kind)
         self._what = log.named("stage")
-        self._hook = hook
-        self._component = component
-        self._stage: StageName = stage
 
     def open(self, token: Token, start: int) -> Row:
         """A tile begins."""
@@ -201,11 +192,3 @@ class _StageWriter:
         what, tile = self._what, work.number
         rows += (self._part, self._kind, what, launch, line, tile, whole, start, -1, -1, -1, after, by, NONE)
         return row
-
-    def ended(self, token: Token) -> None:
-        """A tile has passed, or a single MATH command, which has hooks of its own."""
-        work = token.work
-        if self._hook.listeners and isinstance(work, TileWork):
-            rows, row = self._rows, token.row
-            times = rows[row + START], rows[row + END]
-            self._hook.emit(StageEnded(work.plan.op, self._component, self._stage, work.tile.index, *times))

@@ -12,7 +12,7 @@ from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue_waits import Awaited, Blocked, SlotPlace
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import COMMIT, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
-from kernbench.engine.hooks import QueueEvent, QueueEventKind, Sent, SlotReleased
+from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, UnreceivedMessage
 from kernbench.messages.commands import PeCommand
@@ -166,7 +166,7 @@ class Lane:
         )
         nbytes = access.row_bytes
         if ipcq.machine.hooks.queue.listeners:
-            ipcq.tell("send", self.pair, nbytes, sequence)
+            ipcq.tell("send", self.pair, nbytes, sequence, row, access.pa)
         pair = self.pair
         if not pair.sent:
             ipcq.note_first(pair.direction)
@@ -188,7 +188,7 @@ class Lane:
         network, hook = machine.network, machine.hooks.sent
         if hook.listeners:
             transfer = network.make(port, route, nbytes, _delivered, posting)
-            hook.emit(Sent(transfer, posting))
+            hook.emit(transfer)
             network.inject(transfer)
         else:
             network.post(port, route, nbytes, _delivered, posting)
@@ -341,9 +341,9 @@ class QueueSite(QueuePart):
         """Queue ``direction`` sends its first message."""
         self._carried.setdefault(direction, Carried())
 
-    def tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int) -> None:
+    def tell(self, kind: QueueEventKind, pair: QueuePair, nbytes: int, sequence: int, row: Row, pa: int) -> None:
         """Tell who listens to queues."""
-        where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe)
+        where = (self.coord, kind, pair.direction, nbytes, sequence, self.clock.time, pair.peer.pe, row, pa)
         self.machine.hooks.queue.emit(QueueEvent(*where))
 
     def lane_at(self, pa: int) -> Lane | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.common.ids import pe_part
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
-from kernbench.engine.hooks import MemoryAccessed, MemoryServed
+from kernbench.engine.hooks import MemoryServed
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.transport import Pace, Port, Supply, Transfer
 
@@ -73,8 +73,6 @@ class Responder:
 
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)
-        if self.machine.hooks.accessed.listeners:
-            self.machine.hooks.accessed.emit(MemoryAccessed(request.op, self.clock.time))
         access = request.access
         packet_bytes = self.machine.network.packet_bytes
         pace = pace_of(access.nbytes, packet_bytes, self.read_ps(access))
@@ -115,8 +113,6 @@ class Responder:
         server.submit(_WriteJob(self, message, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
 
     def _commit(self, message: WriteData) -> None:
-        if self.machine.hooks.committed.listeners:
-            self.machine.hooks.committed.emit(MemoryAccessed(message.op, self.clock.time))
         if isinstance(message, QueueData):
             message.committed(self.clock.time)
             arrived = self.arrived

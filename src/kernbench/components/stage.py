@@ -100,17 +100,16 @@ class Stage:
 class StageUnit(Stage):
     """A stage that works on one token at a time.
 
-    ``open(token, start)`` makes the row of a token that nobody ``begun``; ``ended(token)``, if set, is told of each.
+    ``open(token, start)`` makes the row of a token that nobody ``begun``.
     """
 
-    __slots__ = ("_clock", "_current", "_rows", "ended", "open")
+    __slots__ = ("_clock", "_current", "_rows", "open")
 
     def __init__(self, clock: Clock, log: Log, name: str, slots: int) -> None:
         super().__init__(name, slots)
         self._clock = clock
         self._rows = log.rows
         self.open: Callable[[Token, int], Row] = _unlogged
-        self.ended: Callable[[Token], None] | None = None
         self._current: Token | None = None
 
     @property
@@ -155,9 +154,6 @@ class StageUnit(Stage):
         if row >= 0:
             rows[row + READ] = rows[row + START]
             rows[row + COMMIT] = rows[row + END] = self._clock.time
-        ended = self.ended
-        if ended is not None:
-            ended(token)
         if token.to_pass > 1 or self.blocked or self.waiting:
             self.pass_on(token)
             return

@@ -77,7 +77,7 @@ class TileDma:
     ) -> Row:
         what = TileMoved(work.plan.op, window.name, work.tile.index, reading)
         reads, writes = (accesses, 0) if reading else (0, accesses)
-        started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, self._coord, "", -1)
+        started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, -1)
         return self._machine.begin_op(started, cause)
 
     def _ended(self, op: int, done: Callable[[Row], None], _: Row) -> None:

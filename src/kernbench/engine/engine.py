@@ -78,7 +78,7 @@ class GraphEngine:
         self._waited: Row = NONE  # of the request whose end the host has waited for
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
-            self.machine.hooks.sent.subscribe(lambda sent: self._transfers.append(sent.transfer))
+            self.machine.hooks.sent.subscribe(self._transfers.append)
         self._limits = limits = limits or Limits()
         self._last_ps = NEVER if limits.sim_ns is None else ns_to_ps(limits.sim_ns)
         self._deadline = None if limits.wall_s is None else time.monotonic() + limits.wall_s

@@ -8,19 +8,17 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from kernbench.core.hook import Hook
+from kernbench.core.log import Row
 from kernbench.messages.commands import (
     GemmComposite,
     LoadCommand,
     MathComposite,
     PeCommand,
-    SendCommand,
     StoreCommand,
 )
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.transport import Transfer
-
-StageName = Literal["fetch", "gemm", "math", "store"]
 
 
 class Moved(NamedTuple):
@@ -37,15 +35,6 @@ class Streamed(NamedTuple):
     segments: tuple[tuple[tuple[int, int], ...], ...]
 
 
-class Queued(NamedTuple):
-    """A message of a queue on its way to the slot at physical address ``pa`` of ``peer``."""
-
-    what: SendCommand
-    pa: int
-    peer: PeCoord
-    sequence: int
-
-
 class TileMoved(NamedTuple):
     """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
 
@@ -56,7 +45,7 @@ class TileMoved(NamedTuple):
 
 
 class OpStarted(NamedTuple):
-    """Operation ``op`` occupies ``component`` from ``start_ps`` on.
+    """Operation ``op`` of a launch (-1: of none) occupies ``component`` from ``start_ps`` on.
 
     ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
     how many have to happen before its result is in memory; 0: it is there when it ends.
@@ -64,22 +53,11 @@ class OpStarted(NamedTuple):
 
     op: int
     component: str
-    what: Moved | Streamed | TileMoved | Queued | PeCommand
+    what: Moved | Streamed | TileMoved | PeCommand
     start_ps: int
     reads: int
     writes: int
-    pe: PeCoord | None
-    kernel: str
     launch_id: int
-
-
-class Issued(NamedTuple):
-    """The CPU of ``pe`` has issued a command of a kernel; it took ``issue_ns`` up to ``time_ps``."""
-
-    pe: PeCoord
-    launch_id: int
-    command: PeCommand
-    time_ps: int
 
 
 class MemoryServed(NamedTuple):
@@ -91,38 +69,6 @@ class MemoryServed(NamedTuple):
     writing: bool
     start_ps: int
     end_ps: int
-
-
-class MemoryAccessed(NamedTuple):
-    """A memory has read or committed one access of operation ``op``."""
-
-    op: int
-    time_ps: int
-
-
-class OpEnded(NamedTuple):
-    """Operation ``op`` is over."""
-
-    op: int
-    time_ps: int
-
-
-class StageEnded(NamedTuple):
-    """A tile has passed a stage of the PE pipeline; ``nbytes`` it moved, if any."""
-
-    op: int
-    component: str
-    stage: StageName
-    tile: tuple[int, ...]
-    start_ps: int
-    end_ps: int
-
-
-class Sent(NamedTuple):
-    """A message was put on the fabric as ``transfer``."""
-
-    transfer: Transfer
-    message: object
 
 
 class Printed(NamedTuple):
@@ -151,7 +97,7 @@ QueueEventKind = Literal["send", "arrive", "recv"]
 
 class QueueEvent(NamedTuple):
     """Message ``sequence`` of queue ``direction`` of ``pe``, exchanged with ``peer``: it is sent, it is there, or the
-    kernel takes it (``nbytes`` 0: it is yet to come)."""
+    kernel takes it (``nbytes`` 0: it is yet to come, and has no ``row`` in the log). Its slot is at ``pa``."""
 
     pe: PeCoord
     kind: QueueEventKind
@@ -160,6 +106,8 @@ class QueueEvent(NamedTuple):
     sequence: int
     time_ps: int
     peer: PeCoord
+    row: Row
+    pa: int
 
 
 class TookPlace(NamedTuple):
@@ -217,12 +165,7 @@ class Hooks:
     """All hooks of a machine."""
 
     __slots__ = (
-        "accessed",
-        "committed",
         "inverted",
-        "issued",
-        "op_ended",
-        "op_started",
         "printed",
         "queue",
         "queue_waited",
@@ -230,17 +173,10 @@ class Hooks:
         "sent",
         "served",
         "slot_released",
-        "stage_ended",
     )
 
     def __init__(self) -> None:
-        self.issued: Hook[Issued] = Hook()
-        self.op_started: Hook[OpStarted] = Hook()
-        self.accessed: Hook[MemoryAccessed] = Hook()
-        self.committed: Hook[MemoryAccessed] = Hook()
-        self.op_ended: Hook[OpEnded] = Hook()
-        self.stage_ended: Hook[StageEnded] = Hook()
-        self.sent: Hook[Sent] = Hook()
+        self.sent: Hook[Transfer] = Hook()  # put on the fabric; its ``arg`` is the message
         self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
         self.scratch_waited: Hook[ScratchWaited] = Hook()

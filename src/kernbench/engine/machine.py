@@ -18,7 +18,7 @@ from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
-from kernbench.engine.hooks import Hooks, OpEnded, OpStarted, Sent
+from kernbench.engine.hooks import Hooks, OpStarted
 from kernbench.engine.memories import Memories
 from kernbench.engine.places import CALLED
 from kernbench.engine.record_content import ContentMaker
@@ -178,18 +178,12 @@ class Machine:
         return tuple(self._components.values())
 
     def begin_op(self, event: OpStarted, cause: Cause) -> Row:
-        """Log an operation that begins after ``cause``, and tell who listens."""
-        row = self.recorder.started(event, cause)
-        if self.hooks.op_started.listeners:
-            self.hooks.op_started.emit(event)
-        return row
+        """Log an operation that begins after ``cause``."""
+        return self.recorder.started(event, cause)
 
     def end_op(self, op: int, last: Row = NONE) -> Row:
         """Operation ``op`` is over; ``last``: the row that ended it, if it is made of others."""
-        row = self.recorder.ended(op, self.clock.time, last)
-        if self.hooks.op_ended.listeners:
-            self.hooks.op_ended.emit(OpEnded(op, self.clock.time))
-        return row
+        return self.recorder.ended(op, self.clock.time, last)
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
         """The way from one part to another: planned, with its links, on first use, and kept here for everybody.
@@ -227,7 +221,7 @@ class Machine:
         """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
         transfer = self.network.make(port, self.route(src, dst, via_port), nbytes, self._delivered, message)
         if self.hooks.sent.listeners:
-            self.hooks.sent.emit(Sent(transfer, message))
+            self.hooks.sent.emit(transfer)
         return transfer
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:

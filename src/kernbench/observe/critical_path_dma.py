@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kernbench.engine.hooks import MemoryServed
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import Chain, Part
-from kernbench.observe.trace_log import Exchange, Turn
+from kernbench.observe.trace_log import Exchange
 from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 from kernbench.transport import Transfer
 
@@ -21,7 +22,7 @@ class Spot(NamedTuple):
     start_ps: int
 
 
-def walk_dma(chain: Chain, work: Spot, exchange: Exchange | None, turns: list[Turn], machine: Machine) -> None:
+def walk_dma(chain: Chain, work: Spot, exchange: Exchange | None, turns: list[MemoryServed], machine: Machine) -> None:
     """Take ``chain`` from the end of ``work`` to its start along ``exchange``, whose answer came last."""
     if exchange is not None and exchange.answered is not None:
         turns = [turn for turn in turns if turn.node == exchange.node]
@@ -30,7 +31,9 @@ def walk_dma(chain: Chain, work: Spot, exchange: Exchange | None, turns: list[Tu
     chain.back_to(work.start_ps, Part.DMA_SETUP, work.pe, work.line)
 
 
-def walk_access(chain: Chain, work: Spot, exchanges: Sequence[Exchange], turns: list[Turn], machine: Machine) -> None:
+def walk_access(
+    chain: Chain, work: Spot, exchanges: Sequence[Exchange], turns: list[MemoryServed], machine: Machine
+) -> None:
     """Take ``chain`` from when the memory had read or written the last of ``exchanges`` to the start of ``work``."""
 
     def done_ps(exchange: Exchange) -> int:
@@ -42,7 +45,7 @@ def walk_access(chain: Chain, work: Spot, exchanges: Sequence[Exchange], turns: 
     walk_dma(chain, work, last, turns, machine)
 
 
-def walk_message(chain: Chain, work: Spot, exchange: Exchange, turns: list[Turn], machine: Machine) -> None:
+def walk_message(chain: Chain, work: Spot, exchange: Exchange, turns: list[MemoryServed], machine: Machine) -> None:
     """Take ``chain`` from the commit of the message of ``work`` in its slot, from the doorbell that tells of it, or
     from the delivery of its last byte, to where it left the sender."""
     turns = [turn for turn in turns if turn.node == exchange.node]
@@ -65,7 +68,7 @@ class _Way:
         work: Spot,
         exchange: Exchange,
         answer: Transfer | None,
-        turns: list[Turn],
+        turns: list[MemoryServed],
         there: Part = Part.REQUEST,
         back: Part = Part.RESPONSE,
     ) -> None:

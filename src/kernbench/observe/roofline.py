@@ -8,7 +8,8 @@ in which that instance had nothing to do, and what it was busy for longer than i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -21,7 +22,7 @@ from kernbench.observe.critical_path_model import CriticalPath, Part
 from kernbench.observe.statistics import Times
 from kernbench.observe.trace_log import Exchange, TraceLog
 from kernbench.observe.works import ENGINES
-from kernbench.transport import Link
+from kernbench.transport import Link, Route, Transfer
 
 HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
 Interval = tuple[int, int]
@@ -86,10 +87,10 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work given to one instance of a resource, and when it was busy."""
+    """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order."""
 
     bound: Bound
-    busy: tuple[Interval, ...]
+    busy: Callable[[], Iterable[Interval]]
 
 
 def roofline(log: TraceLog, path: CriticalPath, launch_id: int | None = None) -> Roofline:
@@ -115,7 +116,7 @@ def _busiest(loads: Iterable[Load]) -> list[Load]:
 
 def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
     """They add up to the time of the path less the bound."""
-    busy = _merged(load.busy, path)
+    busy = _merged(load.busy(), path)
     idle = dict.fromkeys(Part, 0)
     at = 0
     for step in path.steps:
@@ -148,14 +149,6 @@ def _covered(busy: Sequence[Interval], at: int, start: int, end: int) -> int:
     return total
 
 
-@dataclass(slots=True)
-class _Pile:
-    """Work piled up on one instance."""
-
-    amount: int = 0
-    busy: list[Interval] = field(default_factory=list)
-
-
 class _Gatherer:
     """Finds the loads within the time of a path; with a ``launch_id`` only what that launch did."""
 
@@ -174,7 +167,7 @@ class _Gatherer:
         self._products = self._amounts(self._gemm, lambda what: what.macs if isinstance(what, TileAmounts) else 0)
 
     def loads(self) -> Iterator[Load]:
-        """The busiest instance of each engine, and the loads of all memories and links."""
+        """The busiest instance of each engine, the loads of all memories, and the busiest links."""
         pe = self._machine.spec.pe
         yield from self._compute()
         for name, resource, rate, bytes_of in (
@@ -215,8 +208,11 @@ class _Gatherer:
         total = np.zeros(len(parts), np.int64)
         np.add.at(total, which, amounts)
         best = np.lexsort((first, -total))[0]
-        own = rows[which == best]
-        busy = tuple(zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True))
+
+        def busy() -> Iterable[Interval]:
+            own = rows[which == best]
+            return zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True)
+
         yield Load(Bound(resource, columns.parts[parts[best]], int(total[best]), unit, rate), busy)
 
     def _compute(self) -> Iterator[Load]:
@@ -244,44 +240,60 @@ class _Gatherer:
 
     def _memories(self) -> Iterator[Load]:
         machine = self._machine
-        piles: dict[str, _Pile] = {}
-        mine: dict[int, None] = {}
-        for op, exchange in self._exchanges():
-            piles.setdefault(exchange.node, _Pile()).amount += exchange.access.nbytes
-            mine[op] = None
-        for turn in (turn for op in mine for turn in self._seen.turns_of.get(op, ())):
-            piles[turn.node].busy.append((turn.start_ps, turn.end_ps))
         cube = machine.spec.cube
         rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs), "sram": ("SRAM", cube.sram_bw_gbs)}
-        for node, pile in piles.items():
+        amounts: dict[str, int] = {}
+        ops: dict[str, dict[int, None]] = {}
+        for op, exchange in self._exchanges():
+            amounts[exchange.node] = amounts.get(exchange.node, 0) + exchange.access.nbytes
+            ops.setdefault(exchange.node, {})[op] = None
+        for node, amount in amounts.items():
             found = rates.get(machine.graph.node(node).kind)
             if found is not None:
-                yield Load(Bound(found[0], node, pile.amount, "bytes", found[1]), tuple(pile.busy))
+                bound = Bound(found[0], node, amount, "bytes", found[1])
+                yield Load(bound, partial(self._turns, node, ops[node]))
+
+    def _turns(self, node: str, ops: Iterable[int]) -> Iterator[Interval]:
+        """When a memory worked on some operations."""
+        turns = (turn for op in ops for turn in self._seen.turns_of.get(op, ()))
+        return ((turn.start_ps, turn.end_ps) for turn in turns if turn.node == node)
 
     def _links(self) -> Iterator[Load]:
-        """Bytes of all transfers, headers included."""
+        """The busiest links, by the bytes of all transfers, headers included."""
         graph = self._machine.graph
-        arrivals: dict[Link, list[tuple[int, int]]] = {}
-        for transfer in self._seen.injected_between(self._path.start_ps, self._path.end_ps):
-            if transfer.delivered_ps < NEVER:
-                for link, offset in zip(transfer.route.links, transfer.route.offsets, strict=True):
-                    arrivals.setdefault(link, []).append((transfer.injected_ps + offset, transfer.nbytes))
-        for link, given in arrivals.items():
-            host = graph.edge(link.src, link.dst).link_class in HOST_LINKS
-            amount = sum(nbytes for _, nbytes in given)
-            bound = Bound("host link" if host else "NoC", f"{link.src} → {link.dst}", amount, "bytes", link.bw_gbs)
-            yield Load(bound, _in_turn(link, given))
+        by_route: dict[Route, int] = {}
+        for transfer in self._transfers():
+            by_route[transfer.route] = by_route.get(transfer.route, 0) + transfer.nbytes
+        amounts: dict[Link, int] = {}
+        for route, nbytes in by_route.items():
+            for link in route.links:
+                amounts[link] = amounts.get(link, 0) + nbytes
+        busiest: dict[str, tuple[float, Link]] = {}
+        for link, amount in amounts.items():
+            resource = "host link" if graph.edge(link.src, link.dst).link_class in HOST_LINKS else "NoC"
+            ns = amount / link.bw_gbs
+            if resource not in busiest or ns > busiest[resource][0]:
+                busiest[resource] = ns, link
+        for resource, (_, link) in busiest.items():
+            bound = Bound(resource, f"{link.src} → {link.dst}", amounts[link], "bytes", link.bw_gbs)
+            yield Load(bound, partial(self._in_turn, link))
 
+    def _transfers(self) -> Iterator[Transfer]:
+        given = self._seen.injected_between(self._path.start_ps, self._path.end_ps)
+        return (transfer for transfer in given if transfer.delivered_ps < NEVER)
 
-def _in_turn(link: Link, arrivals: list[tuple[int, int]]) -> tuple[Interval, ...]:
-    """When a link is busy if transfers use it whole and in turn: how they share it changes none of its idle time."""
-    found: list[Interval] = []
-    free_at = 0
-    for when, nbytes in sorted(arrivals):
-        start = max(when, free_at)
-        free_at = start + link.serialise_ps(nbytes)
-        found.append((start, free_at))
-    return tuple(found)
+    def _in_turn(self, link: Link) -> Iterator[Interval]:
+        """When a link is busy if transfers use it whole and in turn: sharing it changes none of its idle time."""
+        free_at = 0
+        for when, nbytes in sorted(
+            (transfer.injected_ps + offset, transfer.nbytes)
+            for transfer in self._transfers()
+            for each, offset in zip(transfer.route.links, transfer.route.offsets, strict=True)
+            if each is link
+        ):
+            start = max(when, free_at)
+            free_at = start + link.serialise_ps(nbytes)
+            yield start, free_at
 
 
 def _bytes_fetched(what: object) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size, ps_to_ns
+from kernbench.core.log import END, KIND, PART, START, WHAT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.hooks import Inverted, Moved, OpEnded, OpStarted, Queued, ScratchWaited
+from kernbench.engine.hooks import Inverted, Moved, ScratchWaited
 from kernbench.engine.machine import Machine
 from kernbench.engine.observer import Observer
 from kernbench.messages.commands import GemmComposite, LoadCommand, MathComposite, StoreCommand
@@ -107,16 +108,13 @@ class Sanitizer(Observer):
         """Watch ``machine``."""
         self._graph = machine.graph
         self._log = machine.op_log
+        self._rows = machine.log
         self._in_order = machine.spec.pe.dma.ordering == "program"
         self._contents = machine.contents
         self._tensors = TensorNames()
         self._noted: dict[Key, Finding] = {}
-        self._reading: dict[int, OpRecord] = {}
-        self._host_reads: list[OpRecord] = []
         self._queues = QueueWatch(machine)
         hooks = machine.hooks
-        hooks.op_started.subscribe(self._op_started)
-        hooks.op_ended.subscribe(self._op_ended)
         hooks.scratch_waited.subscribe(self._scratch_waited)
         hooks.inverted.subscribe(self._inverted)
 
@@ -154,7 +152,7 @@ class Sanitizer(Observer):
         for message in self._queues.left(busy):
             finding = self._left(message)
             _note(found, ("message", finding.kernel, finding.line), finding)
-        for race in find_races(self._log, self._host_reads, self._pe_of, ends, in_order=self._in_order):
+        for race in find_races(self._log, self._host_reads(), self._pe_of, ends, in_order=self._in_order):
             finding = self._race(race)
             assert finding.other is not None
             sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
@@ -249,28 +247,23 @@ class Sanitizer(Observer):
             t_end_ns=record.t_end,
         )
 
-    def _op_started(self, event: OpStarted) -> None:
-        """Reads of the host have no operands in the op-log, since nothing of them is replayed."""
-        moved = event.what
-        if isinstance(moved, Queued):
-            self._queues.begun(event, moved)
-        elif isinstance(moved, Moved) and isinstance(moved.what, MemoryReadMsg):
-            self._reading[event.op] = OpRecord(
-                seq=-event.op,
-                component=event.component,
-                kind="memory_read",
-                t_start_ps=event.start_ps,
-                t_read_ps=event.start_ps,
-                name=moved.what.name,
-                inputs=(self._contents.bytes_at(moved.what.pa, moved.what.nbytes),),
-            )
-
-    def _op_ended(self, event: OpEnded) -> None:
-        self._queues.ended(event.op)
-        record = self._reading.pop(event.op, None)
-        if record is not None:
-            record.t_end_ps = event.time_ps
-            self._host_reads.append(record)
+    def _host_reads(self) -> Iterator[OpRecord]:
+        """Reads of the host that are over, with what they read: in the op-log they have none, since nothing of them is
+        replayed."""
+        log, rows = self._rows, self._rows.rows
+        for row in range(0, len(rows), WIDTH):
+            moved = log.whats[rows[row + WHAT]] if rows[row + KIND] == Kind.MEMORY_READ else None
+            if isinstance(moved, Moved) and isinstance(moved.what, MemoryReadMsg) and rows[row + END] >= 0:
+                yield OpRecord(
+                    seq=-1 - row,
+                    component=log.parts[rows[row + PART]],
+                    kind="memory_read",
+                    t_start_ps=rows[row + START],
+                    t_read_ps=rows[row + START],
+                    t_end_ps=rows[row + END],
+                    name=moved.what.name,
+                    inputs=(self._contents.bytes_at(moved.what.pa, moved.what.nbytes),),
+                )
 
     def _inverted(self, event: Inverted) -> None:
         later, earlier = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
+from kernbench.core.log import Row
 from kernbench.core.op_log import OpRecord
-from kernbench.engine.hooks import OpStarted, Queued, Sent
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqRemoveMsg
@@ -35,12 +35,12 @@ class Misuse:
 
 @dataclass(slots=True)
 class QueueWatch:
-    """Watches the queues of ``machine``; whoever has it tells it of operations."""
+    """Watches the queues of ``machine``."""
 
     machine: Machine
     _log: QueueLog = field(init=False)
     _removed: dict[PeCoord, int] = field(default_factory=dict)
-    _transfers: dict[int, Transfer] = field(default_factory=dict)
+    _transfers: dict[Row, Transfer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._log = QueueLog(self.machine)
@@ -52,23 +52,15 @@ class QueueWatch:
         if isinstance(msg, IpcqRemoveMsg):
             self._removed[msg.pe] = time_ps
 
-    def begun(self, event: OpStarted, queued: Queued) -> None:
-        """A message is sent."""
-        self._log.begun(event, queued)
-
-    def ended(self, op: int) -> None:
-        """An operation is over."""
-        self._log.ended(op)
-
     def source_ends(self) -> dict[tuple[str, int, int], int]:
         """Until when a send reads what it sends, by component, start and address of the slot: its last byte is there.
 
         Its record goes on until the message has arrived.
         """
         return {
-            (pe_part(*each.pe, "pe_ipcq"), each.sent_ps, each.pa): self._transfers[each.op].delivered_ps
+            (pe_part(*each.pe, "pe_ipcq"), each.sent_ps, each.pa): self._transfers[each.row].delivered_ps
             for each in self._log.messages.values()
-            if each.op in self._transfers
+            if each.row in self._transfers
         }
 
     def left(self, busy: Collection[PeCoord]) -> Iterator[Message]:
@@ -116,6 +108,6 @@ class QueueWatch:
         low, high = min(a for a, _ in common), max(b for _, b in common)
         return Misuse(access, low, high - low, had[-1] if had else None, others[-1] if others else None)
 
-    def _sent(self, event: Sent) -> None:
-        if isinstance(event.message, QueueData):
-            self._transfers[event.message.op] = event.transfer
+    def _sent(self, transfer: Transfer) -> None:
+        if isinstance(transfer.arg, QueueData):
+            self._transfers[transfer.arg.row] = transfer

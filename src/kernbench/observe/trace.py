@@ -119,7 +119,7 @@ class _Maker:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
-        message = self.log.queues.messages.get(self.seen.op_of.get(work.row, -1))
+        message = self.log.queues.messages.get(work.row)
         if message is None:
             return self._span(track, Span(_name(work), work.start_ps, work.end_ps, facts))
         name = f"send {message.direction} #{message.sequence}"

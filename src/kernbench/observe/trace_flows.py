@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import PS_PER_NS
 from kernbench.core.clock import NEVER
-from kernbench.engine.hooks import QueueWaited
+from kernbench.core.log import Row
+from kernbench.engine.hooks import MemoryServed, QueueWaited
 from kernbench.messages.control import PeOrder, Report
+from kernbench.messages.fabric import QueueData
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.trace_log import Exchange, Handled, TraceLog, Turn
+from kernbench.observe.trace_log import Exchange, Handled, Seen, TraceLog
 from kernbench.observe.trace_model import Flow, Span, Trace
 from kernbench.observe.trace_queues import Message
 from kernbench.observe.works import Work
@@ -28,11 +30,16 @@ class FlowMaker:
     trace: Trace
     requests: dict[int, Span] = field(default_factory=dict)
     kernels: dict[tuple[int, str], Span] = field(default_factory=dict)
-    works: dict[int, Span] = field(default_factory=dict)
+    works: dict[Row, Span] = field(default_factory=dict)
     served: dict[tuple[int, str], list[Span]] = field(default_factory=dict)
-    slots: dict[int, Span] = field(default_factory=dict)
+    slots: dict[Row, Span] = field(default_factory=dict)
     waits: list[tuple[QueueWaited, Span]] = field(default_factory=list)
     handled: list[tuple[Handled, Span | None]] = field(default_factory=list)
+
+    @property
+    def seen(self) -> Seen:
+        """What the run did."""
+        return self.log.seen
 
     def note_request(self, request_id: int, span: Span | None) -> None:
         """The span of a request."""
@@ -46,21 +53,20 @@ class FlowMaker:
 
     def note_work(self, work: Work, span: Span | None) -> None:
         """The span of what an engine did."""
-        op = self.log.seen.op_of.get(work.row)
-        if span is not None and op is not None:
-            self.works[op] = span
+        if span is not None:
+            self.works[work.row] = span
 
     def note_slot(self, message: Message, span: Span | None) -> None:
         """The span of a message in its slot."""
         if span is not None:
-            self.slots[message.op] = span
+            self.slots[message.row] = span
 
     def note_wait(self, wait: QueueWaited, span: Span | None) -> None:
         """The span in which a kernel waits for a queue."""
         if span is not None:
             self.waits.append((wait, span))
 
-    def note_turn(self, turn: Turn, span: Span | None) -> None:
+    def note_turn(self, turn: MemoryServed, span: Span | None) -> None:
         """The span of a turn of a memory."""
         if span is not None:
             self.served.setdefault((turn.op, turn.node), []).append(span)
@@ -71,8 +77,8 @@ class FlowMaker:
 
     def make(self) -> None:
         """Add the flows."""
-        for op, exchanges in self.log.seen.exchanges.items():
-            span = self.works.get(op)
+        for op, exchanges in self.seen.exchanges.items():
+            span = self.works.get(self.log.row_of[op])
             if span is not None:
                 for exchange in exchanges:
                     self._of_exchange(op, exchange, span)
@@ -91,20 +97,21 @@ class FlowMaker:
         asked, answered = exchange.asked, exchange.answered
         leaves = max(work.start_ps, asked.injected_ps)
         self._add("data" if exchange.writing else "request", work, leaves, first, max(leaves, first.start_ps))
-        if answered is not None and answered.delivered_ps < NEVER and op not in self.log.queues.messages:
+        if answered is not None and answered.delivered_ps < NEVER and not isinstance(asked.arg, QueueData):
             name = "acknowledgement" if exchange.writing else "data"
             left = last.end_ps if exchange.writing else first.start_ps
             self._add(name, last if exchange.writing else first, left, work, answered.delivered_ps)
 
     def _of_message(self, message: Message) -> None:
         """From the send to the slot; a memory beside the receiver rings its doorbell."""
-        slot, sent = self.slots.get(message.op), self.works.get(message.op)
+        slot, sent = self.slots.get(message.row), self.works.get(message.row)
         if slot is None:
             return
-        (exchange,) = self.log.seen.exchanges[message.op]
+        op = self.seen.op_of[message.row]
+        (exchange,) = self.seen.exchanges[op]
         if sent is not None:
             self._add("message", sent, exchange.asked.injected_ps, slot, message.arrived_ps)
-        turns = self.served.get((message.op, exchange.node))
+        turns = self.served.get((op, exchange.node))
         if exchange.answered is not None and turns:
             self._add("doorbell", turns[-1], exchange.answered.injected_ps, slot, message.arrived_ps)
 
@@ -112,14 +119,14 @@ class FlowMaker:
         """From what a wait ended by: the send of the message, or the slot that was given back."""
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
-                sent = self.works.get(message.op) if message.queue == wait.direction else None
+                sent = self.works.get(message.row) if message.queue == wait.direction else None
                 if sent is not None:
-                    leaves = self.log.seen.exchanges[message.op][0].asked.injected_ps
+                    leaves = self.seen.exchanges[self.seen.op_of[message.row]][0].asked.injected_ps
                     self._add("message", sent, leaves, span, wait.end_ps)
             return
         credit = self.log.queues.credit_before((wait.pe, wait.direction), wait.start_ps, wait.end_ps)
         freed = None if credit is None else self.log.queues.released.get((credit.pe, credit.direction, credit.time_ps))
-        slot = None if freed is None else self.slots.get(freed.op)
+        slot = None if freed is None else self.slots.get(freed.row)
         if credit is not None and credit.credited_ps is not None and slot is not None:
             self._add("credit", slot, credit.time_ps, span, credit.credited_ps)
 

@@ -17,7 +17,7 @@ import numpy as np
 from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
 from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, WIDTH, Columns, Kind, Row
-from kernbench.engine.hooks import MemoryServed, OpStarted, Queued, Sent
+from kernbench.engine.hooks import MemoryServed
 from kernbench.engine.machine import Machine
 from kernbench.engine.observer import Observer
 from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PeOrder, Report, SipOrder
@@ -42,17 +42,6 @@ class Exchange:
     writing: bool
     asked: Transfer
     answered: Transfer | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """A memory works on operation ``op`` from ``start_ps`` to ``end_ps``."""
-
-    node: str
-    op: int
-    writing: bool
-    start_ps: int
-    end_ps: int
 
 
 @dataclass(slots=True, eq=False)
@@ -98,19 +87,13 @@ class TraceLog(Observer):
         self.queues = QueueLog(machine)
         if self.watch_queues:
             self.queues.watch()
-            hooks.op_started.subscribe(self._started)
-            hooks.op_ended.subscribe(lambda event: self.queues.ended(event.op))
         if self.memories:
             hooks.served.subscribe(self.served.append)
         if self.links:
             machine.network.link_busy.subscribe(self.busy.append)
 
-    def _started(self, event: OpStarted) -> None:
-        if isinstance(event.what, Queued):
-            self.queues.begun(event, event.what)
-
-    def _sent(self, event: Sent) -> None:
-        transfer, message = event
+    def _sent(self, transfer: Transfer) -> None:
+        message = transfer.arg
         self.sent.append(transfer)
         if isinstance(message, QueueData):
             self.row_of[message.op] = message.row
@@ -139,7 +122,7 @@ class Seen:
         self.columns: Columns = log.machine.log.columns()
         self.works = Works(log.machine.log, self.columns)
         self.exchanges: dict[int, list[Exchange]] = {}
-        self.turns_of: dict[int, list[Turn]] = {}
+        self.turns_of: dict[int, list[MemoryServed]] = {}
         self.send_of: dict[Row, Row] = {}
         self.op_of = {row: op for op, row in log.row_of.items() if row >= 0}
         self._ops_of: dict[int, list[int]] = {}
@@ -178,16 +161,19 @@ class Seen:
 
     def _take_turns(self, served: Iterable[MemoryServed]) -> None:
         """A turn cuts the one before it, which was announced with the end it would have had."""
-        last: dict[tuple[str, bool], Turn] = {}
+        last: dict[tuple[str, bool], int] = {}
         dmas = {name for name in self.columns.parts if self.machine.graph.node(name).kind == "pe_dma"}
-        for node, op, writing, start, end in served:
+        turns = list(served)
+        for at, turn in enumerate(turns):
             # The ports of the TCM behind a DMA work side by side.
-            server = node, writing and node in dmas
-            before = last.get(server)
-            if before is not None:
-                before.end_ps = max(before.start_ps, min(before.end_ps, start))
-            turn = last[server] = Turn(node, op, writing, start, end)
-            self.turns_of.setdefault(op, []).append(turn)
+            server = turn.node, turn.writing and turn.node in dmas
+            before = last.get(server, -1)
+            last[server] = at
+            if before >= 0 and turns[before].end_ps > turn.start_ps:
+                cut = turns[before]
+                turns[before] = cut._replace(end_ps=max(cut.start_ps, turn.start_ps))
+        for turn in turns:
+            self.turns_of.setdefault(turn.op, []).append(turn)
 
     def _take_rows(self) -> None:
         """What CPUs issued, and when orders were at the last PE of a SIP."""
@@ -227,7 +213,7 @@ class Seen:
         return self.works.each(self.pes)
 
     @property
-    def turns(self) -> Iterator[Turn]:
+    def turns(self) -> Iterator[MemoryServed]:
         """Those of all operations."""
         return chain.from_iterable(self.turns_of.values())
 

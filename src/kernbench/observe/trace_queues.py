@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 from kernbench.core.clock import NEVER
-from kernbench.engine.hooks import OpStarted, Queued, QueueEvent, QueueWaited, SlotReleased
+from kernbench.core.log import LAUNCH, LINE, Row
+from kernbench.engine.hooks import QueueEvent, QueueWaited, SlotReleased
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
 
@@ -17,14 +18,14 @@ QueueEnd = tuple[PeCoord, str]
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message that operation ``op`` sends: number ``sequence`` of queue ``direction`` of ``pe``.
+    """A message, with its ``row`` in the log: number ``sequence`` of queue ``direction`` of ``pe``.
 
     It goes to the slot at ``pa``. ``queue``: the queue of ``peer`` that it arrives in, at ``arrived_ps``;
     ``taken_ps``: its kernel has it; ``released_ps``: its slot is free; NEVER: not by now. ``posted``: when it came, a
     receive ended that had been posted. ``epoch`` counts how often the queue has begun anew.
     """
 
-    op: int
+    row: Row
     pe: PeCoord
     direction: str
     sequence: int
@@ -44,20 +45,19 @@ class Message:
 
 @dataclass(slots=True)
 class QueueLog:
-    """Once it shall ``watch``, it subscribes to the hooks of queues; whoever has it tells it of operations.
+    """Once it shall ``watch``, it subscribes to the hooks of queues.
 
-    ``messages`` go by operation, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
+    ``messages`` go by row, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
     ``released`` by queue end and time; ``given``: which PE has given a credit that came when.
     """
 
     machine: Machine
-    messages: dict[int, Message] = field(default_factory=dict)
+    messages: dict[Row, Message] = field(default_factory=dict)
     arrivals: dict[tuple[PeCoord, int], list[Message]] = field(default_factory=dict)
     waits: list[QueueWaited] = field(default_factory=list)
     credits: dict[QueueEnd, list[SlotReleased]] = field(default_factory=dict)
     released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
     given: set[tuple[PeCoord, int]] = field(default_factory=set)
-    _ended: Message | None = None
     _posted: set[MessageKey] = field(default_factory=set)
     _epochs: dict[QueueEnd, tuple[int, set[int]]] = field(default_factory=dict)
     _heads: dict[QueueEnd, tuple[int, int]] = field(default_factory=dict)
@@ -69,33 +69,26 @@ class QueueLog:
         self.machine.hooks.queue_waited.subscribe(self.waits.append)
         self.machine.hooks.slot_released.subscribe(self._released)
 
-    def begun(self, event: OpStarted, queued: Queued) -> None:
-        """A message is sent."""
-        assert event.pe is not None
-        command = queued.what
-        end = (event.pe, command.direction)
+    def _sent(self, event: QueueEvent) -> None:
+        log, end = self.machine.log, (event.pe, event.direction)
         epoch, sent = self._epochs.get(end, (0, set()))
-        if queued.sequence in sent:  # it was installed again, or emptied
+        if event.sequence in sent:  # it was installed again, or emptied
             epoch, sent = epoch + 1, set()
-        sent.add(queued.sequence)
+        sent.add(event.sequence)
         self._epochs[end] = epoch, sent
-        self.messages[event.op] = Message(
-            op=event.op,
+        self.messages[event.row] = Message(
+            row=event.row,
             pe=event.pe,
-            direction=command.direction,
-            sequence=queued.sequence,
-            nbytes=command.src.nbytes,
-            peer=queued.peer,
-            pa=queued.pa,
-            sent_ps=event.start_ps,
-            line=command.line,
-            kernel=event.kernel,
+            direction=event.direction,
+            sequence=event.sequence,
+            nbytes=event.nbytes,
+            peer=event.peer,
+            pa=event.pa,
+            sent_ps=event.time_ps,
+            line=log.rows[event.row + LINE],
+            kernel=log.kernels.get(log.rows[event.row + LAUNCH], ""),
             epoch=epoch,
         )
-
-    def ended(self, op: int) -> None:
-        """An operation is over: of a message, it is there, and its queue tells next."""
-        self._ended = self.messages.get(op)
 
     def credit_before(self, end: QueueEnd, since_ps: int, until_ps: int) -> SlotReleased | None:
         """The release whose credit ended a wait: the first to be there after ``since_ps``, by ``until_ps``."""
@@ -107,8 +100,10 @@ class QueueLog:
 
     def _event(self, event: QueueEvent) -> None:
         key = (event.pe, event.direction, event.sequence)
-        if event.kind == "arrive":
-            self._arrived(key, event.time_ps)
+        if event.kind == "send":
+            self._sent(event)
+        elif event.kind == "arrive":
+            self._arrived(key, self.messages[event.row], event.time_ps)
         elif event.kind == "recv" and event.nbytes:
             message = self._here.get(key)
             if message is not None:
@@ -116,10 +111,7 @@ class QueueLog:
         elif event.kind == "recv":
             self._posted.add(key)
 
-    def _arrived(self, key: MessageKey, now: int) -> None:
-        message, self._ended = self._ended, None
-        if message is None:
-            return
+    def _arrived(self, key: MessageKey, message: Message, now: int) -> None:
         message.queue, message.arrived_ps = key[1], now
         self._here[key] = message
         self.arrivals.setdefault((key[0], now), []).append(message)
