@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from queue_support import install, ring_of
 
-from engine_support import hbm, machine, place
-from kernbench.messages.requests import HostMsg, KernelLaunchMsg, KernelRef, MemoryWriteMsg, PeDmaMsg
+from engine_support import hbm, machine
+from kernbench.common.dtypes import dtype
+from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.messages.requests import (
+    HostMsg,
+    KernelLaunchMsg,
+    KernelRef,
+    MemoryWriteMsg,
+    MmuMapMsg,
+    PeDmaMsg,
+    TensorArg,
+)
 from kernbench.observe.trace_log import TraceLog
 from needs import NeedsEngine
 from path_support import SMALL
 
 N = 64
 PES = 3
+BYTES = (320 + 8) * 128 * 4
+"""Of the tensor that kernels work on."""
 
 
 def own(x: int, tl: Any, row: int = 0) -> int:
@@ -49,6 +60,13 @@ def strided(x: int, live: list[Any], tl: Any, k: int) -> None:
     tl.store(own(x, tl), tl.full((4, 4), 1, "f32"), strides=(N * 4, 8 + 4 * k))
     tl.store(own(x, tl, 4), tl.load(own(x, tl) + 4 * (k % 2), (4, 4), "f32", strides=(N * 4, 8)))
     live.append(tl.load(own(x, tl), N, "f32"))
+
+
+def by_range(x: int, live: list[Any], tl: Any, k: int) -> None:
+    """Columns of more rows than are compared one by one, in two slices: other bytes in the same ranges."""
+    middle, column = x + BYTES // 2 - 40 * 1024, (1024, 4)
+    tl.store(middle, tl.full((80, 1), k, "f32"), strides=column)
+    tl.store(own(x, tl), tl.load(middle + 8, (80, 1), "f32", strides=column), valid=(N // 2, 1))
 
 
 def masked(x: int, live: list[Any], tl: Any, k: int) -> None:
@@ -149,8 +167,8 @@ def fill_slots(_: int, live: list[Any], tl: Any, k: int) -> None:
 
 
 OPS = (
-    load_and_store, overlapping, strided, masked, math, products, streamed, elementwise, wait, show, meet, large,
-    pass_on, forward, post, window, from_anyone, fill_slots,
+    load_and_store, overlapping, strided, by_range, masked, math, products, streamed, elementwise, wait, show, meet,
+    large, pass_on, forward, post, window, from_anyone, fill_slots,
 )  # fmt: skip
 Op = tuple[Callable[[int, list[Any], Any, int], None], int]
 
@@ -177,6 +195,19 @@ MACHINES: tuple[tuple[str, ...], ...] = (
 TIGHT = ("pe.tcm.scheduler_reserved_bytes=1", "pe.tcm.bytes=640KiB")
 
 
+def place_in_two(engine: NeedsEngine) -> TensorArg:
+    """A tensor half of which lies at one PE, half at another."""
+    va = engine.va_allocator(0).alloc(BYTES)
+    shards = []
+    for pe in range(2):
+        pa = engine.allocators[0, 0, pe].alloc_hbm(BYTES // 2).encode()
+        at = pe * BYTES // 2
+        shards.append(MappedShard(sip=0, cube=0, pe=pe, offset_bytes=at, nbytes=BYTES // 2, pa=pa))
+    mapping = TensorMapping(name="x", va_base=va, nbytes=BYTES, shards=tuple(shards))
+    engine.wait(engine.submit(MmuMapMsg(sip=0, mapping=mapping)))
+    return TensorArg(name="x", va=va, shape=(BYTES // 4,), dtype=dtype("f32"), owners=((0, 0, 0), (0, 0, 1)))
+
+
 def play(
     ops: Sequence[Op],
     *,
@@ -193,9 +224,9 @@ def play(
     pes = [(0, 0, pe) for pe in range(PES)]
     with engine.observed():
         install(engine, ring_of(*pes), slot_size=N * 4, **queues)
-        x = place(engine, np.zeros((320 + 8) * 128, np.float32))
+        x = place_in_two(engine)
         ref = KernelRef(name="k", function=kernel_of(ops, pace))
-        messages: list[HostMsg] = [KernelLaunchMsg(kernel=ref, args=(x.arg,), targets=tuple(pes))] * launches
+        messages: list[HostMsg] = [KernelLaunchMsg(kernel=ref, args=(x,), targets=tuple(pes))] * launches
         if host == "fill":
             messages += [MemoryWriteMsg(pa=hbm(0, 0, 5, at << 16), nbytes=5000, pattern=b"x") for at in range(5)]
         elif host == "traffic":

@@ -33,7 +33,7 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
         assert Part.WAIT not in {each.part for each in path.parts}, path
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(
     ops=st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 7)), max_size=5),
     pace=st.lists(st.integers(0, 9), min_size=PES, max_size=PES),

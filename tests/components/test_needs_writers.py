@@ -93,6 +93,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "operand": (causes_of(Scoreboard, "_start_ready", By.OPERAND), [(do.math, 2)], {}),
     "operand waited for": (going_on(By.OPERAND), [(do.math, 2), (do.wait, 0), (do.math, 1)], {}),
     "memory order": (causes_of(Scoreboard, "release", By.MEMORY), [(do.overlapping, 3)], {}),
+    "memory order by range": (causes_of(Scoreboard, "release", By.MEMORY_RANGE), [(do.by_range, 1)], {}),
     "memory order in TCM": (causes_of(Scoreboard, "release", By.MEMORY_END), [(do.window, 1), (do.math, 2)], {}),
     "space": (going_on(By.SPACE), [(do.large, 0)], {}),
     "engine of a command": (
