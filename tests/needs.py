@@ -19,18 +19,38 @@ from unittest.mock import patch
 import numpy as np
 
 from causes import accessed
+from kernbench.common.dtypes import row_major
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components import pe_cpu
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
+from kernbench.components.queue_lane import Lane
 from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.components.tcm_use import names_tcm, tcm_meets
 from kernbench.components.tile_dma import TileWork
-from kernbench.core.log import BY, CAUSE, END, KIND, LAUNCH, PARENT, PART, START, TILE, WHAT, WIDTH, By, Kind, Row
-from kernbench.engine.engine import GraphEngine, RequestHandle
-from kernbench.engine.hooks import Moved, OpStarted, Queued, Sent, SlotReleased, Streamed
+from kernbench.core.log import (
+    BY,
+    CAUSE,
+    END,
+    KIND,
+    LAUNCH,
+    PARENT,
+    PART,
+    START,
+    TILE,
+    WHAT,
+    WIDTH,
+    By,
+    Cause,
+    Kind,
+    Row,
+)
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.hooks import Moved, OpStarted, SlotReleased, Streamed
 from kernbench.engine.queue_state import QueuePair, queue_pairs_of
+from kernbench.engine.recorder import Recorder
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
@@ -56,7 +76,6 @@ from kernbench.messages.control import (
     SipOrder,
 )
 from kernbench.messages.requests import HostMsg, PeCoord, PeDmaMsg
-from kernbench.numerics.memory_store import row_major
 from kernbench.topology.builder import Topology
 from kernbench.transport import Transfer
 from kernbench.triton_emu.places import Slot
@@ -116,7 +135,7 @@ class NeedsEngine(GraphEngine):
         super().__init__(topology, enable_data)
         self.waited: dict[int, RequestHandle | None] = {}  # what the host had waited for when it submitted a request
         self.programs: dict[PeCoord, list[Program]] = {}
-        self.sent: list[Sent] = []
+        self.sent: list[Transfer] = []
         self.releases: list[Release] = []
         self.messages: dict[tuple[QueuePair, int], Row] = {}  # by the queue that sends them, and number
         self.place_of: dict[Row, tuple[QueuePair, int]] = {}
@@ -125,7 +144,6 @@ class NeedsEngine(GraphEngine):
         self._host_waited: RequestHandle | None = None
         hooks = self.machine.hooks
         hooks.sent.subscribe(self.sent.append)
-        hooks.op_started.subscribe(self._started)
         hooks.slot_released.subscribe(self._released)
 
     def submit(self, msg: HostMsg) -> RequestHandle:
@@ -144,16 +162,11 @@ class NeedsEngine(GraphEngine):
         super().run_until(ns)
         self._host_waited = None
 
-    def _started(self, event: OpStarted) -> None:
-        row, what = len(self.machine.log.rows) - WIDTH, event.what
-        if event.pe is None:
-            return
-        command = what.what if isinstance(what, Moved | Streamed | Queued) else what
-        if isinstance(command, Command):
-            self.programs[event.pe][-1].rows[command.serial] = row
-        if isinstance(what, Queued):
-            place = self.place_of[row] = queue_pairs_of(self.machine, event.pe)[what.what.direction], what.sequence
-            self.messages[place] = row
+    def note_begun(self, component: str, command: object, row: Row) -> None:
+        """A part has begun a command of a kernel."""
+        node = self.machine.graph.node(component)
+        if isinstance(command, Command) and node.pe is not None:
+            self.programs[node.pe_coord][-1].rows[command.serial] = row
 
     def sender_to(self, pe: PeCoord, direction: str) -> QueuePair:
         """The queue whose messages come by queue ``direction`` of a PE."""
@@ -198,6 +211,23 @@ class NeedsEngine(GraphEngine):
                 self.resume = resume
 
         claim, enter = Stage.claim_next, StageUnit.enter
+        started, math, send = Recorder.started, Recorder.math, Lane.send
+
+        def begun(recorder: Recorder, event: OpStarted, cause: Cause) -> Row:
+            row, what = started(recorder, event, cause), event.what
+            engine.note_begun(event.component, what.what if isinstance(what, Moved | Streamed) else what, row)
+            return row
+
+        def computed(recorder: Recorder, part: int, command: Any, *rest: Any) -> Row:
+            row = math(recorder, part, command, *rest)
+            engine.note_begun(engine.machine.log.parts[part], command, row)
+            return row
+
+        def sent(lane: Lane, op: int, place: Any, sequence: int, row: Row, command: Any, done: Any) -> None:
+            engine.note_begun(lane.sender, command, row)
+            engine.place_of[row] = lane.pair, sequence
+            engine.messages[lane.pair, sequence] = row
+            send(lane, op, place, sequence, row, command, done)
 
         def claim_next(stage: Stage, token: Token) -> bool:
             following = None if token.to_pass < 2 else token.route[token.to_pass - 2]
@@ -217,6 +247,9 @@ class NeedsEngine(GraphEngine):
             patch.object(pe_cpu, "KernelExecution", Observed),
             patch.object(Stage, "claim_next", claim_next),
             patch.object(StageUnit, "enter", entered),
+            patch.object(Recorder, "started", begun),
+            patch.object(Recorder, "math", computed),
+            patch.object(Lane, "send", sent),
         ):
             yield
 
@@ -277,9 +310,7 @@ class _Derived:
         self.ready: dict[tuple[Program, int], Needs] = {}
         self.states: dict[Program, list[Needs]] = {}
         self.arrivals: dict[tuple[tuple[int, ...], int], list[Needs]] = {}
-        self.control: list[tuple[Transfer, Any]] = [
-            (each.transfer, each.message) for each in engine.sent if each.transfer.row >= 0
-        ]
+        self.control: list[tuple[Transfer, Any]] = [(each, each.arg) for each in engine.sent if each.row >= 0]
         self.control_of: dict[tuple[type, int], list[Transfer]] = {}
         for transfer, message in self.control:
             self.control_of.setdefault((type(message), message.request_id), []).append(transfer)
