@@ -19,9 +19,8 @@ from kernbench.core.clock import NEVER
 from kernbench.engine.record_content import Computed, TileAmounts
 from kernbench.messages.commands import MathCommand
 from kernbench.observe.critical_path_model import CriticalPath, Part
-from kernbench.observe.statistics import Times
 from kernbench.observe.trace_log import Exchange, TraceLog
-from kernbench.observe.works import ENGINES
+from kernbench.observe.works import Times
 from kernbench.transport import Link, Route, Transfer
 
 HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
@@ -189,7 +188,7 @@ class _Gatherer:
         return prod(self._machine.spec.pe.gemm.tile_sizes)
 
     def _of_engine(self, name: str) -> Times:
-        found: Times = self._mine[self._works.engine[self._mine] == ENGINES.index(name)]
+        found: Times = self._mine[self._works.done_by(name)[self._mine]]
         return found
 
     def _amounts(self, works: Times, amount_of: Callable[[object], int]) -> Times:

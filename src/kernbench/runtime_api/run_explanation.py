@@ -177,7 +177,7 @@ def _lines(log: TraceLog, launch_id: int, path: CriticalPath) -> tuple[LineUse, 
     """Every line that issued a command, and those that the path goes through."""
     works = log.seen.works
     mine = works.of_launch(launch_id)
-    ended = (works.engine[mine] != ENGINES.index(PLAN)) & (works.columns.end[works.rows[mine]] >= 0)
+    ended = ~works.done_by(PLAN)[mine] & (works.columns.end[works.rows[mine]] >= 0)
     mine = mine[ended]
     rows, n_engines, n_parts = works.rows[mine], len(ENGINES), len(works.columns.parts)
     of_line = works.columns.line[rows] * n_engines + works.engine[mine]
