@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kernbench.common.collector import patient_collector
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.engine.engine import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
@@ -114,6 +115,7 @@ class RunExplanation:
         return tuple(found.values())
 
 
+@patient_collector()
 def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
     """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
     finder = PathFinder(log, handles)
