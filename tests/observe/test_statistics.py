@@ -1,4 +1,4 @@
-"""Figures of a run, read off the op-log and the links."""
+"""Figures of a run, read off the log and the links."""
 
 from __future__ import annotations
 
@@ -8,41 +8,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import dma, hbm, launch, machine, place
-from kernbench.core.op_log import OpLog
+from kernbench.core.log import NONE, ROOT, Kind, Log
 from kernbench.engine.engine import GraphEngine
-from kernbench.observe.statistics import NO_ENGINE, engine_shares, engine_usage, traffic, union_ps
+from kernbench.observe.statistics import NO_ENGINE, engine_shares, engine_usage, traffic, union_ps, unions_ps
+from kernbench.observe.works import Works
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
 
-def log_of(*works: tuple[str, int, int]) -> OpLog:
-    log = OpLog()
-    for kind, start, end in works:
-        tile = (0, 0, 0) if kind == "gemm" else None
-        record = log.begin(component="pe", kind=kind, t_start_ps=start, t_read_ps=start, tile=tile)  # type: ignore[arg-type]
-        log.finish(record, end)
-    return log
+def works_of(*given: tuple[Kind, int, int, bool]) -> Works:
+    """Kind, start and end; those that are parts are parts of the first."""
+    log = Log()
+    for kind, start, end, is_part in given:
+        tile, parent = (log.tile((0, 0, 0)), 0) if is_part else (NONE, NONE)
+        if is_part:
+            log.open(log.part("issue"), Kind.TILE_ISSUE, start, ROOT, tile=tile, parent=parent, read=start, end=start)
+        log.open(log.part(kind.name), kind, start, ROOT, tile=tile, parent=parent, read=start, end=end)
+    return Works(log, log.columns())
 
 
 def test_shares_split_all_of_the_time() -> None:
-    log = log_of(("dma_read", 10, 50), ("dma_read", 20, 40), ("gemm", 45, 70), ("math", 90, 130))
-    log.finish(log.begin(component="pe", kind="gemm", t_start_ps=0, t_read_ps=0), 100)  # the whole of the tiles
-    found = {share.what: round(share.ns * 1000) for share in engine_shares(log, 0, 100)}
+    works = works_of(
+        (Kind.GEMM, 0, 100, False),
+        (Kind.DMA_READ, 10, 50, False),
+        (Kind.DMA_READ, 20, 40, False),
+        (Kind.GEMM, 45, 70, True),
+        (Kind.MATH, 90, 130, False),
+    )
+    found = {share.what: round(share.ns * 1000) for share in engine_shares(works, {"GEMM", "DMA_READ", "MATH"}, 0, 100)}
     assert found == {"DMA in": 35, NO_ENGINE: 30, "GEMM": 20, "MATH": 10, "DMA in + GEMM": 5}
 
 
-def test_a_record_with_parts_is_not_counted_beside_them() -> None:
-    log = OpLog()
-    whole = log.begin(component="scheduler", kind="math", t_start_ps=0, t_read_ps=0)
-    for start in (20, 60):
-        part = log.begin(component="pe_math", kind="math", t_start_ps=start, t_read_ps=start, tile=(0, 0, 0), parent=0)
-        log.finish(part, start + 10)
-    log.finish(whole, 100)
-    (usage,) = engine_usage(log, 0.0, 0.1)
+def test_shares_are_of_the_parts_that_are_asked_for() -> None:
+    works = works_of((Kind.DMA_READ, 10, 50, False), (Kind.MATH, 20, 60, False))
+    assert [share.what for share in engine_shares(works, {"MATH"}, 0, 100)] == [NO_ENGINE, "MATH"]
+
+
+def test_a_work_with_parts_is_not_counted_beside_them() -> None:
+    works = works_of((Kind.MATH, 0, 100, False), (Kind.MATH, 20, 30, True), (Kind.MATH, 60, 70, True))
+    (usage,) = engine_usage(works, 0.0, 0.1)
     assert (usage.engine, usage.pes, usage.records, usage.busy_ns) == ("MATH", 1, 2, 0.02)
 
 
 def test_usage_is_within_the_window() -> None:
-    (usage,) = engine_usage(log_of(("dma_read", 10, 50), ("dma_read", 45, 90), ("dma_read", 80, 130)), 0.0, 0.1)
+    reads = ((Kind.DMA_READ, start, end, False) for start, end in ((10, 50), (45, 90), (80, 130)))
+    (usage,) = engine_usage(works_of(*reads), 0.0, 0.1)
     assert usage.busy_ns == 0.08
     assert usage.occupancy == pytest.approx(0.8)
 
@@ -86,3 +95,13 @@ def test_parts_of_a_command_say_what_it_says() -> None:
 def test_a_union_is_as_long_as_the_moments_it_covers(given: list[tuple[int, int]]) -> None:
     spans = [(start, start + length) for start, length in given]
     assert union_ps(spans) == len({moment for start, end in spans for moment in range(start, end)})
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 12)), max_size=15))
+def test_unions_are_those_of_the_groups(given: list[tuple[int, int, int]]) -> None:
+    groups, starts, lengths = (np.array([each[at] for each in given], np.int64) for at in range(3))
+    expected = {
+        group: union_ps((start, start + length) for each, start, length in given if each == group)
+        for group in {each[0] for each in given}
+    }
+    assert unions_ps(groups, starts, starts + lengths) == expected

@@ -1,4 +1,4 @@
-"""Python's garbage collector during a run."""
+"""Python's garbage collector during a run, and while it is explained."""
 
 from __future__ import annotations
 

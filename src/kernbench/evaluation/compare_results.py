@@ -14,7 +14,7 @@ from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, Measured, ResultFile
 from kernbench.evaluation.sweep_measure import part_column, slug
 from kernbench.observe.critical_path_model import Part
-from kernbench.observe.statistics import ENGINE_OF
+from kernbench.observe.works import ENGINE_OF
 from kernbench.runtime_api.requests import PHASES
 
 _NAMED: Mapping[str, tuple[Part, ...]] = {

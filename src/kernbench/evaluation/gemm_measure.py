@@ -17,7 +17,8 @@ from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
 from kernbench.kernels.composite import Matmul
 from kernbench.messages.control import PeReport
-from kernbench.observe.statistics import ENGINE_OF, union_ps
+from kernbench.observe.statistics import union_ps
+from kernbench.observe.works import ENGINE_OF
 from kernbench.runtime_api.bench_registry import lookup_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.launch_report import launches_of

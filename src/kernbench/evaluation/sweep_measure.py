@@ -16,8 +16,9 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.observe.critical_path_model import CriticalPath, Part
 from kernbench.observe.roofline import Roofline
-from kernbench.observe.statistics import ENGINE_OF, Traffic
+from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.works import ENGINE_OF
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
 from kernbench.runtime_api.requests import PHASES

@@ -7,7 +7,7 @@ in which that instance had nothing to do, and what it was busy for longer than i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -19,9 +19,8 @@ from kernbench.core.clock import NEVER
 from kernbench.engine.record_content import Computed, TileAmounts
 from kernbench.messages.commands import MathCommand
 from kernbench.observe.critical_path_model import CriticalPath, Part
-from kernbench.observe.statistics import Times
 from kernbench.observe.trace_log import Exchange, TraceLog
-from kernbench.observe.works import ENGINES
+from kernbench.observe.works import Times
 from kernbench.transport import Link, Route, Transfer
 
 HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
@@ -116,37 +115,33 @@ def _busiest(loads: Iterable[Load]) -> list[Load]:
 
 def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
     """They add up to the time of the path less the bound."""
-    busy = _merged(load.busy(), path)
+    since, until = _merged(load.busy(), path)
+    done = np.concatenate(([0], np.cumsum(until - since)))
+
+    def busy_before(when: Times) -> Times:
+        begun = np.searchsorted(since, when, "right")
+        before: Times = done[begun] - np.maximum(np.concatenate(([0], until))[begun] - when, 0)
+        return before
+
+    starts = np.array([step.start_ps for step in path.steps], np.int64)
+    ends = np.array([step.end_ps for step in path.steps], np.int64)
     idle = dict.fromkeys(Part, 0)
-    at = 0
-    for step in path.steps:
-        while at < len(busy) and busy[at][1] <= step.start_ps:
-            at += 1
-        idle[step.part] += step.ps - _covered(busy, at, step.start_ps, step.end_ps)
-    longer = sum(end - start for start, end in busy) - load.bound.ps
+    waited = (ends - starts) - (busy_before(ends) - busy_before(starts))
+    for step, ps in zip(path.steps, waited.tolist(), strict=True):
+        idle[step.part] += ps
+    longer = int(done[-1]) - load.bound.ps
     found = [Difference(f"{load.bound.resource}: slower than its rate", longer)] if longer else []
     return (*found, *(Difference(part, ps) for part, ps in idle.items() if ps))
 
 
-def _merged(intervals: Iterable[Interval], path: CriticalPath) -> list[Interval]:
-    """The union of intervals within a path, in order."""
-    found: list[Interval] = []
-    for start, end in sorted(intervals):
-        begin, over = max(start, path.start_ps), min(end, path.end_ps)
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], over)
-        elif begin < over:
-            found.append((begin, over))
-    return found
-
-
-def _covered(busy: Sequence[Interval], at: int, start: int, end: int) -> int:
-    """How much of a time is covered by intervals from number ``at`` on."""
-    total = 0
-    while at < len(busy) and busy[at][0] < end:
-        total += max(0, min(busy[at][1], end) - max(busy[at][0], start))
-        at += 1
-    return total
+def _merged(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
+    """Where the union of intervals within a path begins and ends, piece by piece in order."""
+    spans = np.array([*intervals], np.int64).reshape(-1, 2).clip(path.start_ps, path.end_ps)
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    since, until = spans[:, 0], np.maximum.accumulate(spans[:, 1])
+    since[1:] = np.maximum(since[1:], until[:-1])
+    there = since < until
+    return since[there], until[there]
 
 
 class _Gatherer:
@@ -189,7 +184,7 @@ class _Gatherer:
         return prod(self._machine.spec.pe.gemm.tile_sizes)
 
     def _of_engine(self, name: str) -> Times:
-        found: Times = self._mine[self._works.engine[self._mine] == ENGINES.index(name)]
+        found: Times = self._mine[self._works.done_by(name)[self._mine]]
         return found
 
     def _amounts(self, works: Times, amount_of: Callable[[object], int]) -> Times:

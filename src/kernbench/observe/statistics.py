@@ -1,39 +1,27 @@
-"""What a run did with the machine: how busy engines and links were. Read off the op-log and the links afterwards."""
+"""What a run did with the machine: how busy engines and links were. Read off the log and the links afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
-from kernbench.core.op_log import Kind, OpRecord
+from kernbench.core.log import Columns
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import QueuePart
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.works import ENGINE_OF, Times, Works
 
-ENGINE_OF: dict[Kind, str] = {
-    "dma_read": "DMA in",
-    "dma_write": "DMA out",
-    "fetch": "fetch",
-    "gemm": "GEMM",
-    "store": "store",
-    "math": "MATH",
-    "ipcq_copy": "ipcq",
-}
-"""Which engine of a PE a record occupies, in the order of the pipeline."""
-Times: TypeAlias = NDArray[np.int64]
 NO_ENGINE = "no engine: CPU and waiting"
 BUSIEST_LINKS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class EngineUsage:
-    """One kind of engine over all PEs that used it. ``busy_ns``: union of the records' intervals, summed over PEs.
+    """One kind of engine over all PEs that used it. ``busy_ns``: union of the works' intervals, summed over PEs.
 
     ``occupancy``: busy time over the time of those PEs in the window. ``window_ns``: from first start to last end.
     """
@@ -137,41 +125,44 @@ def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:
     return dict(zip(groups[first].tolist(), lengths.tolist(), strict=True))
 
 
-def engine_usage(records: Iterable[OpRecord], start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
-    """Usage of every kind of engine by the records that lie between two times.
+def engine_usage(works: Works, start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
+    """Usage of every kind of engine by the works that lie between two times.
 
-    A command that is done by tiles counts by these: the record of the whole command includes their waiting.
+    A command that is done by tiles counts by these: the work of the whole command includes their waiting.
     """
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
-    units: dict[str, dict[str, tuple[list[int], list[int]]]] = {engine: {} for engine in ENGINE_OF.values()}
-    for engine, record in _by_engine(records):
-        start_ps, end_ps = record.t_start_ps, record.t_end_ps
-        if begin <= start_ps and end_ps <= end:
-            unit = units[engine].get(record.component)
-            if unit is None:
-                unit = units[engine][record.component] = ([], [])
-            unit[0].append(start_ps)
-            unit[1].append(end_ps)
-    return tuple(_usage(engine, spans.values(), end - begin) for engine, spans in units.items() if spans)
+    columns, rows = works.columns, works.rows
+    lies_within = (begin <= columns.start[rows]) & (columns.end[rows] >= 0) & (columns.end[rows] <= end)
+    of_engines = ((name, rows[lies_within & works.done_by(name)]) for name in ENGINE_OF.values())
+    return tuple(_usage(name, columns, own, end - begin) for name, own in of_engines if len(own))
 
 
-def _by_engine(records: Iterable[OpRecord]) -> Iterator[tuple[str, OpRecord]]:
-    """Finished records with the engine of a PE that each occupies; none for those of which others are parts."""
-    given = list(records)
-    wholes = {record.parent for record in given}
-    for record in given:
-        kind = record.kind
-        engine = ENGINE_OF.get(kind)
-        if engine is None or record.seq in wholes or record.t_end_ps < 0 or (kind == "gemm" and record.tile is None):
-            continue
-        yield engine, record
+def _usage(engine: str, columns: Columns, rows: Times, duration: int) -> EngineUsage:
+    starts, ends = columns.start[rows], columns.end[rows]
+    units = unions_ps(columns.part[rows], starts, ends)
+    busy = sum(units.values())
+    return EngineUsage(
+        engine=engine,
+        pes=len(units),
+        records=len(rows),
+        busy_ns=ps_to_ns(busy),
+        window_ns=ps_to_ns(int(ends.max() - starts.min())),
+        occupancy=busy / (duration * len(units)) if duration else 0.0,
+    )
 
 
-def engine_shares(records: Iterable[OpRecord], begin: int, end: int) -> tuple[Share, ...]:
-    """The time from ``begin`` to ``end`` ps by which engines of a PE were busy, longest first; adds up to all of it."""
+def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) -> tuple[Share, ...]:
+    """The time from ``begin`` to ``end`` ps by which engines of a PE, its ``parts``, were busy with what they began
+    then, longest first; adds up to all of it."""
+    columns, rows = works.columns, works.rows
+    numbers = [number for number, part in enumerate(columns.parts) if part in parts]
+    began = (begin <= columns.start[rows]) & (columns.start[rows] <= end) & (columns.end[rows] >= 0)
+    mine = began & np.isin(columns.part[rows], numbers)
     steps: list[tuple[int, str, int]] = []
-    for engine, record in _by_engine(records):
-        steps += [(max(record.t_start_ps, begin), engine, 1), (min(record.t_end_ps, end), engine, -1)]
+    for engine in ENGINE_OF.values():
+        own = rows[mine & works.done_by(engine)]
+        steps += [(start, engine, 1) for start in columns.start[own].tolist()]
+        steps += [(min(each, end), engine, -1) for each in columns.end[own].tolist()]
     spent: dict[str, int] = {}
     active = dict.fromkeys(ENGINE_OF.values(), 0)
     reached = begin
@@ -183,21 +174,6 @@ def engine_shares(records: Iterable[OpRecord], begin: int, end: int) -> tuple[Sh
             active[engine] += change
     longest_first = sorted(spent.items(), key=lambda item: -item[1])
     return tuple(Share(what, ps_to_ns(ps)) for what, ps in longest_first if ps)
-
-
-def _usage(engine: str, spans: Collection[tuple[list[int], list[int]]], duration: int) -> EngineUsage:
-    """``spans``: of each unit, when its records start and when they end, in ps."""
-    units = [(np.array(starts, np.int64), np.array(ends, np.int64)) for starts, ends in spans]
-    busy = sum(_union_ps(starts, ends) for starts, ends in units)
-    window = max(int(ends.max()) for _, ends in units) - min(int(starts.min()) for starts, _ in units)
-    return EngineUsage(
-        engine=engine,
-        pes=len(units),
-        records=sum(len(starts) for starts, _ in units),
-        busy_ns=ps_to_ns(busy),
-        window_ns=ps_to_ns(window),
-        occupancy=busy / (duration * len(units)) if duration else 0.0,
-    )
 
 
 def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
@@ -234,20 +210,19 @@ def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> T
     )
 
 
-def queue_traffic(machine: Machine, records: Iterable[OpRecord]) -> tuple[QueueTraffic, ...]:
+def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
     """What the queues of every PE have sent since time 0, by PE; empty when none did."""
     parts = [part for part in machine.components if isinstance(part, QueuePart) and part.carried]
     if not parts:
         return ()
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for record in records:
-        if record.kind == "ipcq_copy" and record.t_end_ps >= 0:
-            spans.setdefault(record.component, []).append((record.t_start_ps, record.t_end_ps))
+    columns = works.columns
+    sent = works.rows[works.done_by(ENGINE_OF["ipcq_copy"]) & (columns.end[works.rows] >= 0)]
+    busy = unions_ps(columns.part[sent], columns.start[sent], columns.end[sent])
     found = (
         QueueTraffic(
             part.coord,
             tuple(QueueUse(direction, use.messages, use.nbytes) for direction, use in part.carried.items()),
-            ps_to_ns(union_ps(spans.get(part.node.id, ()))),
+            ps_to_ns(busy.get(machine.log.part(part.node.id), 0)),
         )
         for part in parts
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kernbench.common.collector import patient_collector
 from kernbench.common.ids import pe_name, pe_part
 from kernbench.core.clock import NEVER
 from kernbench.engine.hooks import QueueWaited
@@ -38,6 +39,7 @@ _ORDER = {name: 2 * at for at, name in enumerate(PE_ROWS)}
 _ORDER |= {WAITS_ROW: _ORDER["cpu"] + 1, SLOTS_ROW: _ORDER[IPCQ] + 1}
 
 
+@patient_collector()
 def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilter) -> Trace:
     """What ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kernbench.core import op_log
 from kernbench.core.clock import NEVER
 from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
 from kernbench.engine.record_content import name_of
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.statistics import ENGINE_OF, Times
 
+ENGINE_OF: dict[op_log.Kind, str] = {
+    "dma_read": "DMA in",
+    "dma_write": "DMA out",
+    "fetch": "fetch",
+    "gemm": "GEMM",
+    "store": "store",
+    "math": "MATH",
+    "ipcq_copy": "ipcq",
+}
+"""Which engine of a PE a record occupies, in the order of the pipeline."""
+Times: TypeAlias = NDArray[np.int64]
 PLAN = "scheduler"
 """The engine of a dot or a composite as a whole: its tiles are works of their own."""
 ENGINES = (*ENGINE_OF.values(), PLAN)
@@ -64,6 +77,11 @@ class Works:
         issued = issued[np.argsort(key[issued])]
         staged = np.flatnonzero((columns.tile[self.rows] >= 0) & (columns.parent[self.rows] >= 0))
         self.about[staged] = columns.what[issued[np.searchsorted(key[issued], key[self.rows[staged]])]]
+
+    def done_by(self, engine: str) -> NDArray[np.bool_]:
+        """Of each work, whether it was an engine of this name that did it."""
+        found: NDArray[np.bool_] = self.engine == ENGINES.index(engine)
+        return found
 
     def of_launch(self, launch_id: int) -> Times:
         """Which works are of a launch, by their places here, in order."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ps_to_ns, whole_ps
+from kernbench.core.log import LAST_RECORD
 from kernbench.di.part import PE_KINDS
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
@@ -24,6 +25,7 @@ from kernbench.observe.statistics import (
     queue_traffic,
     traffic,
 )
+from kernbench.observe.works import Works
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +79,17 @@ def report_run(engine: GraphEngine, links: tuple[LinkTraffic, ...] | None = None
     ``links``: what they had carried when the program was over; None: it is still under way, so what they have by now.
     """
     launched = launches_of(engine.handles)
+    columns = engine.machine.log.columns()
+    works = Works(engine.machine.log, columns)
     return RunReport(
-        launches=tuple(_split(engine, longest, count) for longest, count in longest_of_each_name(launched)),
-        engines=_engines(engine, launched),
+        launches=tuple(_split(works, longest, count) for longest, count in longest_of_each_name(launched)),
+        engines=_engines(works, launched),
         traffic=traffic(engine.machine, links),
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
-        records=len(engine.op_log),
+        records=int(((columns.kind <= LAST_RECORD) & (columns.read >= 0)).sum()),
         under_way=tuple(_name(handle.msg) for handle in engine.handles if not _has_ended(handle)),
-        queues=queue_traffic(engine.machine, engine.op_log),
+        queues=queue_traffic(engine.machine, works),
     )
 
 
@@ -118,17 +122,12 @@ def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
     return handle.outcome.reports
 
 
-def _split(engine: GraphEngine, handle: RequestHandle, launches: int) -> LaunchSplit:
+def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
     kernels = _kernels(handle)
     begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
     slowest = max(kernels, key=lambda each: each.end_ps - each.start_ps)
-    parts = {pe_part(*slowest.pe, kind) for kind in PE_KINDS}
     # A PE runs one kernel at a time, so what its parts do meanwhile belongs to this one.
-    records = [
-        each
-        for each in engine.op_log
-        if each.component in parts and slowest.start_ps <= each.t_start_ps <= slowest.end_ps
-    ]
+    parts = {pe_part(*slowest.pe, kind) for kind in PE_KINDS}
     return LaunchSplit(
         name=handle.msg.name,
         title=handle.msg.title,
@@ -141,14 +140,14 @@ def _split(engine: GraphEngine, handle: RequestHandle, launches: int) -> LaunchS
         late_pes=sum(each.late for each in kernels),
         slowest=slowest.pe,
         slowest_ns=ps_to_ns(slowest.end_ps - slowest.start_ps),
-        shares=engine_shares(records, slowest.start_ps, slowest.end_ps),
+        shares=engine_shares(works, parts, slowest.start_ps, slowest.end_ps),
     )
 
 
-def _engines(engine: GraphEngine, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
+def _engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
     """Usage from the first start of a kernel to the last end of one."""
     kernels = [each for handle in launched for each in _kernels(handle)]
     if not kernels:
         return ()
     begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
-    return engine_usage(engine.op_log, ps_to_ns(begin), ps_to_ns(end))
+    return engine_usage(works, ps_to_ns(begin), ps_to_ns(end))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kernbench.common.collector import patient_collector
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
@@ -114,6 +115,7 @@ class RunExplanation:
         return tuple(found.values())
 
 
+@patient_collector()
 def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
     """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
     finder = PathFinder(log, handles)
@@ -177,7 +179,7 @@ def _lines(log: TraceLog, launch_id: int, path: CriticalPath) -> tuple[LineUse, 
     """Every line that issued a command, and those that the path goes through."""
     works = log.seen.works
     mine = works.of_launch(launch_id)
-    ended = (works.engine[mine] != ENGINES.index(PLAN)) & (works.columns.end[works.rows[mine]] >= 0)
+    ended = ~works.done_by(PLAN)[mine] & (works.columns.end[works.rows[mine]] >= 0)
     mine = mine[ended]
     rows, n_engines, n_parts = works.rows[mine], len(ENGINES), len(works.columns.parts)
     of_line = works.columns.line[rows] * n_engines + works.engine[mine]
