@@ -30,6 +30,7 @@ def _launch(launch: LaunchExplanation) -> Json:
         "waits": [_wait(each) for each in launch.waits],
         "kernels": [_share(each) for each in launch.pes],
         "roofline": _roofline(launch.roofline),
+        **({} if launch.ended else {"ended": False}),
     }
 
 

@@ -98,6 +98,15 @@ class PathFinder:
             self._known[handle.request_id] = found
         return found
 
+    def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:
+        """The path of a request that had not completed at ``end_ps``: from the last thing of its that had ended."""
+        chain = Chain(handle.submitted_ps, end_ps)
+        last = self._last_row(end_ps, request_id=handle.request_id)
+        if last is not None:
+            chain.back_to(self._end(last), Part.WAIT)
+            self._walk(chain, last)
+        return chain.finish(handle.submitted_ps, end_ps, handle.request_id)
+
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
         chain = Chain(begin_ps, end_ps, through_kernels=True)
@@ -122,22 +131,24 @@ class PathFinder:
         """Whether a request had been submitted and had not ended."""
         return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
 
-    def _last_row(self, when: int, before: Row | None = None) -> Row | None:
-        """What had ended last by then, of all things, or of those opened ``before``: for what was stopped."""
-        ends = self.log.machine.log.columns().end[: None if before is None else before // WIDTH]
-        closed = np.flatnonzero((ends >= 0) & (ends <= when))
+    def _last_row(self, when: int, before: Row | None = None, request_id: int | None = None) -> Row | None:
+        """What had ended last by then, of all things, those opened ``before``, or of a request: where it stopped."""
+        columns = self.log.machine.log.columns()
+        ends = columns.end[: None if before is None else before // WIDTH]
+        fits = (ends >= 0) & (ends <= when)
+        closed = np.flatnonzero(fits if request_id is None else fits & (columns.launch == request_id))
         return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
 
     def _walk(self, chain: Chain, row: Row) -> None:
         """From the end of a row to the begin of the chain."""
-        walk = _Walk(self.log, chain)
+        walk, rows = _Walk(self.log, chain), self.log.machine.log.rows
         while row >= 0:
             first = walk.walk(_Place(row))
             if chain.at_ps <= chain.floor_ps:
                 return
             # What the host did of its own accord: after whatever had ended before. Where it gave up a kernel, that
             # had waited since something ended on the machine.
-            gave_up = self.log.machine.log.rows[first + KIND] == Kind.CONTROL
+            gave_up = rows[first + KIND] == Kind.CONTROL and self.log.pe_of_part(rows[first + PART]) is not None
             before = self._last_row(chain.at_ps, first) if gave_up else self._last_request(chain.at_ps - 1)
             if before is None:
                 return
