@@ -124,10 +124,11 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     names = {each.request_id: each.msg.title for each in handles if isinstance(each.msg, KernelLaunchMsg)}
     ended = launches_of(handles)
     launches = [_launch(log, handle, finder.of_request(handle), names) for handle in ended]
+    stopped = names.keys() - {handle.request_id for handle in ended}
     launches += [
         _launch(log, handle, finder.of_stopped(handle, path.end_ps), names, ended=False)
         for handle in handles
-        if handle.request_id in names and handle not in ended and handle.submitted_ps < path.end_ps
+        if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
     return RunExplanation(path=path, roofline=roofline(log, path), launches=tuple(launches))
 
