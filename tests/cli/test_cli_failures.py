@@ -128,7 +128,7 @@ def failing(tmp_path: Path) -> str:
     [
         ("deadlocks", (), "control path up"),
         ("raises", (), "control path up"),
-        ("long", ("--max-sim-ns", "700"), "memory access"),
+        ("long", ("--max-sim-ns", "500"), "memory access"),
         ("fails", (), "control path up"),
     ],
 )
@@ -141,13 +141,20 @@ def test_a_failed_run_is_explained_as_far_as_it_got(
     assert "Run: critical path" in explained.out
     ran = kernbench(*command, "--explain", "--json")
     assert ran.code == 1
-    path = json.loads(ran.out)["explanation"]["critical_path"]
+    explanation = json.loads(ran.out)["explanation"]
+    path = explanation["critical_path"]
     parts = {each["part"]: each["ps"] for each in path["parts"]}
     assert sum(parts.values()) == path["total_ps"]
     assert parts[last]
     if function != "fails":  # the path goes through the kernel
         assert parts["kernel launch"] == 5000
         assert "host program" not in parts
+        (launch,) = explanation["launches"]
+        ended = launch.get("ended", True)
+        assert ended is (function == "raises")
+        assert sum(each["ps"] for each in launch["critical_path"]["parts"]) == launch["critical_path"]["total_ps"]
+        assert launch["lines"]
+        assert ("as far as it got" in explained.out) is not ended
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ MOST_WAITS = 8
 def print_explanation(console: Console, found: RunExplanation) -> None:
     """The longest launch of each name, then the run."""
     for launch in found.longest_of_each_name():
-        show(console, _path(f"Launch {launch.name!r}", launch.path), _lines(launch))
+        far = "" if launch.ended else ", as far as it got"
+        show(console, _path(f"Launch {launch.name!r}{far}", launch.path), _lines(launch))
         show(console, _waits(launch), _kernels(launch))
         show(console, _bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
         _verdict(console, f"launch {launch.name!r}", launch.roofline)
@@ -213,6 +214,7 @@ def _launch_json(launch: LaunchExplanation) -> Json:
         "waits": [_wait_json(each) for each in launch.waits],
         "kernels": [_share_json(each) for each in launch.pes],
         "roofline": _roofline_json(launch.roofline),
+        **({} if launch.ended else {"ended": False}),
     }
 
 

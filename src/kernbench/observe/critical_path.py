@@ -99,6 +99,15 @@ class PathFinder:
             self._known[handle.request_id] = found
         return found
 
+    def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:
+        """The path of a request that had not completed at ``end_ps``: from the last thing of its that had ended."""
+        chain = Chain(handle.submitted_ps, end_ps)
+        last = self._last_row(end_ps, request_id=handle.request_id)
+        if last is not None:
+            chain.back_to(self._end(last), Part.WAIT)
+            self._walk(chain, last)
+        return chain.finish(handle.submitted_ps, end_ps, handle.request_id)
+
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
         chain = Chain(begin_ps, end_ps, through_kernels=True)
@@ -123,10 +132,12 @@ class PathFinder:
         """Whether a request had been submitted and had not ended."""
         return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
 
-    def _last_row(self, when: int, before: Row | None = None) -> Row | None:
-        """What had ended last by then, of all things, or of those opened ``before``: for what was stopped."""
-        ends = self.log.seen.columns.end[: None if before is None else before // WIDTH]
-        closed = np.flatnonzero((ends >= 0) & (ends <= when))
+    def _last_row(self, when: int, before: Row | None = None, request_id: int | None = None) -> Row | None:
+        """What had ended last by then, of all things, those opened ``before``, or of a request: where it stopped."""
+        columns = self.log.seen.columns
+        ends = columns.end[: None if before is None else before // WIDTH]
+        fits = (ends >= 0) & (ends <= when)
+        closed = np.flatnonzero(fits if request_id is None else fits & (columns.launch == request_id))
         return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
 
     def _walk(self, chain: Chain, row: Row) -> None:

@@ -81,13 +81,14 @@ class KernelShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchExplanation:
-    """Where a launch's time went; ``file`` is where its kernel is written.
+    """Where a launch's time went; ``file`` is where its kernel is written. ``ended``: else as far as it got.
 
     ``waits``: for other lines, the longest first; ``pes``: the kernels that the path goes through, likewise.
     """
 
     name: str
     request_id: int
+    ended: bool
     pe_count: int
     file: str
     path: CriticalPath
@@ -121,17 +122,26 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     finder = PathFinder(log, handles)
     path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
     names = {each.request_id: each.msg.title for each in handles if isinstance(each.msg, KernelLaunchMsg)}
-    launches = tuple(_launch(log, finder, handle, names) for handle in launches_of(handles))
-    return RunExplanation(path=path, roofline=roofline(log, path), launches=launches)
+    ended = launches_of(handles)
+    launches = [_launch(log, handle, finder.of_request(handle), names) for handle in ended]
+    stopped = names.keys() - {handle.request_id for handle in ended}
+    launches += [
+        _launch(log, handle, finder.of_stopped(handle, path.end_ps), names, ended=False)
+        for handle in handles
+        if handle.request_id in stopped and handle.submitted_ps < path.end_ps
+    ]
+    return RunExplanation(path=path, roofline=roofline(log, path), launches=tuple(launches))
 
 
-def _launch(log: TraceLog, finder: PathFinder, handle: RequestHandle, names: Mapping[int, str]) -> LaunchExplanation:
-    path = finder.of_request(handle)
+def _launch(
+    log: TraceLog, handle: RequestHandle, path: CriticalPath, names: Mapping[int, str], *, ended: bool = True
+) -> LaunchExplanation:
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
     return LaunchExplanation(
         name=msg.title,
         request_id=handle.request_id,
+        ended=ended,
         pe_count=len(msg.targets),
         file=kernel_source(msg.kernel.function).file,
         path=path,

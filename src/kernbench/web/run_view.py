@@ -187,7 +187,7 @@ class _RunView:
         engine = self.run.engine
         return [
             [pes[each.pe], ns_to_ps(each.busy_ns), [[use.direction, use.messages, use.nbytes] for use in each.sent]]
-            for each in queue_traffic(engine.machine, engine.log.seen.works)
+            for each in queue_traffic(engine.machine, self.run.log.seen.works)
         ]
 
     def _timeline(self) -> Json:
