@@ -209,7 +209,7 @@ def test_nobody_listens_unless_asked_and_observing_changes_no_time() -> None:
 
 def test_traffic_by_pe_and_direction() -> None:
     engine = reduced()
-    found = queue_traffic(engine.machine, engine.log.seen.works)
+    found = queue_traffic(engine.machine, log_of(engine).seen.works)
     assert [(each.pe, each.sent, each.messages, each.nbytes) for each in found] == [
         (pe, (QueueUse("E", 2, 2048),), 2, 2048) for pe in (A, B, C)
     ]

@@ -33,19 +33,22 @@ def recurrence(times: list[list[int]], slots: int) -> list[list[int]]:
 def simulate(times: list[list[int]], slots: int) -> tuple[list[list[int]], int]:
     clock, log = Clock(), Log()
     units = [StageUnit(clock, log, str(s), slots) for s in range(len(times[0]))]
-    ends: list[list[int]] = [[] for _ in times]
-
-    def note(token: Token) -> None:
-        assert log.rows[token.row + END] == clock.time
-        ends[token.work].append(clock.time)
-
     for unit in units:
-        unit.open, unit.ended = partial(opened, log, unit.name), note
+        unit.open = partial(opened, log, unit.name)
     for i, row in enumerate(times):
         units[0].put(Token(i, units[::-1], len(units), row[::-1], len(row), lambda token: None, None, ROOT))
     clock.advance()
     check(log)
-    return ends, clock.n_events
+    return ends_of(log, len(times)), clock.n_events
+
+
+def ends_of(log: Log, n_tokens: int) -> list[list[int]]:
+    """When each token was done in each stage."""
+    rows = log.rows
+    ends: list[list[int]] = [[] for _ in range(n_tokens)]
+    for row in sorted(range(0, len(rows), WIDTH), key=lambda row: rows[row + PART]):
+        ends[rows[row + TILE]].append(rows[row + END])
+    return ends
 
 
 def opened(log: Log, name: str, token: Token, start: int) -> Row:

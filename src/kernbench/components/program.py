@@ -23,6 +23,7 @@ from kernbench.messages.commands import (
     Receive,
     RecvCommand,
     SendCommand,
+    awaited_by,
 )
 from kernbench.messages.control import PeOrder, PeReport
 from kernbench.triton_emu.places import Slot
@@ -386,30 +387,10 @@ class KernelProgram:
 
     def waits_for(self) -> str:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
-        cause = "its commands to end" if self._returned else _cause(self._request)
+        cause = "its commands to end" if self._returned else awaited_by(self._request)
         text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
         pending = self.run.under_way(None if self._returned else self._request)
         return f"{text}; under way: {pending}" if pending else text
-
-
-def _cause(request: KernelRequest | None) -> str:
-    """What a kernel that made ``request`` waits for."""
-    text = "its start"
-    match request:
-        case SendCommand(direction=direction, line=line):
-            text = f"a slot of queue {direction}, at line {line}"
-        case Receive(direction, _, line):
-            queue = "any queue" if direction is None else f"queue {direction}"
-            text = f"a message of {queue}, at line {line}"
-        case AwaitCommand(_, line):
-            text = f"the command that line {line} waits for"
-        case AwaitSpace(nbytes, line):
-            text = f"{nbytes} bytes of scratch at line {line}"
-        case Meet(line):
-            text = f"barrier at line {line}"
-        case Command(line=line):
-            text = f"its CPU, to issue line {line}"
-    return text
 
 
 # As the tables of commands in ``execution``.

@@ -64,20 +64,20 @@ class By(IntEnum):
     OPERAND = 2  # what it works on is there; the program waited for that
     MEMORY = 3  # an earlier access to the same bytes is done
     MEMORY_RANGE = 4  # the same, where only the ranges that enclose the bytes were compared
-    MEMORY_END = 17  # the same in the TCM, where the earlier command is over
-    SPACE = 5  # scratch came free
-    ENGINE = 6  # the engine was busy
-    SLOT = 7  # the stage behind, or the pipeline, had no room
-    SETUP = 8  # the DMA set up another descriptor
-    QUEUE = 18  # a queue has taken the message
-    MESSAGE = 9  # a message of a queue is there
-    CREDIT = 10  # a slot of a queue came free
-    POLL = 11  # the same, found by looking again
-    ORDER = 12  # a message of the control path has been handled
-    START = 13  # the common start of a launch
-    BARRIER = 14  # all have come to a barrier
-    KERNEL = 15  # the kernel has been entered; an earlier one on the PE is over
-    HOST = 16  # the host submitted it, after what it had waited for
+    MEMORY_END = 5  # the same in the TCM, where the earlier command is over
+    SPACE = 6  # scratch came free
+    ENGINE = 7  # the engine was busy
+    SLOT = 8  # the stage behind, or the pipeline, had no room
+    SETUP = 9  # the DMA set up another descriptor
+    QUEUE = 10  # a queue has taken the message
+    MESSAGE = 11  # a message of a queue is there
+    CREDIT = 12  # a slot of a queue came free
+    POLL = 13  # the same, found by looking again
+    ORDER = 14  # a message of the control path has been handled
+    START = 15  # the common start of a launch
+    BARRIER = 16  # all have come to a barrier
+    KERNEL = 17  # the kernel has been entered; an earlier one on the PE is over
+    HOST = 18  # the host submitted it, after what it had waited for
 
     @property
     def label(self) -> str:

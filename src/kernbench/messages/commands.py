@@ -209,3 +209,23 @@ class AwaitCommand:
 KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitCommand
 """A command is issued, and the kernel goes on: after a SendCommand once a slot of the receiver is its; a RecvCommand
 takes the next message of its queue, and is answered with its slot."""
+
+
+def awaited_by(request: KernelRequest | None) -> str:
+    """What a kernel that made ``request`` waits for, in words; before its first one, its start."""
+    text = "its start"
+    match request:
+        case SendCommand(direction=direction, line=line):
+            text = f"a slot of queue {direction}, at line {line}"
+        case Receive(direction, _, line):
+            queue = "any queue" if direction is None else f"queue {direction}"
+            text = f"a message of {queue}, at line {line}"
+        case AwaitCommand(_, line):
+            text = f"the command that line {line} waits for"
+        case AwaitSpace(nbytes, line):
+            text = f"{nbytes} bytes of scratch at line {line}"
+        case Meet(line):
+            text = f"barrier at line {line}"
+        case Command(line=line):
+            text = f"its CPU, to issue line {line}"
+    return text
