@@ -112,11 +112,6 @@ class StageUnit(Stage):
         self.open: Callable[[Token, int], Row] = _unlogged
         self._current: Token | None = None
 
-    @property
-    def idle(self) -> bool:
-        """Whether a token that enters begins at once, if it goes nowhere else."""
-        return self._current is None and not self.waiting
-
     def try_start(self, cause: Cause) -> None:
         """Begin the first waiting token if the unit is idle and the stage behind has a slot."""
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
