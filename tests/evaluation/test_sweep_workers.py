@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.errors import RunError
-from kernbench.evaluation.sweep_driver import InlineWorker, LocalWorkers, Progress, Workers, run_sweep, worker_pool
+from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalWorkers, Progress, run_sweep, worker_pool
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
@@ -44,7 +44,7 @@ def ignore(_: Progress) -> None:
     """Nobody looks."""
 
 
-def table_of(plan: SweepPlan, folder: Path, workers: Workers) -> bytes:
+def table_of(plan: SweepPlan, folder: Path, workers: ChunkWorkers) -> bytes:
     folder.mkdir()
     with begin_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
         run_sweep(plan, journal, workers, ignore)
