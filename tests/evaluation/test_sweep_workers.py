@@ -157,6 +157,7 @@ def test_killed_and_resumed(plan: SweepPlan, tmp_path: Path) -> None:
     command = [sys.executable, "-c", MAIN, "sweep", "grid.yaml", "--jobs", "1", "--out", "out"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
     while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, "it ended by itself"
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
