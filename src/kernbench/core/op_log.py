@@ -32,11 +32,10 @@ class Epilogue(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpParams(Attributes):
     """What a command takes beside operands: the operator's attributes, a GEMM's epilogue, a composite's tiles
-    (m, k, n), the bytes a fill repeats."""
+    (m, k, n)."""
 
     epilogue: tuple[Epilogue, ...] = ()
     tile_sizes: tuple[int, int, int] | None = None
-    pattern: bytes | None = None
 
 
 NO_PARAMS = OpParams()

@@ -180,5 +180,5 @@ def params_of(attributes: Attributes) -> OpParams:
     """The attributes of an operator as a record has them."""
     if attributes is PLAIN:
         return NO_PARAMS
-    axis, perm = attributes.axis, attributes.perm
-    return OpParams(axis=axis, perm=perm, trans_a=attributes.trans_a, trans_b=attributes.trans_b)
+    axis, perm, pattern = attributes.axis, attributes.perm, attributes.pattern
+    return OpParams(axis=axis, perm=perm, trans_a=attributes.trans_a, trans_b=attributes.trans_b, pattern=pattern)
