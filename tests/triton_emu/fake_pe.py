@@ -13,6 +13,7 @@ import numpy as np
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
 from kernbench.common.operators import EPILOGUE, Attributes, evaluate, gemm, narrow, operator
 from kernbench.messages.commands import (
+    AwaitCommand,
     AwaitSpace,
     Command,
     DotCommand,
@@ -25,6 +26,7 @@ from kernbench.messages.commands import (
     Meet,
     MemoryRef,
     PeCommand,
+    ReadValue,
     StoreCommand,
 )
 from kernbench.messages.operands import Operand
@@ -103,15 +105,16 @@ class FakePe:
     def run(self, function: Callable[..., object], *args: Any, site: KernelSite | None = None, **kwargs: Any) -> None:
         run = KernelRun(function, args, kwargs, site or site_of(function), self.scratch)
         try:
-            while (request := run.resume()) is not None:
-                self._serve(run, request)
+            answer = None
+            while (request := run.resume(answer)) is not None:
+                answer = self._serve(run, request)
             while self._under_way:
                 self._complete_one(run)
         finally:
             run.close()
         assert self.scratch.live() == ()
 
-    def _serve(self, run: KernelRun, request: KernelRequest) -> None:
+    def _serve(self, run: KernelRun, request: KernelRequest) -> object:
         self.requests.append(request)
         if isinstance(request, Command):
             self._check_after(request)
@@ -121,9 +124,15 @@ class FakePe:
         elif isinstance(request, AwaitSpace):
             assert self._under_way, "waits for space that nothing will give back"
             self._complete_one(run)
+        elif isinstance(request, AwaitCommand):
+            while request.serial in {c.serial for c in self._under_way}:
+                self._complete_one(run)
+        elif isinstance(request, ReadValue):
+            return self._array(request.array).copy()
         elif isinstance(request, Meet):
             while self._under_way:
                 self._complete_one(run)
+        return None
 
     def _goes_on(self) -> bool:
         """Whether a command completes now; a kernel of many commands is not let run far ahead."""

@@ -25,6 +25,7 @@ from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
+from kernbench.messages.operands import Operand
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
@@ -71,6 +72,8 @@ class GraphEngine:
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(self._unwritten if looking else None)
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
+        if enable_data:
+            self.machine.values_of = self._values_of
         self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
@@ -300,6 +303,10 @@ class GraphEngine:
         """Phase 2 up to now; what has been replayed is not replayed again."""
         if self.enable_data:
             self._executor.replay(self.machine.clock.time)
+
+    def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
+        self.replay()
+        return self._store.read(array.space, array.address, array.shape, array.dtype, array.strides)
 
     def _unwritten(self, space: str, address: int, nbytes: int) -> None:
         for observer in self.observers:

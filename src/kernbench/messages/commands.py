@@ -206,7 +206,18 @@ class AwaitCommand:
     line: int
 
 
-KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitCommand
+@dataclass(frozen=True, slots=True)
+class ReadValue:
+    """The kernel wants the numbers of ``array``, whose producer is done: answered with a NumPy array.
+
+    None: this run keeps no data.
+    """
+
+    array: Operand
+    line: int
+
+
+KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitCommand | ReadValue
 """A command is issued, and the kernel goes on: after a SendCommand once a slot of the receiver is its; a RecvCommand
 takes the next message of its queue, and is answered with its slot."""
 
@@ -222,6 +233,8 @@ def awaited_by(request: KernelRequest | None) -> str:
             text = f"a message of {queue}, at line {line}"
         case AwaitCommand(_, line):
             text = f"the command that line {line} waits for"
+        case ReadValue(_, line):
+            text = f"its CPU, to read the value of line {line}"
         case AwaitSpace(nbytes, line):
             text = f"{nbytes} bytes of scratch at line {line}"
         case Meet(line):

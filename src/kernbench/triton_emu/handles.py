@@ -227,5 +227,5 @@ class View(Handle):
 
 
 def _no_value(what: str, instead: str = "") -> Exception:
-    text = f"cannot {what} a tensor's value: while timing is simulated there are no values, so a kernel cannot depend "
-    return kernel_error(f"{text}on them; branching on a tensor's value is impossible{instead and f': {instead}'}")
+    text = f"cannot {what} a handle: its numbers are in the machine. tl.value(x) waits for them and gives them"
+    return kernel_error(f"{text}{instead and f'; {instead}'}")

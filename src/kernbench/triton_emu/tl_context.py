@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from operator import index
+from typing import Any
 
-from kernbench.messages.commands import Meet, PrintCommand
+import numpy as np
+
+from kernbench.messages.commands import AwaitCommand, Meet, PrintCommand, ReadValue
 from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.composite_calls import CompositeCalls
 from kernbench.triton_emu.dot_calls import DotCalls
@@ -52,6 +55,20 @@ class TLContext(QueueCalls, DotCalls, MathCalls, CompositeCalls):
     def itemsize(self, dtype: object) -> int:
         """Bytes of an element, for pointers and strides."""
         return element_type(dtype).itemsize
+
+    def value(self, handle: Handle) -> np.ndarray[Any, Any]:
+        """The numbers of ``handle``: the kernel waits until they are there. For addresses, bounds, conditions.
+
+        KernelError in a run that keeps no data.
+        """
+        line = self._call().line
+        x = self._own(handle)
+        if x.producer in self._under_way:
+            self._request(AwaitCommand(x.producer, line))
+        found = self._request(ReadValue(x.array, line))
+        if not isinstance(found, np.ndarray):
+            raise kernel_error("tl.value reads numbers, and this run keeps no data: run it with --verify-data")
+        return found
 
     def device_print(self, *args: object) -> None:
         """A line of output with time and PE; handles show their values once phase 2 knows them."""
