@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from kernbench.messages.commands import (
     ReadValue,
     StoreCommand,
 )
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand, Run
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
@@ -211,12 +211,30 @@ class FakePe:
 
     def _load(self, command: LoadCommand) -> None:
         dst = command.dst
+        if command.runs:
+            elements = np.full(dst.shape, command.other, dst.dtype.numpy)
+            for part, place in self._runs(elements, command.runs):
+                part[...] = place
+            self._put(dst, elements)
+            return
         source = self.memory.view(command.va, *_part(dst, command.strides, command.valid))
         whole = np.full(dst.shape, command.other, dst.dtype.numpy)
         whole[tuple(map(slice, source.shape))] = source
         self._put(dst, whole)
 
+    def _runs(self, array: np.ndarray[Any, Any], runs: tuple[Run, ...]) -> Iterator[tuple[Any, Any]]:
+        """The bytes of an array run by run, with their places in memory, but for those that are masked off."""
+        raw, at = np.reshape(array, -1).view(np.uint8), 0
+        for va, nbytes in runs:
+            if va != NOWHERE:
+                yield raw[at : at + nbytes], self.memory.raw[va : va + nbytes]
+            at += nbytes
+
     def _store(self, command: StoreCommand) -> None:
+        if command.runs:
+            for part, place in self._runs(self._array(command.src), command.runs):
+                place[...] = part
+            return
         target = self.memory.view(command.va, *_part(command.src, command.strides, command.valid))
         target[...] = self._array(command.src)[tuple(map(slice, target.shape))]
 

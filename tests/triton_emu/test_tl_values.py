@@ -253,6 +253,20 @@ def test_strides_and_ragged_edges() -> None:
     assert memory.view(3000, (3,), F16).tolist() == [20, 22, 9]
 
 
+def test_scatter_gather_lists() -> None:
+    memory = Memory(4096)
+    memory.put(0, np.arange(32, dtype=np.float16))
+
+    def kernel(tl: Any) -> None:
+        x = tl.load([(40, 4), (None, 4), (2, 2), [np.int64(40), 6]], (2, 4), "f16", other=-1)
+        tl.store(2048, x)
+        tl.store(((1024, 6), (None, 4), (1026, 6)), x)
+
+    FakePe(memory).run(kernel)
+    assert memory.view(2048, (8,), F16).tolist() == [20, 21, -1, -1, 1, 20, 21, 22]
+    assert memory.view(1024, (5,), F16).tolist() == [20, 20, 21, 22, 0]
+
+
 def test_descriptors_that_say_nothing_are_left_out() -> None:
     def kernel(tl: Any) -> None:
         x = tl.load(0, (2, 4), "f16", strides=(8, 2), valid=(2, 4))

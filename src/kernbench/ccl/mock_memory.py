@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import replace
 from mmap import mmap
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import F32, DType, row_major
+from kernbench.common.dtypes import F32, U8, DType, row_major
 from kernbench.common.errors import AddressFaultError
 from kernbench.common.operators import EPILOGUE, Attributes, compute, gemm, narrow, operator
 from kernbench.messages.commands import (
@@ -24,7 +25,7 @@ from kernbench.messages.commands import (
     PrintCommand,
     StoreCommand,
 )
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand, Run
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -61,6 +62,14 @@ class MockMemory:
         if strides is None and valid is not None:
             strides = row_major(ref.shape, ref.dtype.itemsize)
         return self._view(ref.va, ref.shape if valid is None else valid, ref.dtype.numpy, strides)
+
+    def pieces(self, runs: tuple[Run, ...]) -> Iterator[tuple[slice, Array]]:
+        """Those of the bytes of a scatter-gather list that are there: which they are of all, and their place."""
+        at = 0
+        for va, nbytes in runs:
+            if va != NOWHERE:
+                yield slice(at, at + nbytes), self._view(va, (nbytes,), U8.numpy, None)
+            at += nbytes
 
     def _view(self, va: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array:
         if 0 in shape:
@@ -116,8 +125,17 @@ class CommandUnit:
     def carry_out(self, command: PeCommand) -> None:
         """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
         match command:
+            case LoadCommand(dst=dst, runs=runs) if runs:
+                self._tcm.view(dst)[...] = narrow(np.asarray(command.other), dst.dtype)
+                raw = self._tcm.window(dst.address, dst.nbytes)
+                for part, place in self._memory.pieces(runs):
+                    raw[part] = place
             case LoadCommand():
                 self._load(command)
+            case StoreCommand(runs=runs) if runs:
+                raw = self._tcm.window(command.src.address, command.src.nbytes)
+                for part, place in self._memory.pieces(runs):
+                    place[...] = raw[part]
             case StoreCommand():
                 source = self._tcm.view(command.src)
                 target = self._at(command.va, command.src, command.strides, command.valid, command.physical)

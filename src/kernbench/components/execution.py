@@ -222,7 +222,7 @@ class KernelExecution:
         fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
         self._math_part = self.machine.log.part(self.parts.math.node.id)
         operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, 0)
-        self._math_begun(operation, self.clock.time)
+        self.machine.log.close(self._math_begun(operation, self.clock.time), self.clock.time)
         self._math_ended(operation)
 
     def _start_composite(self, command: Composite, work: Streams, cause: Cause) -> None:

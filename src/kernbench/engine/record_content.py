@@ -25,7 +25,7 @@ from kernbench.messages.commands import (
     StoreCommand,
     StreamOperand,
 )
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand
 from kernbench.messages.requests import MemoryWriteMsg
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -169,7 +169,7 @@ class ContentMaker:
 
     def _moved(self, command: LoadCommand | StoreCommand, array: Operand, moved: Moved, other: float) -> Operand:
         """The memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
-        address = moved.segments[0][0]
+        address = next(pa for pa, _ in moved.segments if pa != NOWHERE)
         place = self._addresses.place_of(address)
         several = moved.segments if len(moved.segments) > 1 else ()
         layout = (command.strides, several, command.valid, other)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import Attributes
 from kernbench.common.values import value
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import Operand, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class LoadCommand(Command):
     """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
 
     Elements at or beyond ``valid`` (per axis) are not read but set to ``other``. ``physical``: the address is a
-    physical one, as of a slot of a queue.
+    physical one, as of a slot of a queue. ``runs``: a scatter-gather list instead of ``va``: where the elements lie, in
+    their order; those at ``NOWHERE`` are ``other``.
     """
 
     dst: Operand
@@ -47,13 +48,14 @@ class LoadCommand(Command):
     valid: tuple[int, ...] | None = None
     other: float = 0
     physical: bool = False
+    runs: tuple[Run, ...] = ()
 
 
 @value
 class StoreCommand(Command):
     """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out.
 
-    ``physical``: the address is a physical one.
+    ``physical``: the address is a physical one. ``runs``: as for a load; elements at ``NOWHERE`` are left out.
     """
 
     src: Operand
@@ -61,6 +63,7 @@ class StoreCommand(Command):
     strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
     physical: bool = False
+    runs: tuple[Run, ...] = ()
 
 
 NO_WINDOW = 1 << 20

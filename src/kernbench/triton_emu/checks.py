@@ -14,6 +14,7 @@ import numpy as np
 from kernbench.common.dtypes import ALL, DType, dtype, misfit, row_major
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.operators import OPERATORS, Operator
+from kernbench.messages.operands import NOWHERE, Run
 from kernbench.triton_emu.handles import Handle, Number
 from kernbench.triton_emu.refs import Ref, load_first
 from kernbench.triton_emu.source import kernel_error
@@ -74,6 +75,28 @@ def pointer(value: object) -> int:
     if value < 0:
         raise kernel_error(f"a pointer is not negative: {value}")
     return int(value)
+
+
+def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[Run, ...]:
+    """A scatter-gather list for an array: (address, bytes) of each run; address None: its elements are masked off."""
+    runs: list[Run] = []
+    for each in value:
+        if len(each) != 2:
+            raise kernel_error(f"a run is (address, bytes), not {each!r}")
+        at, (nbytes,) = each[0], ints("the bytes of a run", each[1])  # type: ignore[arg-type]
+        if nbytes < 1 or nbytes % item.itemsize:
+            raise kernel_error(f"a run of {nbytes} bytes: it has a whole number of {item} elements, at least 1")
+        runs.append((NOWHERE if at is None else pointer(at), nbytes))
+    total, wanted = sum(nbytes for _, nbytes in runs), prod(shape) * item.itemsize
+    if total != wanted:
+        raise kernel_error(f"runs of {total} bytes in all, for shape {shape} of {item}, which has {wanted}")
+    return tuple(runs)
+
+
+def check_no_box(strides: object, valid: object) -> None:
+    """A scatter-gather list says all."""
+    if strides is not None or valid is not None:
+        raise kernel_error("a list of runs says where every element lies: strides and valid do not go with it")
 
 
 def _described(value: object) -> str:
