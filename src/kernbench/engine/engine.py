@@ -17,7 +17,7 @@ from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
-from kernbench.engine.deadlock import deadlock
+from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
@@ -242,7 +242,8 @@ class GraphEngine:
 
     @property
     def _reached(self) -> str:
-        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+        waits = summary(waiting_kernels(self.machine).values())
+        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events{waits and f'; {waits}'}"
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
