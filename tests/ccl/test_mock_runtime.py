@@ -49,6 +49,15 @@ def test_a_copy_outlives_the_slot_that_it_was_made_of() -> None:
     assert run(kernel, n_slots=1) == [212, 111]
 
 
+def test_numbers_of_handles_and_views() -> None:
+    def kernel(t: int, *, tl: Any) -> None:
+        tl.send("E", tl.load(t, 4, "f32"))
+        first = float(tl.value(tl.reshape(tl.recv("W", 4, "f32"), (2, 2)))[0, 1])
+        tl.store(t, tl.constant([first], "f32") + tl.zeros(4, "f32"))
+
+    assert run(kernel) == [2, 1]
+
+
 def own_part(t: int, *, tl: Any) -> None:
     """As on the machine: PEs of a cube get one pointer, and find their part by their number."""
     pass_on(t + tl.program_id(0) * 16, tl=tl)

@@ -18,6 +18,7 @@ from one_program import (
     SMALL,
     Observe,
     Step,
+    Torch,
     events,
     host_copies,
     outcomes,
@@ -33,6 +34,7 @@ from kernbench.common.units import parse_size
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import compile_topology, topology_file
+from kernbench.triton_emu.tl_context import TLContext as Tl
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
 
@@ -127,6 +129,15 @@ def tlb(engine: GraphEngine) -> object:
     return [(part.table.tlb_hits, part.table.tlb_misses) for part in parts]
 
 
+def values(torch: Torch) -> None:
+    """A kernel that looks at numbers."""
+
+    def kernel(x: int, *, tl: Tl) -> None:
+        tl.value(tl.load(x, 4, "f32"))
+
+    torch.launch("look", kernel, torch.ones(4))
+
+
 def algorithm(name: str, *machine: str, ccl: tuple[str, ...] = ()) -> Setting:
     """``name`` is the configured collective."""
     return Setting(machine, (f"defaults.algorithm={name}", *ccl), (queues, *ALL_REDUCE))
@@ -141,6 +152,7 @@ SETTINGS = {
     "topology:pe.mmu.page_bytes": Setting(("pe.mmu.page_bytes=64",), steps=EVERY_STEP[:2], observe=tlb),
     "ccl:defaults.backpressure": Setting(ccl=("defaults.n_slots=1",), steps=ALL_REDUCE),
     "ccl:defaults.poll_ns": Setting(ccl=("defaults.backpressure=poll", "defaults.n_slots=1"), steps=ALL_REDUCE),
+    "topology:pe.components.pe_cpu.attrs.value_ns": Setting(steps=(values,)),
     # With these world sizes ranks are PEs; a collective of ranks that are SIPs needs as many SIPs.
     "ccl:algorithms.mesh_allreduce_4.module": algorithm(
         "mesh_allreduce_4", "system.sips={count: 4, topology: torus_2d}"

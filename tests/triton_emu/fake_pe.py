@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
 from kernbench.common.operators import EPILOGUE, Attributes, evaluate, gemm, narrow, operator
 from kernbench.messages.commands import (
+    AwaitCommand,
     AwaitSpace,
     Command,
     DotCommand,
@@ -25,9 +26,10 @@ from kernbench.messages.commands import (
     Meet,
     MemoryRef,
     PeCommand,
+    ReadValue,
     StoreCommand,
 )
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand, Run
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
@@ -103,15 +105,16 @@ class FakePe:
     def run(self, function: Callable[..., object], *args: Any, site: KernelSite | None = None, **kwargs: Any) -> None:
         run = KernelRun(function, args, kwargs, site or site_of(function), self.scratch)
         try:
-            while (request := run.resume()) is not None:
-                self._serve(run, request)
+            answer = None
+            while (request := run.resume(answer)) is not None:
+                answer = self._serve(run, request)
             while self._under_way:
                 self._complete_one(run)
         finally:
             run.close()
         assert self.scratch.live() == ()
 
-    def _serve(self, run: KernelRun, request: KernelRequest) -> None:
+    def _serve(self, run: KernelRun, request: KernelRequest) -> object:
         self.requests.append(request)
         if isinstance(request, Command):
             self._check_after(request)
@@ -121,9 +124,15 @@ class FakePe:
         elif isinstance(request, AwaitSpace):
             assert self._under_way, "waits for space that nothing will give back"
             self._complete_one(run)
+        elif isinstance(request, AwaitCommand):
+            while request.serial in {c.serial for c in self._under_way}:
+                self._complete_one(run)
+        elif isinstance(request, ReadValue):
+            return self._array(request.array).copy()
         elif isinstance(request, Meet):
             while self._under_way:
                 self._complete_one(run)
+        return None
 
     def _goes_on(self) -> bool:
         """Whether a command completes now; a kernel of many commands is not let run far ahead."""
@@ -202,12 +211,30 @@ class FakePe:
 
     def _load(self, command: LoadCommand) -> None:
         dst = command.dst
+        if command.runs:
+            elements = np.full(dst.shape, command.other, dst.dtype.numpy)
+            for part, place in self._runs(elements, command.runs):
+                part[...] = place
+            self._put(dst, elements)
+            return
         source = self.memory.view(command.va, *_part(dst, command.strides, command.valid))
         whole = np.full(dst.shape, command.other, dst.dtype.numpy)
         whole[tuple(map(slice, source.shape))] = source
         self._put(dst, whole)
 
+    def _runs(self, array: np.ndarray[Any, Any], runs: tuple[Run, ...]) -> Iterator[tuple[Any, Any]]:
+        """The bytes of an array run by run, with their places in memory, but for those that are masked off."""
+        raw, at = np.reshape(array, -1).view(np.uint8), 0
+        for va, nbytes in runs:
+            if va != NOWHERE:
+                yield raw[at : at + nbytes], self.memory.raw[va : va + nbytes]
+            at += nbytes
+
     def _store(self, command: StoreCommand) -> None:
+        if command.runs:
+            for part, place in self._runs(self._array(command.src), command.runs):
+                place[...] = part
+            return
         target = self.memory.view(command.va, *_part(command.src, command.strides, command.valid))
         target[...] = self._array(command.src)[tuple(map(slice, target.shape))]
 

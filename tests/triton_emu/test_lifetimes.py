@@ -13,7 +13,7 @@ from kernbench.common.errors import AllocationError, KernelError
 from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand
 from kernbench.messages.operands import in_tcm
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.handles import Handle, View
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.lifetimes import Lifetimes
 from kernbench.triton_emu.places import Slot
@@ -189,6 +189,33 @@ def test_bytes_go_back_when_neither_a_handle_nor_a_command_has_them() -> None:
     assert not lifetimes.returning()
     del b
     assert freed == [1, 2]
+
+
+def test_a_view_holds_the_handle_that_it_is_of() -> None:
+    freed: list[int] = []
+    lifetimes = Lifetimes()
+    a = handle(Bytes(1, freed))
+    view = View(View(a, (2, 2)), (4, 1))
+    assert view.base is a
+    lifetimes.under_way[0] = (COMMAND, (view,))
+    del a
+    assert not lifetimes.returning()
+    del view
+    assert lifetimes.returning()
+    assert freed == []
+    del lifetimes.under_way[0]
+    assert freed == [1]
+
+
+def test_a_command_that_uses_a_view_of_a_message_keeps_its_slot() -> None:
+    ring, lifetimes = Ring(), Lifetimes()
+    slot = ring.slot(1)
+    lifetimes.received(slot)
+    lifetimes.under_way[0] = (COMMAND, (View(handle(slot), (2, 2)),))
+    lifetimes.finish()
+    assert ring.freed == []
+    del lifetimes.under_way[0]
+    assert ring.freed == [1]
 
 
 def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:

@@ -15,7 +15,7 @@ from kernbench.common.errors import KernelError
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 
-NO_VALUE = "branching on a tensor's value is impossible"
+NO_VALUE = r"a handle: its numbers are in the machine\. tl\.value\(x\) waits"
 
 FORBIDDEN: list[tuple[Callable[..., Any], str]] = [
     (lambda tl, x, m: bool(x), NO_VALUE),
@@ -53,7 +53,24 @@ FORBIDDEN: list[tuple[Callable[..., Any], str]] = [
     (lambda tl, x, m: tl.broadcast(m, 3), r"shape \(2, 3\) does not broadcast to \(3,\)"),
     (lambda tl, x, m: tl.zeros((2, 0), "f32"), r"shape \(2, 0\): every axis has at least 1"),
     (lambda tl, x, m: tl.zeros((2, 1.5), "f32"), "a shape is a whole number or a tuple"),
+    (lambda tl, x, m: tl.reshape(m, (4, 2)), r"6 elements of shape \(2, 3\) have no shape \(4, 2\)"),
+    (lambda tl, x, m: tl.reshape(m, (4, -1)), r"6 elements of shape \(2, 3\) have no shape \(4, -1\)"),
+    (lambda tl, x, m: tl.reshape(m, (-1, -1)), "have no shape"),
+    (lambda tl, x, m: tl.expand_dims(m, 3), "axis 3 of a tensor"),
+    (lambda tl, x, m: x & x, "and of f32: it works on the bits of whole numbers, i8 and i32; use tl.cast"),
+    (lambda tl, x, m: x << 2, "shl of f32"),
+    (lambda tl, x, m: tl.constant([1, 300], "i8"), r"300 does not fit i8 \(-128 to 127\)"),
+    (lambda tl, x, m: tl.constant([1.5], "i32"), "a constant of float64 as i32: whole numbers are needed"),
+    (lambda tl, x, m: tl.constant("a", "f32"), "'a' is no array of numbers"),
+    (lambda tl, x, m: tl.constant([], "f32"), r"shape \(0,\): every axis has at least 1"),
     (lambda tl, x, m: tl.load(x, 4, "f32"), "a pointer is a whole number of bytes, not a handle"),
+    (lambda tl, x, m: tl.load([(0, 8)], 4, "f32"), r"runs of 8 bytes in all, for shape \(4,\) of f32, which has 16"),
+    (lambda tl, x, m: tl.load([(0, 6), (8, 10)], 4, "f32"), "a run of 6 bytes: it has a whole number of f32 elements"),
+    (lambda tl, x, m: tl.load([(0, 0), (8, 16)], 4, "f32"), "a run of 0 bytes"),
+    (lambda tl, x, m: tl.load([(0, 8, 8)], 4, "f32"), r"a run is \(address, bytes\), not \(0, 8, 8\)"),
+    (lambda tl, x, m: tl.load([(-4, 16)], 4, "f32"), "a pointer is not negative"),
+    (lambda tl, x, m: tl.load([(0, 16)], 4, "f32", valid=2), "strides and valid do not go with it"),
+    (lambda tl, x, m: tl.store([(0, 12)], x), "runs of 12 bytes in all"),
     (lambda tl, x, m: tl.load(1.0, 4, "f32"), r"not 1\.0 \(float\)"),
     (lambda tl, x, m: tl.load(True, 4, "f32"), "not True"),
     (lambda tl, x, m: tl.load(-4, 4, "f32"), "a pointer is not negative: -4"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,22 @@ ELEMENTWISE: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
         lambda tl, x, y: tl.gelu(x),
         lambda x, y: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     ),
+    (lambda tl, x, y: tl.exp2(x), lambda x, y: np.exp2(x)),
+    (lambda tl, x, y: tl.log2(tl.abs(x)), lambda x, y: np.log2(np.abs(x))),
+    (lambda tl, x, y: tl.floor(x), lambda x, y: np.floor(x)),
+    (lambda tl, x, y: tl.ceil(x), lambda x, y: np.ceil(x)),
+    (lambda tl, x, y: tl.erf(x), lambda x, y: np.vectorize(math.erf)(x)),
+    (lambda tl, x, y: x % y, np.fmod),
+    (lambda tl, x, y: 3 % y, lambda x, y: np.fmod(3, y)),
+    (lambda tl, x, y: tl.cumsum(x), lambda x, y: x.cumsum(-1)),
+    (lambda tl, x, y: tl.cumsum(x, 0), lambda x, y: x.cumsum(0)),
+    (lambda tl, x, y: tl.constant(Y, "f32") - x, lambda x, y: y - x),
+    (lambda tl, x, y: tl.constant([[1], [2]], "f32") * x, lambda x, y: x * [[1], [2]]),
+    (lambda tl, x, y: tl.reshape(x, (3, 2)) + 1, lambda x, y: x.reshape(3, 2) + 1),
+    (lambda tl, x, y: tl.reshape(tl.reshape(x, 6) + 1, (-1, 3)) + y, lambda x, y: x + 1 + y),
+    (lambda tl, x, y: y - tl.expand_dims(tl.sum(x, 1), 1), lambda x, y: y - x.sum(1)[:, None]),
+    (lambda tl, x, y: tl.expand_dims(tl.max(x), -1) + 0, lambda x, y: x.max()[None]),
+    (lambda tl, x, y: tl.dot(tl.reshape(x, (3, 2)), y), lambda x, y: x.reshape(3, 2) @ y),
     (lambda tl, x, y: tl.where(x < y, x, 7), lambda x, y: np.where(x < y, x, 7)),
     (lambda tl, x, y: tl.where(x > 0, 0, y), lambda x, y: np.where(x > 0, 0, y)),
     (lambda tl, x, y: tl.sum(x, 0), lambda x, y: x.sum(0)),
@@ -121,6 +138,29 @@ def test_comparisons_make_masks(compare: Callable[..., Any], wanted: Array) -> N
     assert np.array_equal(result(lambda tl, x, y: compare(x, y), I8, x=X, y=Y), wanted.astype(np.int8))
 
 
+BITS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+    (lambda tl, x, y: x & y, lambda x, y: x & y),
+    (lambda tl, x, y: x | 3, lambda x, y: x | 3),
+    (lambda tl, x, y: 5 ^ y, lambda x, y: 5 ^ y),
+    (lambda tl, x, y: ~x, lambda x, y: ~x),
+    (lambda tl, x, y: 1 << (y & 7), lambda x, y: 1 << (y & 7)),
+    (lambda tl, x, y: x >> 2, lambda x, y: x >> 2),
+    (lambda tl, x, y: 7 & x | y, lambda x, y: 7 & x | y),
+    (lambda tl, x, y: tl.argmax(x, 1), lambda x, y: x.argmax(1)),
+    (lambda tl, x, y: tl.argmin(x), lambda x, y: x.argmin()),
+    (lambda tl, x, y: tl.argmin(tl.cast(x, "f16"), 0, keepdims=True), lambda x, y: x.argmin(0)[None]),
+    (lambda tl, x, y: tl.constant(np.array([[True, False, True]]), "i32") + x, lambda x, y: x + np.array([1, 0, 1])),
+]
+
+
+@pytest.mark.parametrize("case", range(len(BITS)))
+def test_whole_numbers_are_numpys(case: int) -> None:
+    body, expected = BITS[case]
+    x, y = np.array([[5, -6, 7], [100, 7, -9]], np.int32), np.array([[3, 2, -1], [90, 0, 77]], np.int32)
+    found = result(body, I32, x=x, y=y)
+    assert np.array_equal(found, expected(x, y))
+
+
 @pytest.mark.parametrize("item", ALL, ids=str)
 def test_all_types_add_and_cast(item: DType) -> None:
     x = random_array(np.random.default_rng(0), (3, 5), item)
@@ -150,6 +190,20 @@ def test_a_copy_is_a_handle_of_its_own() -> None:
     pe = FakePe(Memory(64))
     pe.run(kernel)
     assert [each.operator for each in pe.commands if isinstance(each, MathCommand)] == ["zeros", "copy"]
+
+
+def test_a_view_is_no_command() -> None:
+    def kernel(tl: Any) -> None:
+        x = tl.load(0, (2, 6), "f32")
+        y = tl.reshape(x, (3, -1))
+        assert (y.shape, y.addr, y.nbytes) == ((3, 4), x.addr, x.nbytes)
+        assert tl.reshape(x, (2, 6)) is x
+        assert tl.expand_dims(y, 1).shape == (3, 1, 4)
+        tl.store(64, y)
+
+    pe = FakePe(Memory(256), lazy=True)
+    pe.run(kernel)
+    assert [each.after for each in pe.commands] == [(), (0,)]  # it waits for what makes the handle
 
 
 def test_a_number_takes_the_handles_type() -> None:
@@ -197,6 +251,20 @@ def test_strides_and_ragged_edges() -> None:
     wanted[0, 8:] = matrix[6, 8:]
     assert np.array_equal(memory.view(0, (8, 10), F16), wanted)
     assert memory.view(3000, (3,), F16).tolist() == [20, 22, 9]
+
+
+def test_scatter_gather_lists() -> None:
+    memory = Memory(4096)
+    memory.put(0, np.arange(32, dtype=np.float16))
+
+    def kernel(tl: Any) -> None:
+        x = tl.load([(40, 4), (None, 4), (2, 2), [np.int64(40), 6]], (2, 4), "f16", other=-1)
+        tl.store(2048, x)
+        tl.store(((1024, 6), (None, 4), (1026, 6)), x)
+
+    FakePe(memory).run(kernel)
+    assert memory.view(2048, (8,), F16).tolist() == [20, 21, -1, -1, 1, 20, 21, 22]
+    assert memory.view(1024, (5,), F16).tolist() == [20, 20, 21, 22, 0]
 
 
 def test_descriptors_that_say_nothing_are_left_out() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import replace
 from mmap import mmap
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import F32, DType, row_major
+from kernbench.common.dtypes import F32, U8, DType, row_major
 from kernbench.common.errors import AddressFaultError
-from kernbench.common.operators import EPILOGUE, Attributes, compute, gemm, narrow, operator
+from kernbench.common.operators import ATOMICS, EPILOGUE, Attributes, compute, gemm, narrow, operator
 from kernbench.messages.commands import (
+    AtomicCommand,
     DotCommand,
     EpilogueStep,
     GemmComposite,
@@ -24,7 +26,7 @@ from kernbench.messages.commands import (
     PrintCommand,
     StoreCommand,
 )
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand, Run
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -61,6 +63,14 @@ class MockMemory:
         if strides is None and valid is not None:
             strides = row_major(ref.shape, ref.dtype.itemsize)
         return self._view(ref.va, ref.shape if valid is None else valid, ref.dtype.numpy, strides)
+
+    def pieces(self, runs: tuple[Run, ...]) -> Iterator[tuple[slice, Array]]:
+        """Those of the bytes of a scatter-gather list that are there: which they are of all, and their place."""
+        at = 0
+        for va, nbytes in runs:
+            if va != NOWHERE:
+                yield slice(at, at + nbytes), self._view(va, (nbytes,), U8.numpy, None)
+            at += nbytes
 
     def _view(self, va: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array:
         if 0 in shape:
@@ -116,12 +126,23 @@ class CommandUnit:
     def carry_out(self, command: PeCommand) -> None:
         """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
         match command:
+            case LoadCommand(dst=dst, runs=runs) if runs:
+                self._tcm.view(dst)[...] = narrow(np.asarray(command.other), dst.dtype)
+                raw = self._tcm.window(dst.address, dst.nbytes)
+                for part, place in self._memory.pieces(runs):
+                    raw[part] = place
             case LoadCommand():
                 self._load(command)
+            case StoreCommand(runs=runs) if runs:
+                raw = self._tcm.window(command.src.address, command.src.nbytes)
+                for part, place in self._memory.pieces(runs):
+                    place[...] = raw[part]
             case StoreCommand():
                 source = self._tcm.view(command.src)
                 target = self._at(command.va, command.src, command.strides, command.valid, command.physical)
                 target[...] = source[tuple(map(slice, target.shape))]
+            case AtomicCommand():
+                self._change(command)
             case DotCommand():
                 factors = [self._array(x) for x in (command.a, command.b, command.acc) if x is not None]
                 attributes = Attributes(trans_a=command.trans_a, trans_b=command.trans_b)
@@ -161,6 +182,31 @@ class CommandUnit:
         if source.shape != target.shape:
             target[...] = narrow(np.asarray(command.other), command.dst.dtype)
         target[tuple(map(slice, source.shape))] = source
+
+    def _change(self, command: AtomicCommand) -> None:
+        """Element by element, as runs of a list may overlap."""
+        op, src = ATOMICS[command.operator], command.src
+        given = [self._tcm.view(x).reshape(-1) for x in (command.compared, src) if x is not None]
+        old = np.zeros(src.shape, src.dtype.numpy).reshape(-1)
+        for at, place in self._elements(command):
+            old[at] = place[0]
+            place[...] = compute(op, [place.copy(), *(x[at : at + 1] for x in given)], src.dtype)
+        if command.dst is not None:
+            self._tcm.view(command.dst)[...] = old.reshape(src.shape)
+
+    def _elements(self, command: AtomicCommand) -> Iterator[tuple[int, Array]]:
+        """The elements in memory of an atomic, each an array of one, and which of its operands' each is."""
+        src = command.src
+        if command.runs:
+            for part, place in self._memory.pieces(command.runs):
+                first = part.start // src.dtype.itemsize
+                elements = place.view(src.dtype.numpy)
+                yield from ((first + i, elements[i : i + 1]) for i in range(len(elements)))
+            return
+        there = self._at(command.va, src, command.strides, command.valid, command.physical)
+        for index in np.ndindex(there.shape):
+            at = int(np.ravel_multi_index(index, src.shape)) if index else 0
+            yield at, there[tuple(slice(i, i + 1) for i in index)].reshape(1) if index else there.reshape(1)
 
     def _compute(self, command: MathCommand) -> None:
         op, dst = operator(command.operator), command.dst

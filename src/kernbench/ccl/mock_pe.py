@@ -13,6 +13,7 @@ from kernbench.messages.commands import (
     KernelRequest,
     Meet,
     PeCommand,
+    ReadValue,
     Receive,
     RecvCommand,
     SendCommand,
@@ -108,6 +109,8 @@ class MockPe:
                 return self._receive(request)
             case AwaitCommand(serial):
                 self._later_unless(serial not in self._under_way)
+            case ReadValue(array):
+                return self._tcm.view(array).copy()
             case AwaitSpace():
                 self._later_unless(self._completions > self._seen)
             case Meet():

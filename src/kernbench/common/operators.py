@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import erf, pi, sqrt
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -19,7 +19,9 @@ from kernbench.common.errors import KernelError, UnknownNameError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Number: TypeAlias = int | float
-Kind: TypeAlias = Literal["unary", "binary", "compare", "ternary", "where", "softmax", "reduce", "move", "fill", "dot"]
+Kind: TypeAlias = Literal[
+    "unary", "binary", "compare", "bits", "ternary", "where", "scan", "reduce", "move", "fill", "dot"
+]
 EpilogueStep: TypeAlias = tuple[str] | tuple[str, Array | Number]
 
 ACCUMULATORS = (F32, F16, BF16)
@@ -36,12 +38,14 @@ _NARROW_ACC_K = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
-    """What an operator takes beside operands: axis of a reduction or softmax, permutation, a dot's transpositions."""
+    """What an operator takes beside operands: axis of a reduction, softmax or cumsum, permutation, a dot's
+    transpositions, the bytes that a fill repeats or that are a constant."""
 
     axis: int | None = None
     perm: tuple[int, ...] | None = None
     trans_a: bool = False
     trans_b: bool = False
+    pattern: bytes | None = None
 
 
 PLAIN = Attributes()
@@ -49,18 +53,22 @@ PLAIN = Attributes()
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator: ``fn`` computes on f32 (or f64) arrays, ``integer`` on int64 ones (None: they go through f32)."""
+    """One operator: ``fn`` computes on f32 (or f64) arrays, ``integer`` on int64 ones (None: they go through f32).
+
+    ``makes``: the type of its results, whatever the operands are; None: theirs.
+    """
 
     name: str
     arity: int
     kind: Kind
     fn: Callable[..., Any]
     integer: Callable[..., Any] | None = None
+    makes: DType | None = None
 
     def result_dtype(self, *operands: DType) -> DType:
         """The type of the result when none is asked for; ``operands`` are the types of all operands, in order."""
-        if self.kind == "compare":
-            return I8
+        if self.makes is not None:
+            return self.makes
         if self.kind == "dot" and operands[0] is I8:
             return I32
         return operands[1] if self.kind == "where" else operands[0]
@@ -91,9 +99,9 @@ def evaluate(
     """The result of ``op`` on ``args`` as an array of type ``out``; never warns.
 
     Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is what ``broadcast``,
-    ``full``, ``iota`` and ``zeros`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of ``copy``,
-    ``cast``, ``trans`` and ``broadcast`` may share memory with the operand. KernelError: wrong number of operands;
-    ValueError: shapes do not fit.
+    ``full``, ``iota``, ``zeros`` and ``constant`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of
+    ``copy``, ``cast``, ``trans`` and ``broadcast`` may share memory with the operand. KernelError: wrong number of
+    operands; ValueError: shapes do not fit.
     """
     with np.errstate(all="ignore"):
         return compute(op, args, out, shape, attrs, acc)
@@ -123,8 +131,8 @@ def compute(
         return narrow(accumulate(args, attrs, acc), out)
     if kind == "reduce":
         return narrow(_rounded_to(_along_axis(op, args, out, attrs.axis), acc), out)
-    if kind == "softmax":
-        return narrow(_along_axis(op, args, out, -1 if attrs.axis is None else attrs.axis), out)
+    if kind == "scan":
+        return narrow(_rounded_to(_along_axis(op, args, out, -1 if attrs.axis is None else attrs.axis), acc), out)
     if kind == "where":
         return narrow(_where(args, out), out)
     return narrow(op.fn(args, out, shape, attrs), out)
@@ -303,8 +311,26 @@ def _iota(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs:
     return np.broadcast_to(np.arange(extent[axis]).reshape(along), extent).astype(out.numpy)
 
 
+def _constant(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:  # noqa: ARG001
+    assert attrs.pattern is not None
+    return np.frombuffer(attrs.pattern, out.numpy).reshape(() if shape is None else shape)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def _shift_left(x: Array, count: Array) -> Any:
+    return np.left_shift(x, np.clip(count, 0, 63))
+
+
+def _shift_right(x: Array, count: Array) -> Any:
+    return np.right_shift(x, np.clip(count, 0, 63))
+
+
+_ERF = np.vectorize(erf, otypes=[np.float32])
 _SINGLE = frozenset(("unary", "binary", "ternary"))
-_ELEMENTWISE = _SINGLE | {"compare"}
+_ELEMENTWISE = _SINGLE | {"compare", "bits"}
 
 
 def _table() -> tuple[Operator, ...]:
@@ -323,26 +349,41 @@ def _table() -> tuple[Operator, ...]:
         Operator("gelu", 1, "unary", _gelu),
         Operator("silu", 1, "unary", lambda x: x * _sigmoid(x)),
         Operator("recip", 1, "unary", lambda x: 1 / x, lambda x: _divide_integers(np.int64(1), x)),
+        Operator("exp2", 1, "unary", np.exp2),
+        Operator("log2", 1, "unary", np.log2),
+        Operator("floor", 1, "unary", np.floor, _same),
+        Operator("ceil", 1, "unary", np.ceil, _same),
+        Operator("erf", 1, "unary", _ERF),
         Operator("add", 2, "binary", np.add, np.add),
         Operator("sub", 2, "binary", np.subtract, np.subtract),
         Operator("mul", 2, "binary", np.multiply, np.multiply),
         Operator("scale", 2, "binary", np.multiply, np.multiply),
         Operator("div", 2, "binary", np.divide, _divide_integers),
+        Operator("rem", 2, "binary", np.fmod, np.fmod),
         Operator("maximum", 2, "binary", np.maximum, np.maximum),
         Operator("minimum", 2, "binary", np.minimum, np.minimum),
-        Operator("lt", 2, "compare", np.less, np.less),
-        Operator("le", 2, "compare", np.less_equal, np.less_equal),
-        Operator("gt", 2, "compare", np.greater, np.greater),
-        Operator("ge", 2, "compare", np.greater_equal, np.greater_equal),
-        Operator("eq", 2, "compare", np.equal, np.equal),
-        Operator("ne", 2, "compare", np.not_equal, np.not_equal),
+        Operator("lt", 2, "compare", np.less, np.less, I8),
+        Operator("le", 2, "compare", np.less_equal, np.less_equal, I8),
+        Operator("gt", 2, "compare", np.greater, np.greater, I8),
+        Operator("ge", 2, "compare", np.greater_equal, np.greater_equal, I8),
+        Operator("eq", 2, "compare", np.equal, np.equal, I8),
+        Operator("ne", 2, "compare", np.not_equal, np.not_equal, I8),
+        Operator("and", 2, "bits", np.bitwise_and, np.bitwise_and),
+        Operator("or", 2, "bits", np.bitwise_or, np.bitwise_or),
+        Operator("xor", 2, "bits", np.bitwise_xor, np.bitwise_xor),
+        Operator("not", 1, "bits", np.invert, np.invert),
+        Operator("shl", 2, "bits", _shift_left, _shift_left),
+        Operator("shr", 2, "bits", _shift_right, _shift_right),
         Operator("fma", 3, "ternary", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c),
         Operator("clamp", 3, "ternary", _clamp, _clamp),
         Operator("where", 3, "where", np.where),
-        Operator("softmax", 1, "softmax", _softmax),
+        Operator("softmax", 1, "scan", _softmax),
+        Operator("cumsum", 1, "scan", np.cumsum, np.cumsum),
         Operator("sum", 1, "reduce", np.sum, np.sum),
         Operator("max", 1, "reduce", np.max, np.max),
         Operator("min", 1, "reduce", np.min, np.min),
+        Operator("argmax", 1, "reduce", np.argmax, np.argmax, I32),
+        Operator("argmin", 1, "reduce", np.argmin, np.argmin, I32),
         Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
         Operator("copy", 1, "move", _cast),
         Operator("cast", 1, "move", _cast),
@@ -351,6 +392,7 @@ def _table() -> tuple[Operator, ...]:
         Operator("full", 1, "fill", _full),
         Operator("zeros", 0, "fill", _full),
         Operator("iota", 0, "fill", _iota),
+        Operator("constant", 0, "fill", _constant),
         Operator("dot", 2, "dot", np.matmul),
     )
 
@@ -359,7 +401,24 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.maximum(x, low), high)
 
 
+def _new(old: Any, new: Any) -> Any:  # noqa: ARG001
+    return new
+
+
+def _new_where_equal(old: Any, compared: Any, new: Any) -> Any:
+    return np.where(old == compared, new, old)
+
+
 OPERATORS = MappingProxyType({op.name: op for op in _table()})
+ATOMICS = MappingProxyType(
+    {f"atomic_{name}": OPERATORS[name] for name in ("add", "and", "or", "xor")}
+    | {"atomic_max": OPERATORS["maximum"], "atomic_min": OPERATORS["minimum"]}
+    | {
+        "atomic_xchg": Operator("xchg", 2, "binary", _new, _new),
+        "atomic_cas": Operator("cas", 3, "ternary", _new_where_equal, _new_where_equal),
+    }
+)
+"""What a memory makes of its elements and what an atomic brings: values, for ``cas`` behind what to compare with."""
 EPILOGUE = MappingProxyType(
     {"bias": OPERATORS["add"], "add": OPERATORS["add"], "scale": OPERATORS["mul"]}
     | {name: OPERATORS[name] for name in ("relu", "gelu", "silu")}

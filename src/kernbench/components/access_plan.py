@@ -67,6 +67,14 @@ def plan(
     return tuple(targets)
 
 
+def gather(places: tuple[tuple[str, Segment], ...]) -> tuple[Target, ...]:
+    """The accesses of pieces in any order, node by node; each with a request of its own."""
+    pieces: dict[str, list[Segment]] = {}
+    for node, piece in places:
+        pieces.setdefault(node, []).append(piece)
+    return tuple([(node, access) for node, each in pieces.items() for access in _grouped(each)])
+
+
 def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:
     """The rows of one 2-D block, cut where a place ends; rows of the same shape in the same place stay together."""
     base = 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernbench.common.dtypes import row_major
-from kernbench.components.access_plan import extent, plan
+from kernbench.common.errors import KernelError
+from kernbench.components.access_plan import extent, gather, plan
 from kernbench.components.accesses_under_way import NOTHING, Footprints, Touched
-from kernbench.components.footprint import footprints
+from kernbench.components.footprint import footprint_of, footprints
 from kernbench.components.initiator import Target
 from kernbench.components.pe_parts import PeParts
 from kernbench.engine.address_map import AddressMap, Segment
-from kernbench.messages.commands import Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
+from kernbench.messages.commands import AtomicCommand, Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
+from kernbench.messages.operands import NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,10 @@ class Addressing:
         self._parts = parts
         self._most_rows = most_rows
 
-    def of_descriptor(self, command: LoadCommand | StoreCommand) -> Descriptor:
+    def of_descriptor(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
         """A load or a store. AddressFaultError for what nothing maps."""
+        if command.runs:
+            return self._of_runs(command)
         array = command.dst if isinstance(command, LoadCommand) else command.src
         shape = command.valid if command.valid is not None else array.shape
         if 0 in shape:
@@ -66,6 +70,22 @@ class Addressing:
         touched = footprints(segments, shape, itemsize, strides, self._most_rows)
         loading = isinstance(command, LoadCommand)
         return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched))
+
+    def _of_runs(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
+        """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""
+        segments: list[Segment] = []
+        for va, nbytes in command.runs:
+            segments += ((NOWHERE, nbytes),) if va == NOWHERE else self._physical(va, nbytes)
+        there = tuple([each for each in segments if each[0] != NOWHERE])
+        spaces = {self._addresses.place_of(pa).space for pa, _ in there}
+        if len(spaces) > 1:
+            raise KernelError(f"a list of runs lies in one kind of memory, not in {' and '.join(sorted(spaces))}")
+        targets = gather(self._addresses.by_node(there))
+        self._parts.dma.check_reach(node for node, _ in targets)
+        touched = tuple(footprint_of(access) for _, access in targets) if self._most_rows else ()
+        loading = isinstance(command, LoadCommand)
+        reads_or_writes = Touched(reads=touched) if loading else Touched(writes=touched)
+        return Descriptor(tuple(segments), targets, reads_or_writes if touched else NOTHING)
 
     def of_composite(self, command: Composite) -> Streams:
         """Everything that a composite streams. AddressFaultError for what nothing maps."""

@@ -8,6 +8,7 @@ from math import inf, prod
 from kernbench.components.access_plan import Dims, runs
 from kernbench.core.op_log import Sharing
 from kernbench.engine.address_map import Segment
+from kernbench.messages.fabric import Access
 
 MOST_ROWS = 64
 """Beyond so many rows two boxes are compared by the ranges that enclose them."""
@@ -56,6 +57,13 @@ def footprints(
         for first in _row_starts(steps)
         for low, high in _placed(pieces, first, first + run)
     )
+
+
+def footprint_of(access: Access) -> Footprint:
+    """The bytes of one access."""
+    reach = (access.rows - 1) * access.stride
+    low, high = access.pa + min(reach, 0), access.pa + max(reach, 0) + access.row_bytes
+    return Footprint(low, high, access.row_bytes, ((access.rows, abs(access.stride)),) if reach else ())
 
 
 def sharing(a: Footprint, b: Footprint) -> Sharing:

@@ -43,6 +43,7 @@ class PeCpu(SerialCpu):
         attrs = self.attrs_as(PeCpuAttrs)
         self._launch_ps = attrs.launch_ps
         self._issue_ps = attrs.issue_ps
+        self._value_ps = attrs.value_ps
         self.coord = node.pe_coord
         self._m_cpu = cube_part(*node.cube_coord, "m_cpu")
         self._parts = PeParts(machine, self.coord)
@@ -116,7 +117,7 @@ class PeCpu(SerialCpu):
     def _start(self, order: PeOrder, launch: LaunchOrder, row: Row) -> None:
         run = KernelExecution(self.machine, self._parts, self.coord, launch)
         part = self.machine.log.part(self.node.id)
-        self._program = KernelProgram(run, order, part, self._issue_ps, self._meet, self._over)
+        self._program = KernelProgram(run, order, part, self._issue_ps, self._value_ps, self._meet, self._over)
         waits = order.start_ps > self.clock.time
         self._program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause, row)
 

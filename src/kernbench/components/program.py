@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from kernbench.common.errors import AbandonedError, KernelError, KernelNote
+from kernbench.common.errors import AbandonedError, KernbenchError, KernelError, KernelNote
 from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Lane
@@ -20,6 +20,7 @@ from kernbench.messages.commands import (
     Command,
     KernelRequest,
     Meet,
+    ReadValue,
     Receive,
     RecvCommand,
     SendCommand,
@@ -33,6 +34,8 @@ _ISSUE = int(Kind.ISSUE)
 
 class KernelProgram:
     """Runs the kernel of ``order``: every command takes ``issue_ps``, and has its effect at the end of it.
+
+    A value that the kernel reads takes ``value_ps``.
 
     ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done. ``part``: the
     CPU's number in the log. Before the kernel goes on, ``cause`` is set to what made it: it stands in the scoreboard's
@@ -58,6 +61,7 @@ class KernelProgram:
         "_returned",
         "_rows",
         "_start_ps",
+        "_value_ps",
         "order",
         "run",
     )
@@ -68,6 +72,7 @@ class KernelProgram:
         order: PeOrder,
         part: int,
         issue_ps: int,
+        value_ps: int,
         meet: Callable[[KernelProgram], None],
         over: Callable[[PeReport], None],
     ) -> None:
@@ -79,6 +84,7 @@ class KernelProgram:
         self._by = By.KERNEL
         self._clock = run.clock
         self._issue_ps = issue_ps
+        self._value_ps = value_ps
         self._meet = meet
         self._over = over
         self._request: KernelRequest | None = None
@@ -133,13 +139,13 @@ class KernelProgram:
         at_once = _AT_ONCE.get(kind)
         if at_once is None or not at_once(self, request):
             clock = self._clock
-            due = self._log_issue(request)
+            due = self._log_issue(request, self._issue_ps)
             clock.call_at(due, _EFFECTS.get(kind, ISSUE), self)
 
-    def _log_issue(self, request: Any) -> int:
-        """The CPU issues ``request`` from now on; when that will have been done."""
+    def _log_issue(self, request: Any, takes_ps: int) -> int:
+        """The CPU works on ``request`` from now on; when that will have been done."""
         rows, board, start = self._rows, self._board, self._clock.time
-        row, end = len(rows), start + self._issue_ps
+        row, end = len(rows), start + takes_ps
         what, launch, line, after, by = NONE, self._launch_id, request.line, board.now, self._by
         rows += (self._part, _ISSUE, what, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
         self._issue, self._by = row, By.ISSUE
@@ -208,7 +214,7 @@ class KernelProgram:
         ipcq = self._ipcq or self._queues
         if not ipcq.expect(direction, receive, self._clock.time + self._issue_ps):
             return False
-        self._log_issue(request)
+        self._log_issue(request, self._issue_ps)
         return True
 
     def _receive(self) -> None:
@@ -301,6 +307,24 @@ class KernelProgram:
         self._until(lambda: request.serial not in self.run.board, self.go_on, By.OPERAND)
         return True
 
+    def _read_value(self, request: ReadValue) -> bool:
+        self._clock.call_at(self._log_issue(request, self._value_ps), GIVE, self)
+        return True
+
+    def give_value(self) -> None:
+        """The kernel gets the numbers that it asked for, as they are now."""
+        request = self._request
+        if self._returned or not isinstance(request, ReadValue):
+            return
+        self._issued()
+        values_of = self.run.machine.values_of
+        try:
+            found = None if values_of is None else values_of(request.array)
+        except KernbenchError as fault:
+            self.fail(fault)
+        else:
+            self.go_on(found)
+
     def _await_space(self, request: AwaitSpace) -> bool:
         under_way = len(self.run.board)
         since = self._clock.time
@@ -375,6 +399,7 @@ class KernelProgram:
     AT_ONCE: ClassVar[dict[type, Callable[[KernelProgram, Any], bool]]] = {
         Receive: _await_message,
         AwaitCommand: _await_command,
+        ReadValue: _read_value,
         AwaitSpace: _await_space,
         Meet: _come_to_barrier,
     }
@@ -398,3 +423,4 @@ _AT_ONCE = KernelProgram.AT_ONCE
 _EFFECTS = KernelProgram.EFFECTS
 ISSUE = KernelProgram.issue
 TAKE = KernelProgram.take_message
+GIVE = KernelProgram.give_value

@@ -17,7 +17,7 @@ from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
-from kernbench.engine.deadlock import deadlock
+from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
@@ -25,6 +25,7 @@ from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
+from kernbench.messages.operands import Operand
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
@@ -71,6 +72,8 @@ class GraphEngine:
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(self._unwritten if looking else None)
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
+        if enable_data:
+            self.machine.values_of = self._values_of
         self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
@@ -239,7 +242,8 @@ class GraphEngine:
 
     @property
     def _reached(self) -> str:
-        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+        waits = summary(waiting_kernels(self.machine).values())
+        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events{waits and f'; {waits}'}"
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
@@ -300,6 +304,10 @@ class GraphEngine:
         """Phase 2 up to now; what has been replayed is not replayed again."""
         if self.enable_data:
             self._executor.replay(self.machine.clock.time)
+
+    def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
+        self.replay()
+        return self._store.read(array.space, array.address, array.shape, array.dtype, array.strides)
 
     def _unwritten(self, space: str, address: int, nbytes: int) -> None:
         for observer in self.observers:

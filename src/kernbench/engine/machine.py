@@ -25,6 +25,7 @@ from kernbench.engine.record_content import ContentMaker
 from kernbench.engine.recorder import Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.control import ControlMessage, PeReport
+from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph, Node
@@ -144,6 +145,8 @@ class Machine:
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
         self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
+        # What an array in memory holds now; the engine says, if the run keeps data.
+        self.values_of: Callable[[Operand], np.ndarray[Any, Any]] | None = None
         self._delivered = self._deliver  # bound once
 
     def component(self, node_id: str) -> Component:

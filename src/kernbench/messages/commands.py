@@ -8,7 +8,7 @@ from typing import TypeAlias
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import Attributes
 from kernbench.common.values import value
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import Operand, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class LoadCommand(Command):
     """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
 
     Elements at or beyond ``valid`` (per axis) are not read but set to ``other``. ``physical``: the address is a
-    physical one, as of a slot of a queue.
+    physical one, as of a slot of a queue. ``runs``: a scatter-gather list instead of ``va``: where the elements lie, in
+    their order; those at ``NOWHERE`` are ``other``.
     """
 
     dst: Operand
@@ -47,13 +48,14 @@ class LoadCommand(Command):
     valid: tuple[int, ...] | None = None
     other: float = 0
     physical: bool = False
+    runs: tuple[Run, ...] = ()
 
 
 @value
 class StoreCommand(Command):
     """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out.
 
-    ``physical``: the address is a physical one.
+    ``physical``: the address is a physical one. ``runs``: as for a load; elements at ``NOWHERE`` are left out.
     """
 
     src: Operand
@@ -61,6 +63,25 @@ class StoreCommand(Command):
     strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
     physical: bool = False
+    runs: tuple[Run, ...] = ()
+
+
+@value
+class AtomicCommand(Command):
+    """The memory makes of its elements at ``va`` and of ``src`` what ``operator`` of ``ATOMICS`` says.
+
+    ``compared``: of a ``cas``. ``dst`` gets what was there before; None: nobody wants it. The rest as in a store.
+    """
+
+    operator: str
+    src: Operand
+    compared: Operand | None
+    dst: Operand | None
+    va: int
+    strides: tuple[int, ...] | None = None
+    valid: tuple[int, ...] | None = None
+    physical: bool = False
+    runs: tuple[Run, ...] = ()
 
 
 NO_WINDOW = 1 << 20
@@ -161,6 +182,7 @@ Composite: TypeAlias = GemmComposite | MathComposite
 PeCommand: TypeAlias = (
     LoadCommand
     | StoreCommand
+    | AtomicCommand
     | SendCommand
     | RecvCommand
     | DotCommand
@@ -206,7 +228,18 @@ class AwaitCommand:
     line: int
 
 
-KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitCommand
+@dataclass(frozen=True, slots=True)
+class ReadValue:
+    """The kernel wants the numbers of ``array``, whose producer is done: answered with a NumPy array.
+
+    None: this run keeps no data.
+    """
+
+    array: Operand
+    line: int
+
+
+KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitCommand | ReadValue
 """A command is issued, and the kernel goes on: after a SendCommand once a slot of the receiver is its; a RecvCommand
 takes the next message of its queue, and is answered with its slot."""
 
@@ -222,6 +255,8 @@ def awaited_by(request: KernelRequest | None) -> str:
             text = f"a message of {queue}, at line {line}"
         case AwaitCommand(_, line):
             text = f"the command that line {line} waits for"
+        case ReadValue(_, line):
+            text = f"its CPU, to read the value of line {line}"
         case AwaitSpace(nbytes, line):
             text = f"{nbytes} bytes of scratch at line {line}"
         case Meet(line):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeAlias
 
 from kernbench.common.dtypes import DType, row_major
+
+Run: TypeAlias = tuple[int, int]
+"""Bytes in one piece: (address, how many)."""
+NOWHERE = (1 << 64) - 1
+"""The address of a run that lies in no memory: elements that are masked off."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -16,9 +22,9 @@ class Operand:
     first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the
     (address, nbytes) ranges, in order, that the array's bytes lie in when they are not one range: a byte at offset x
     from the first element is byte x of all segments put together. ``valid``: how many elements per axis are in memory;
-    outside them a read gives ``other`` and a write does nothing. ``by_address``: the kernel named the
-    address itself, so no allocator keeps its bytes apart from those of others; the array is the same, and files of
-    the op-log do not say it.
+    outside them, and in segments at ``NOWHERE``, a read gives ``other`` and a write does nothing. ``by_address``: the
+    kernel named the address itself, so no allocator keeps its bytes apart from those of others; the array is the same,
+    and files of the op-log do not say it.
     """
 
     space: str
@@ -28,7 +34,7 @@ class Operand:
     shape: tuple[int, ...]
     dtype: DType
     strides: tuple[int, ...] | None = None
-    segments: tuple[tuple[int, int], ...] = ()
+    segments: tuple[Run, ...] = ()
     valid: tuple[int, ...] | None = None
     other: float = 0
     by_address: bool = field(default=False, compare=False)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Range: TypeAlias = tuple[int, int]
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def bounds(operand: Operand) -> tuple[Range, ...]:
-    """Ranges that hold all bytes of an operand, gaps between its rows included: one, or one a segment."""
+    """Ranges that hold all bytes of an operand, gaps between its rows included: one, or one a different segment."""
     if operand.strides is None and operand.valid is None and not operand.segments:
         return ((operand.address, operand.address + operand.nbytes),)
     span = _span(operand)
@@ -29,11 +29,12 @@ def bounds(operand: Operand) -> tuple[Range, ...]:
         return ((operand.address, operand.address + span),)
     found: list[Range] = []
     for address, nbytes in operand.segments:
-        found.append((address, address + min(nbytes, span)))
+        if address != NOWHERE:
+            found.append((address, address + min(nbytes, span)))
         span -= nbytes
         if span <= 0:
             break
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +56,8 @@ class ByteRuns:
             low = np.maximum(offsets, base)
             high = np.minimum(offsets + length, base + nbytes)
             inside = low < high
-            pieces.append((low[inside] + (address - base), high[inside] + (address - base)))
+            if address != NOWHERE:
+                pieces.append((low[inside] + (address - base), high[inside] + (address - base)))
             base += nbytes
         return _disjoint(np.concatenate([p[0] for p in pieces]), np.concatenate([p[1] for p in pieces]))
 

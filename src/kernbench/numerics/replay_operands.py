@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from kernbench.common.dtypes import U8
 from kernbench.common.errors import RunError
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand
 from kernbench.numerics.memory_store import MemoryStore, as_bytes, split
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -62,6 +63,8 @@ class OperandMemory:
             place = self._find(operand)
         if place is not None:
             return place.copy() if private else place
+        if _is_list(operand):
+            return _gathered(self._store, operand)
         if operand.segments or operand.valid is not None:
             return _padded(operand, _loaded_region(self._store, operand))
         read = self._store.read if private else self._store.view
@@ -94,6 +97,9 @@ class OperandMemory:
 def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
     if array.shape != operand.shape:
         raise RunError(f"a result of shape {array.shape} does not fit an output of shape {operand.shape}")
+    if _is_list(operand):
+        _scatter(store, operand, array)
+        return
     if operand.valid is not None:
         array = array[_bounds(operand)]
     if not operand.segments:
@@ -104,6 +110,33 @@ def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
     source = array if array.base is None else array.copy()
     for offset, part, steps in split(0, as_bytes(source), (*operand.byte_strides, 1), segments.end_at):
         store.write(operand.space, segments.address(offset), part, steps)
+
+
+def _is_list(operand: Operand) -> bool:
+    """Whether its segments are its elements, one after another: no gaps between rows, and nothing behind them."""
+    if not operand.segments or operand.strides is not None or operand.valid is not None:
+        return False
+    return sum(nbytes for _, nbytes in operand.segments) == operand.nbytes
+
+
+def _gathered(store: MemoryStore, operand: Operand) -> Array:
+    whole = np.full(operand.shape, operand.other, operand.dtype.numpy)
+    raw, at = as_bytes(whole).reshape(-1), 0
+    for address, nbytes in operand.segments:
+        if address != NOWHERE:
+            raw[at : at + nbytes] = store.view(operand.space, address, (nbytes,), U8)
+        at += nbytes
+    return whole
+
+
+def _scatter(store: MemoryStore, operand: Operand, array: Array) -> None:
+    # A view may be of this very memory: a part written must not change the source of the next.
+    source = array if array.base is None else array.copy()
+    raw, at = as_bytes(source).reshape(-1), 0
+    for address, nbytes in operand.segments:
+        if address != NOWHERE:
+            store.write(operand.space, address, raw[at : at + nbytes])
+        at += nbytes
 
 
 def _loaded_region(store: MemoryStore, operand: Operand) -> Array:

@@ -45,10 +45,11 @@ class MCpuAttrs(PartAttrs):
 
 
 class PeCpuAttrs(PartAttrs):
-    """The CPU of a PE: the time to start a kernel and to issue a command."""
+    """The CPU of a PE: the time to start a kernel, to issue a command, and to read what a handle holds."""
 
     launch_ns: Duration = 0.0
     issue_ns: Duration = 0.0
+    value_ns: Duration = 0.0
 
     @property
     def launch_ps(self) -> int:
@@ -59,6 +60,11 @@ class PeCpuAttrs(PartAttrs):
     def issue_ps(self) -> int:
         """``issue_ns`` in ps."""
         return ns_to_ps(self.issue_ns)
+
+    @property
+    def value_ps(self) -> int:
+        """``value_ns`` in ps."""
+        return ns_to_ps(self.value_ns)
 
     @property
     def first_issue_ps(self) -> int:

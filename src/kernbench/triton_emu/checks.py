@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from operator import index
 from types import MappingProxyType
 from typing import TypeAlias
@@ -13,6 +14,7 @@ import numpy as np
 from kernbench.common.dtypes import ALL, DType, dtype, misfit, row_major
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.operators import OPERATORS, Operator
+from kernbench.messages.operands import NOWHERE, Run
 from kernbench.triton_emu.handles import Handle, Number
 from kernbench.triton_emu.refs import Ref, load_first
 from kernbench.triton_emu.source import kernel_error
@@ -21,7 +23,7 @@ Ints: TypeAlias = int | Sequence[int]
 Shape: TypeAlias = tuple[int, ...]
 
 ELEMENTWISE = MappingProxyType(
-    {op.name: op for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "ternary")}
+    {op.name: op for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "bits", "ternary")}
 )
 """The operators that work element by element on operands of one type."""
 COMPARISONS = frozenset(op.name for op in ELEMENTWISE.values() if op.kind == "compare")
@@ -75,6 +77,28 @@ def pointer(value: object) -> int:
     return int(value)
 
 
+def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[Run, ...]:
+    """A scatter-gather list for an array: (address, bytes) of each run; address None: its elements are masked off."""
+    runs: list[Run] = []
+    for each in value:
+        if len(each) != 2:
+            raise kernel_error(f"a run is (address, bytes), not {each!r}")
+        at, (nbytes,) = each[0], ints("the bytes of a run", each[1])  # type: ignore[arg-type]
+        if nbytes < 1 or nbytes % item.itemsize:
+            raise kernel_error(f"a run of {nbytes} bytes: it has a whole number of {item} elements, at least 1")
+        runs.append((NOWHERE if at is None else pointer(at), nbytes))
+    total, wanted = sum(nbytes for _, nbytes in runs), prod(shape) * item.itemsize
+    if total != wanted:
+        raise kernel_error(f"runs of {total} bytes in all, for shape {shape} of {item}, which has {wanted}")
+    return tuple(runs)
+
+
+def check_no_box(strides: object, valid: object) -> None:
+    """A scatter-gather list says all."""
+    if strides is not None or valid is not None:
+        raise kernel_error("a list of runs says where every element lies: strides and valid do not go with it")
+
+
 def _described(value: object) -> str:
     if isinstance(value, Handle):
         return "a handle: what is in TCM needs no load"
@@ -125,6 +149,12 @@ def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
     return op
 
 
+def check_has_bits(op: Operator, item: DType) -> None:
+    """The operators on bits work on whole numbers."""
+    if op.kind == "bits" and item.is_float:
+        raise kernel_error(f"{op.name} of {item}: it works on the bits of whole numbers, i8 and i32; use tl.cast")
+
+
 def number_as(value: object, item: DType) -> Number:
     """``value`` as an element of type ``item``: what an integer type cannot hold is an error, not a rounding."""
     if not isinstance(value, _NUMBERS):
@@ -169,6 +199,32 @@ def axis_of(axis: int, shape: Shape) -> int:
     if not -len(shape) <= found < len(shape):
         raise kernel_error(f"axis {axis} of a tensor of shape {shape}: axes are {-len(shape)} to {len(shape) - 1}")
     return found % len(shape)
+
+
+def reshaped(value: Ints, shape: Shape) -> Shape:
+    """The shape ``value`` for the elements of ``shape``; one axis may be -1: what is left."""
+    asked = ints("a shape", value)
+    known = prod(n for n in asked if n != -1)
+    if asked.count(-1) == 1 and known > 0 and prod(shape) % known == 0:
+        asked = tuple(prod(shape) // known if n == -1 else n for n in asked)
+    if (asked and min(asked) < 1) or prod(asked) != prod(shape):
+        raise kernel_error(f"{prod(shape)} elements of shape {shape} have no shape {value}")
+    return asked
+
+
+def constant_bytes(values: object, item: DType) -> tuple[Shape, bytes]:
+    """The shape of an array of numbers that are known, and its elements as they lie in memory."""
+    try:
+        array = np.asarray(values)
+        if not item.is_float and array.dtype.kind not in "biu":
+            raise kernel_error(f"a constant of {array.dtype} as {item}: whole numbers are needed")
+        if not item.is_float and array.size:
+            for value in (array.min(), array.max()):
+                number_as(int(value), item)
+        made = array.astype(item.numpy)
+    except (TypeError, ValueError):
+        raise kernel_error(f"{values!r} is no array of numbers") from None
+    return as_shape(made.shape), made.tobytes()
 
 
 def permutation(perm: Sequence[int] | None, shape: Shape) -> Shape | None:

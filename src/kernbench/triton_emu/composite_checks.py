@@ -14,6 +14,7 @@ from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
     Shape,
+    check_has_bits,
     check_no_overlap,
     element_type,
     number_as,
@@ -94,6 +95,7 @@ def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
             raise kernel_error(f"{op} of {item} and {x.dtype}: one type is needed; use tl.cast")
         if x.shape != shape:
             raise kernel_error(f"{op} of shapes {shape} and {x.shape}: arrays in a composite have one shape")
+    check_has_bits(ELEMENTWISE[op], item)
     if len(shape) not in (1, 2):
         raise kernel_error(f"arrays in a composite have one or two axes, not the shape {shape}")
     streams = [as_matrix(x) if isinstance(x, Operand | MemoryRef) else number_as(x, item) for x in inputs]

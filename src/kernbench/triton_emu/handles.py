@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.messages.operands import Operand
-from kernbench.triton_emu.places import Place
+from kernbench.triton_emu.places import Elsewhere, Place
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_error
 
@@ -58,6 +59,11 @@ class Handle:
         if place.turn == self.turn:
             place.turn += 1
             place.free()
+
+    @property
+    def root(self) -> Handle:
+        """The handle that has the memory: itself, unless it is a view."""
+        return self
 
     @property
     def space(self) -> str:
@@ -116,6 +122,45 @@ class Handle:
     def __rtruediv__(self, other: Number) -> Handle:
         return self.owner.binary("div", other, self)
 
+    def __mod__(self, other: Handle | Number) -> Handle:
+        return self.owner.binary("rem", self, other)
+
+    def __rmod__(self, other: Number) -> Handle:
+        return self.owner.binary("rem", other, self)
+
+    def __and__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("and", self, other)
+
+    def __rand__(self, other: Number) -> Handle:
+        return self.owner.elementwise("and", other, self)
+
+    def __or__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("or", self, other)
+
+    def __ror__(self, other: Number) -> Handle:
+        return self.owner.elementwise("or", other, self)
+
+    def __xor__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("xor", self, other)
+
+    def __rxor__(self, other: Number) -> Handle:
+        return self.owner.elementwise("xor", other, self)
+
+    def __lshift__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("shl", self, other)
+
+    def __rlshift__(self, other: Number) -> Handle:
+        return self.owner.elementwise("shl", other, self)
+
+    def __rshift__(self, other: Handle | Number) -> Handle:
+        return self.owner.elementwise("shr", self, other)
+
+    def __rrshift__(self, other: Number) -> Handle:
+        return self.owner.elementwise("shr", other, self)
+
+    def __invert__(self) -> Handle:
+        return self.owner.elementwise("not", self)
+
     def __neg__(self) -> Handle:
         return self.owner.elementwise("neg", self)
 
@@ -165,6 +210,22 @@ class Handle:
         raise _no_value("read")
 
 
+class View(Handle):
+    """The bytes of ``base``, row by row, in another shape. It holds on to the handle, and gives nothing back itself."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, base: Handle, shape: tuple[int, ...]) -> None:
+        self.base = base.root
+        super().__init__(base.owner, replace(base.array, shape=shape), Elsewhere())
+        self.producer = base.producer
+
+    @property
+    def root(self) -> Handle:
+        """The handle that has the memory."""
+        return self.base
+
+
 def _no_value(what: str, instead: str = "") -> Exception:
-    text = f"cannot {what} a tensor's value: while timing is simulated there are no values, so a kernel cannot depend "
-    return kernel_error(f"{text}on them; branching on a tensor's value is impossible{instead and f': {instead}'}")
+    text = f"cannot {what} a handle: its numbers are in the machine. tl.value(x) waits for them and gives them"
+    return kernel_error(f"{text}{instead and f'; {instead}'}")

@@ -53,12 +53,12 @@ class Lifetimes:
         Handles that somebody has kept hold none any more: commands get handles of their own.
         """
         instead: dict[Handle, Handle] = {}
-        for x in [x for _, handles in self.under_way.values() for x in handles]:
+        for x in [x.root for _, handles in self.under_way.values() for x in handles]:
             if isinstance(x.place, Slot) and x.turn == x.place.turn:
                 x.place.turn += 1
                 instead[x] = Handle(x.owner, x.array, x.place)
         for serial, (command, handles) in self.under_way.items():
-            self.under_way[serial] = (command, tuple([instead.get(x, x) for x in handles]))
+            self.under_way[serial] = (command, tuple([instead.get(x.root, x) for x in handles]))
         used = [x.place for x in instead]
         for slot in sorted(self.slots, key=lambda each: each.sequence):
             if slot.is_held and slot not in used:

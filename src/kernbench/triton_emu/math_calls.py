@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernbench.common.dtypes import I8, DType
-from kernbench.common.operators import PLAIN, Attributes
+from kernbench.common.operators import OPERATORS, PLAIN, Attributes
 from kernbench.messages.commands import MathCommand
 from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
@@ -16,13 +16,16 @@ from kernbench.triton_emu.checks import (
     axis_of,
     broadcast,
     check_counts,
+    check_has_bits,
+    constant_bytes,
     element_type,
     elementwise_operator,
     no_array,
     number_as,
     permutation,
+    reshaped,
 )
-from kernbench.triton_emu.handles import Handle, Number
+from kernbench.triton_emu.handles import Handle, Number, View
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
 
@@ -64,8 +67,9 @@ class ElementwiseCalls(Issuer):
     def _elementwise(self, call: Call, name: str, operands: Sequence[Handle | Number]) -> Handle:
         op = elementwise_operator(name, operands)
         item, shape = self._common(name, operands)
+        check_has_bits(op, item)
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
-        return self._compute(call, name, inputs, shape, I8 if op.kind == "compare" else item)
+        return self._compute(call, name, inputs, shape, op.makes or item)
 
     def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
         """The larger of two, element by element."""
@@ -94,9 +98,29 @@ class ElementwiseCalls(Issuer):
         """e to the power ``x``."""
         return self.elementwise("exp", x)
 
+    def exp2(self, x: Handle) -> Handle:
+        """2 to the power ``x``."""
+        return self.elementwise("exp2", x)
+
     def log(self, x: Handle) -> Handle:
         """The natural logarithm."""
         return self.elementwise("log", x)
+
+    def log2(self, x: Handle) -> Handle:
+        """The logarithm to base 2."""
+        return self.elementwise("log2", x)
+
+    def floor(self, x: Handle) -> Handle:
+        """The largest whole number that is not above ``x``."""
+        return self.elementwise("floor", x)
+
+    def ceil(self, x: Handle) -> Handle:
+        """The smallest whole number that is not below ``x``."""
+        return self.elementwise("ceil", x)
+
+    def erf(self, x: Handle) -> Handle:
+        """The error function."""
+        return self.elementwise("erf", x)
 
     def sqrt(self, x: Handle) -> Handle:
         """The square root."""
@@ -174,10 +198,23 @@ class MathCalls(ElementwiseCalls):
         """The smallest element along ``axis``, or of all; shapes as for ``sum``."""
         return self._reduce("min", x, axis, keepdims)
 
+    def argmax(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
+        """Where the first of the largest elements is, along ``axis`` or of all, row by row: i32; shapes as ``sum``."""
+        return self._reduce("argmax", x, axis, keepdims)
+
+    def argmin(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
+        """The same of the smallest."""
+        return self._reduce("argmin", x, axis, keepdims)
+
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
         return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
+
+    def cumsum(self, x: Handle, axis: int = -1) -> Handle:
+        """The sum of all elements up to each, along ``axis``."""
+        along = axis_of(axis, self._own(x).shape)
+        return self._compute(self._call(), "cumsum", (x,), x.shape, x.dtype, Attributes(axis=along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
@@ -194,6 +231,15 @@ class MathCalls(ElementwiseCalls):
         """An array filled with ``value``."""
         extent, item = as_shape(shape), element_type(dtype)
         return self._compute(self._call(), "full", (number_as(value, item),), extent, item)
+
+    def constant(self, values: object, dtype: object) -> Handle:
+        """An array of known numbers, NumPy's or nested sequences: the command carries them, MATH writes them to TCM.
+
+        KernelError for what ``dtype`` does not hold; floats are rounded.
+        """
+        item = element_type(dtype)
+        shape, pattern = constant_bytes(values, item)
+        return self._compute(self._call(), "constant", (), shape, item, Attributes(pattern=pattern))
 
     def copy(self, x: Handle) -> Handle:
         """``x`` again, in scratch of its own: what frees the slot of a message that is still needed."""
@@ -219,6 +265,18 @@ class MathCalls(ElementwiseCalls):
             raise kernel_error(f"shape {x.shape} does not broadcast to {extent}")
         return x if x.shape == extent else self._compute(self._call(), "broadcast", (x,), extent, x.dtype)
 
+    def reshape(self, x: Handle, shape: Ints) -> Handle:
+        """``x`` with its elements, row by row, in another shape; one axis may be -1. A view: no command, no time."""
+        self._runner.check()
+        extent = reshaped(shape, self._own(x).shape)
+        return x if extent == x.shape else View(x, extent)
+
+    def expand_dims(self, x: Handle, axis: int) -> Handle:
+        """``x`` with another axis of 1 element, which is to be ``axis``: a view, which operators then broadcast."""
+        shape = self._own(x).shape
+        at = axis_of(axis, (*shape, 1))
+        return self.reshape(x, (*shape[:at], 1, *shape[at:]))
+
     def _reduce(self, name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
         shape = self._own(x).shape
         along = None if axis is None else axis_of(axis, shape)
@@ -227,4 +285,5 @@ class MathCalls(ElementwiseCalls):
             rest = tuple(1 if i in gone else n for i, n in enumerate(shape))
         else:
             rest = tuple(n for i, n in enumerate(shape) if i not in gone)
-        return self._compute(self._call(), name, (x,), rest, x.dtype, Attributes(axis=along))
+        item = OPERATORS[name].makes or x.dtype
+        return self._compute(self._call(), name, (x,), rest, item, Attributes(axis=along))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from operator import index
+from typing import Any
 
-from kernbench.messages.commands import Meet, PrintCommand
+import numpy as np
+
+from kernbench.messages.commands import AwaitCommand, Meet, PrintCommand, ReadValue
+from kernbench.triton_emu.atomic_calls import AtomicCalls
 from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.composite_calls import CompositeCalls
 from kernbench.triton_emu.dot_calls import DotCalls
@@ -16,7 +20,7 @@ from kernbench.triton_emu.source import kernel_error
 _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 
 
-class TLContext(QueueCalls, DotCalls, MathCalls, CompositeCalls):
+class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     """What a kernel is given as ``tl``: one for each run of a kernel on a PE.
 
     Commands go to the PE in program order and overlap there; a command waits for those that make its operands.
@@ -52,6 +56,20 @@ class TLContext(QueueCalls, DotCalls, MathCalls, CompositeCalls):
     def itemsize(self, dtype: object) -> int:
         """Bytes of an element, for pointers and strides."""
         return element_type(dtype).itemsize
+
+    def value(self, handle: Handle) -> np.ndarray[Any, Any]:
+        """The numbers of ``handle``: the kernel waits until they are there. For addresses, bounds, conditions.
+
+        KernelError in a run that keeps no data.
+        """
+        line = self._call().line
+        x = self._own(handle)
+        if x.producer in self._under_way:
+            self._request(AwaitCommand(x.producer, line))
+        found = self._request(ReadValue(x.array, line))
+        if not isinstance(found, np.ndarray):
+            raise kernel_error("tl.value reads numbers, and this run keeps no data: run it with --verify-data")
+        return found
 
     def device_print(self, *args: object) -> None:
         """A line of output with time and PE; handles show their values once phase 2 knows them."""
