@@ -12,7 +12,7 @@ import numpy as np
 
 from kernbench.common.collector import patient_collector
 from kernbench.common.dtypes import U8
-from kernbench.common.errors import InputError, KernbenchError, LimitReached, SimulationDeadlock, UnknownNameError
+from kernbench.common.errors import InputError, KernbenchError, LimitReached, SimulationDeadlock
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
@@ -30,7 +30,6 @@ from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDma
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
-from kernbench.policy.address.layout import Component as Space
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
@@ -315,7 +314,4 @@ class GraphEngine:
         if not self.enable_data:
             raise KernbenchError("this run keeps no data; make the engine with enable_data=True")
         self.replay()
-        addr = self.machine.addresses.decode(pa)
-        if addr.component not in (Space.HBM, Space.SRAM, Space.TCM):
-            raise UnknownNameError("memory", str(addr.component), ("hbm", "sram", "tcm"))
-        return self._store.read(str(addr.component), pa, (nbytes,), U8)
+        return self._store.read(self.machine.addresses.place_of(pa).space, pa, (nbytes,), U8)

@@ -20,7 +20,7 @@ from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.hooks import Hooks, OpStarted
 from kernbench.engine.memories import Memories
-from kernbench.engine.places import CALLED
+from kernbench.engine.places import called_at
 from kernbench.engine.record_content import ContentMaker
 from kernbench.engine.recorder import Recorder
 from kernbench.engine.records import RecordViews
@@ -204,7 +204,7 @@ class Machine:
         edge = self.graph.edge(src, dst)
         entered = self.component(dst)
         with _named(self.graph.node(dst)):
-            serial = "handles_serially" in CALLED[entered.node.kind] and entered.handles_serially
+            serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
             entry_ns = 0.0 if serial else sound_overhead_ns(entered)
         self.network.link(
             src,

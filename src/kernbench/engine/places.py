@@ -32,6 +32,9 @@ CALLED: dict[str, tuple[str, ...]] = {
 }
 """By kind, beside what is called of every part."""
 
+EXTRA = (*_ENTERED, "overhead_ps", "receive")
+"""Of an extra part, and beside it what its own base classes call"""
+
 COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
 """What the base class has."""
 OTHER_CALLS = frozenset(name for names in CALLED.values() for name in names) - COMPONENT_CALLS
@@ -39,5 +42,5 @@ OTHER_CALLS = frozenset(name for names in CALLED.values() for name in names) - C
 
 
 def called_at(kind: str) -> tuple[str, ...]:
-    """What is called of a part of this kind, sorted."""
-    return tuple(sorted((*_MADE, *CALLED[kind])))
+    """What is called of a part of this kind, sorted; of another kind than these, which is an extra part's."""
+    return tuple(sorted((*_MADE, *CALLED.get(kind, EXTRA))))

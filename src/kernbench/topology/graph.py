@@ -12,7 +12,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import UnknownNameError, UnsupportedError
-from kernbench.di.part import InnerAttrs, PartAttrs
+from kernbench.di.part import KINDS, InnerAttrs, PartAttrs
+from kernbench.topology.extra import Window
 from kernbench.topology.spec import TopologySpec
 
 
@@ -21,7 +22,8 @@ class Node:
     """A part of the machine; coordinates that do not apply are None.
 
     ``index`` numbers HBM slices, IO UCIe ports and scale-up ports; ``xy`` is a router's column and row; ``side`` is
-    the direction of a UCIe or scale-up port, or the corner of an xbar; ``peer`` the SIP beyond a scale-up port.
+    the direction of a UCIe or scale-up port, or the corner of an xbar; ``peer`` the SIP beyond a scale-up port;
+    ``window`` the addresses of an extra memory.
     """
 
     id: str
@@ -36,6 +38,12 @@ class Node:
     xy: tuple[int, int] | None = None
     side: str | None = None
     peer: int | None = None
+    window: Window | None = None
+
+    @property
+    def is_extra(self) -> bool:
+        """Whether it stands at ``cube.extra`` or ``pe.extra``: its kind is not a builtin one."""
+        return self.kind not in KINDS
 
     @property
     def overhead_ns(self) -> float:
