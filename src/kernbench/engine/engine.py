@@ -79,6 +79,9 @@ class GraphEngine:
         self._failure: PartError | None = None  # of a user's part, and what failed with it
         self._lost: frozenset[int] = frozenset()
         self._waited: Row = NONE  # of the request whose end the host has waited for
+        for node in self.topology.topology_obj.nodes.values():
+            if node.is_extra:  # it may act before anybody asks for it
+                self.machine.component(node.id)
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
             self.machine.hooks.sent.subscribe(self._transfers.append)
@@ -127,6 +130,13 @@ class GraphEngine:
     def va_allocator(self, sip: int) -> VirtualAllocator:
         """The virtual addresses of a SIP."""
         return self.machine.memories.va(sip)
+
+    def addresses_of(self, part: str) -> tuple[int, int]:
+        """Of a memory at ``cube.extra`` or ``pe.extra``: its first physical address, and how many bytes it has.
+
+        UnsupportedError for a part without ``bytes``, UnknownNameError for none.
+        """
+        return self.machine.addresses.range_of(self.topology.topology_obj.node(part))
 
     def printed(self) -> tuple[PrintedLine, ...]:
         """What kernels have printed up to now; without data arrays show their type and shape only."""
