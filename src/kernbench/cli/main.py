@@ -33,7 +33,7 @@ from kernbench.cli.options import Session
 from kernbench.cli.streams import end_streams
 from kernbench.common.errors import KernbenchError
 from kernbench.common.exits import exit_error
-from kernbench.runtime_api.error_place import program_line
+from kernbench.common.program_line import program_line
 
 
 class LazyGroup(click.RichGroup):

@@ -89,6 +89,9 @@ class Component(Part):
         """Start a request of the host and call ``done`` when it is over."""
         raise UnsupportedError(f"{self.node.id} ({self.node.kind}) does not serve {type(msg).__name__}")
 
+    def begin(self) -> None:
+        """Start what this part does by itself: it has been made."""
+
     def blocked(self) -> tuple[str, ...]:
         """What is stuck here, a line each, for a deadlock report that names this part."""
         return ()
@@ -162,6 +165,7 @@ class Machine:
             assert issubclass(cls, Component), "checked when the machine was made"
             with _named(node):
                 found = self._components[node_id] = cls(node, self)
+                found.begin()
         return found
 
     def part(self, node_id: str, cls: type[C]) -> C:

@@ -16,10 +16,11 @@ from kernbench.di.part import COMPONENT
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.machine import Component
 from kernbench.engine.places import CALLED_BY_BASE, COMPONENT_CALLS, OTHER_CALLS, called_at
+from kernbench.engine.thinking import ThinkingPart
 from kernbench.topology.graph import Node
 
 NOWHERE = frozenset(("run", "process"))
-"""Names of what a part would do by itself: no place calls them."""
+"""Names of what a part would do by itself: no place calls them, and only parts that think have some."""
 _PROCESSES = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
@@ -64,7 +65,7 @@ def _behaviour(cls: type[Component]) -> Iterator[str]:
         if name in COMPONENT_CALLS:
             expected = inspect.getattr_static(cls, name) is not inspect.getattr_static(Component, name)
         elif name in NOWHERE:
-            expected = True
+            expected = name not in vars(ThinkingPart) or not issubclass(cls, ThinkingPart)
         else:
             expected = (name in OTHER_CALLS or _is_process(cls, name)) and not _calls_itself(cls, name)
         if expected:

@@ -14,8 +14,8 @@ from kernbench.transport import Junction, Transfer, Way
 class TransitPart(Component):
     """A part that packets pass through. What it costs them is ``overhead_ns``; what else it does is up to a subclass.
 
-    A class that overrides ``forward`` or ``hold_ns`` is asked once for each transfer that enters the part, when its head
-    does (``overhead_ns`` is over by then); the packets behind follow the head. Such transfers never go express.
+    A class that overrides ``forward`` or ``hold_ns`` is asked once for each transfer that enters the part, when its
+    head does (``overhead_ns`` is over by then); its packets follow the head. Such transfers never go express.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:

@@ -15,8 +15,8 @@ from kernbench.transport.state import Link, Packet, Transfer
 class Junction:
     """The far end of links (``Network.link``) whose transfers are decided about.
 
-    ``decide(transfer, hop)`` returns for how many ps the head of a transfer is held. If the node ``divides`` what comes,
-    it may also send it another way from link number ``hop`` of its route on (``Network.redirect``).
+    ``decide(transfer, hop)`` returns for how many ps the head of a transfer is held. If the node ``divides`` what
+    comes, it may also send it another way from link number ``hop`` of its route on (``Network.redirect``).
     """
 
     __slots__ = ("_decide", "_entered_at", "_under_way", "divides")

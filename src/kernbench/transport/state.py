@@ -57,9 +57,8 @@ class HopTimes:
 
     def resize(self, n_links: int) -> None:
         """From where its head is now, the transfer takes another way: ``n_links`` in all."""
-        for times in (self.starts, self.tails):
-            times += [-1] * n_links
-            del times[n_links:]
+        self.starts = [*self.starts, *[-1] * n_links][:n_links]
+        self.tails = [*self.tails, *[-1] * n_links][:n_links]
 
 
 class Packet:
