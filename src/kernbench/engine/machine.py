@@ -26,9 +26,10 @@ from kernbench.engine.recorder import Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.control import ControlMessage, PeReport
 from kernbench.messages.requests import HostMsg
+from kernbench.policy.routing.choices import RouteChoices
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph, Node
-from kernbench.transport import Network, Port, Route, Transfer
+from kernbench.transport import Junction, Link, Network, Port, Route, Transfer, Way
 
 A = TypeVar("A", bound=InnerAttrs)
 C = TypeVar("C", bound="Component")
@@ -53,6 +54,9 @@ class Component(Part):
     A subclass says what a packet pays to enter (``overhead_ns``), takes the messages that are delivered to it
     (``receive``) and, if the host may address it, its requests (``accept``). Made on first use; made once per machine.
     """
+
+    junction: Junction | None = None
+    """Where it decides about the transfers that pass, if it does"""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         self.node = node
@@ -111,12 +115,13 @@ class Component(Part):
 
 def sound_overhead_ns(part: Component) -> float:
     """Its ``overhead_ns``. UnsupportedError for what is no time."""
-    found: object = part.overhead_ns
-    if not isinstance(found, int | float | np.floating) or not 0 <= found < inf:
-        node = part.node
-        raise UnsupportedError(
-            f"{node.id}: overhead_ns of {node.impl} is {found!r}, must be a number of ns, at least 0"
-        )
+    return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)
+
+
+def sound_ns(what: str, found: object) -> float:
+    """``found`` as a time. UnsupportedError if it is none."""
+    if not isinstance(found, int | float | np.number) or not 0 <= found < inf:
+        raise UnsupportedError(f"{what} is {found!r}, must be a number of ns, at least 0")
     return float(found)
 
 
@@ -141,9 +146,11 @@ class Machine:
         self.op_log = RecordViews(self.log, self.contents)
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
+        self._choices = RouteChoices(graph, self._planner)
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
+        self._ways: dict[tuple[Link, ...], tuple[Way, ...]] = {}
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
         self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
@@ -197,16 +204,28 @@ class Machine:
         key = (src, dst, via_port)
         found = self._routes.get(key)
         if found is None:
-            nodes = self._planner.route(src, dst, via_port)
-            for a, b in pairwise(nodes):
-                if (a, b) not in self.network.links:
-                    self._wire(a, b)
-            found = self._routes[key] = self.network.make_route(nodes)
+            found = self._routes[key] = self._make_route(self._planner.route(src, dst, via_port))
         return found
+
+    def ways(self, planned: tuple[Link, ...]) -> tuple[Way, ...]:
+        """How a transfer may go on that would take the links ``planned``: so, or another way with the fewest hops."""
+        found = self._ways.get(planned)
+        if found is None:
+            others = self._choices.instead_of((planned[0].src, *Way(planned).nodes))
+            found = Way(planned), *(Way(self._make_route(each).links) for each in others)
+            self._ways[planned] = found
+        return found
+
+    def _make_route(self, nodes: tuple[str, ...]) -> Route:
+        for a, b in pairwise(nodes):
+            if (a, b) not in self.network.links:
+                self._wire(a, b)
+        return self.network.make_route(nodes)
 
     def _wire(self, src: str, dst: str) -> None:
         edge = self.graph.edge(src, dst)
-        entered = self.component(dst)
+        entered, left = self.component(dst), self.component(src)
+        divided = left.junction is not None and left.junction.divides
         with _named(self.graph.node(dst)):
             serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
             entry_ns = 0.0 if serial else sound_overhead_ns(entered)
@@ -215,8 +234,9 @@ class Machine:
             dst,
             bw_gbs=edge.bw_gbs,
             overhead_ns=entry_ns + self.spec.wire_ns(edge.length_mm) + edge.overhead_ns,
-            fifo_bytes=edge.fifo_bytes,
+            fifo_bytes=None if divided else edge.fifo_bytes,  # with turns of any kind, full FIFOs could wait in a cycle
             index=self._link_index[src, dst],
+            junction=entered.junction,
         )
 
     def make(

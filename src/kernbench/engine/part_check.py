@@ -15,12 +15,12 @@ from kernbench.common.errors import InputError
 from kernbench.di.part import COMPONENT
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.machine import Component
-from kernbench.engine.places import COMPONENT_CALLS, OTHER_CALLS, called_at
+from kernbench.engine.places import CALLED_BY_BASE, COMPONENT_CALLS, OTHER_CALLS, called_at
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.topology.graph import Node
 
-NOWHERE = frozenset(("run", "process", "forward"))
-"""Names of what a part would do by itself, or decide: no place calls them, and only parts that think have some."""
+NOWHERE = frozenset(("run", "process"))
+"""Names of what a part would do by itself: no place calls them, and only parts that think have some."""
 _PROCESSES = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
@@ -44,6 +44,8 @@ def _problems(node: Node) -> Iterator[str]:
     for name in _behaviour(cls):
         if name not in called:
             yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
+        elif name in CALLED_BY_BASE and not _mentions(cls.__mro__, name):
+            yield f"nothing calls {name} of {node.impl}: derive it from the builtin class of {node.kind}, which does"
 
 
 def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
@@ -81,7 +83,12 @@ def _is_process(cls: type[Component], name: str) -> bool:
 def _calls_itself(cls: type[Component], name: str) -> bool:
     """Whether the class that defines ``name``, or one derived from it, uses it elsewhere: a helper of its own."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
-    others = (value for base in cls.__mro__[: owner + 1] for key, value in vars(base).items() if key != name)
+    return _mentions(cls.__mro__[: owner + 1], name)
+
+
+def _mentions(classes: Iterable[type], name: str) -> bool:
+    """Whether what some classes define, but for ``name`` itself, uses it."""
+    others = (value for cls in classes for key, value in vars(cls).items() if key != name)
     return any(name in _names(function.__code__) for value in others for function in _functions(value))
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it has been made
 _PASSED = ("overhead_ns",)  # when a link into the part is made
+_TRANSIT = (*_PASSED, "forward", "hold_ns")  # when the head of a transfer enters it
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 
 CALLED: dict[str, tuple[str, ...]] = {
     "host": (*_ENTERED, "accept", "receive"),
-    "switch": _PASSED,
-    "pcie_ep": _PASSED,
+    "switch": _TRANSIT,
+    "pcie_ep": _TRANSIT,
     "io_cpu": _CPU,
-    "io_noc": _PASSED,
-    "ucie": _PASSED,
-    "sip_port": _PASSED,
-    "noc_router": _PASSED,
-    "xbar": _PASSED,
+    "io_noc": _TRANSIT,
+    "ucie": _TRANSIT,
+    "sip_port": _TRANSIT,
+    "noc_router": _TRANSIT,
+    "xbar": _TRANSIT,
     "hbm_ctrl": (*_ENTERED, "receive"),
     "m_cpu": _CPU,
     "sram": (*_ENTERED, "receive", "time_ps"),
@@ -37,6 +38,8 @@ EXTRA = (*_ENTERED, "overhead_ps", "receive")
 
 COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
 """What the base class has."""
+CALLED_BY_BASE = frozenset(("forward", "hold_ns"))
+"""What the builtin class of a kind calls of itself: a class that is not derived from it has to go without."""
 OTHER_CALLS = frozenset(name for names in CALLED.values() for name in names) - COMPONENT_CALLS
 """What the builtin classes of some kinds have beside it."""
 
