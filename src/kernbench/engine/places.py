@@ -6,19 +6,20 @@ _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it ha
 _PASSED = ("overhead_ns",)  # when a link into the part is made
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
+_CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
 CALLED: dict[str, tuple[str, ...]] = {
-    "host": (*_ENTERED, "accept", "receive"),
+    "host": (*_ENTERED, "accept", "receive", "run"),
     "switch": _PASSED,
     "pcie_ep": _PASSED,
-    "io_cpu": _CPU,
+    "io_cpu": _CONTROL_CPU,
     "io_noc": _PASSED,
     "ucie": _PASSED,
     "sip_port": _PASSED,
     "noc_router": _PASSED,
     "xbar": _PASSED,
     "hbm_ctrl": (*_ENTERED, "receive"),
-    "m_cpu": _CPU,
+    "m_cpu": _CONTROL_CPU,
     "sram": (*_ENTERED, "receive", "time_ps"),
     "pe_cpu": _CPU,
     "pe_scheduler": ("submit",),
