@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from functools import cached_property, partialmethod
+from functools import cache, cached_property, partialmethod
 from types import CodeType, FunctionType
 
 from kernbench.common.errors import InputError
@@ -41,7 +41,7 @@ def _problems(node: Node) -> Iterator[str]:
         return
     yield from _unmakeable(cls, node.impl)
     called = called_at(node.kind)
-    for name in _behaviour(cls):
+    for name in _behaviour(cls):  # type: ignore[arg-type]  # a class is hashable
         if name not in called:
             yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
         elif name in CALLED_BY_BASE and not _mentions(cls.__mro__, name):
@@ -59,8 +59,13 @@ def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
         yield f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}"
 
 
-def _behaviour(cls: type[Component]) -> Iterator[str]:
+@cache
+def _behaviour(cls: type[Component]) -> tuple[str, ...]:
     """What ``cls`` has that looks as if the machine were to call it."""
+    return tuple(_expected(cls))
+
+
+def _expected(cls: type[Component]) -> Iterator[str]:
     for name in sorted({name for base in cls.__mro__ for name in vars(base)}):
         if name in COMPONENT_CALLS:
             expected = inspect.getattr_static(cls, name) is not inspect.getattr_static(Component, name)

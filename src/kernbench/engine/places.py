@@ -7,19 +7,20 @@ _PASSED = ("overhead_ns",)  # when a link into the part is made
 _TRANSIT = (*_PASSED, "forward", "hold_ns")  # when the head of a transfer enters it
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
+_CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
 CALLED: dict[str, tuple[str, ...]] = {
-    "host": (*_ENTERED, "accept", "receive"),
+    "host": (*_ENTERED, "accept", "receive", "run"),
     "switch": _TRANSIT,
     "pcie_ep": _TRANSIT,
-    "io_cpu": _CPU,
+    "io_cpu": _CONTROL_CPU,
     "io_noc": _TRANSIT,
     "ucie": _TRANSIT,
     "sip_port": _TRANSIT,
     "noc_router": _TRANSIT,
     "xbar": _TRANSIT,
     "hbm_ctrl": (*_ENTERED, "receive"),
-    "m_cpu": _CPU,
+    "m_cpu": _CONTROL_CPU,
     "sram": (*_ENTERED, "receive", "time_ps"),
     "pe_cpu": _CPU,
     "pe_scheduler": ("submit",),
@@ -34,7 +35,7 @@ CALLED: dict[str, tuple[str, ...]] = {
 """By kind, beside what is called of every part."""
 
 EXTRA = (*_ENTERED, "overhead_ps", "receive")
-"""Of an extra part, and beside it what its own base classes call"""
+"""Of an extra part; beside it, what its own classes call of themselves"""
 
 COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
 """What the base class has."""
