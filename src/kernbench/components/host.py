@@ -19,6 +19,7 @@ from kernbench.messages.control import (
     LaunchOrder,
     MapOrder,
     Order,
+    PartOrder,
     PeReport,
     QueueOrder,
     QueueRemoval,
@@ -35,6 +36,7 @@ from kernbench.messages.requests import (
     MemoryWriteMsg,
     MmuMapMsg,
     MmuUnmapMsg,
+    PartMsg,
     PeCoord,
 )
 from kernbench.topology.graph import Node
@@ -73,9 +75,17 @@ class _Command:
     done: Done
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A request to an extra part."""
+
+    msg: PartMsg
+    done: Done
+
+
 @dataclass(slots=True)
 class _Ordered:
-    """An order given to one or several SIPs; ``op``: the operation that it is, of a fill."""
+    """An order given to one or several SIPs, or to an extra part; ``op``: the operation that it is, of a fill."""
 
     left: int
     done: Done
@@ -115,6 +125,8 @@ class Host(ThinkingPart):
                 self._accept_order(msg, QueueOrder(msg), _by_sip((msg.pe,)), done)
             case IpcqRemoveMsg():
                 self._accept_order(msg, QueueRemoval(msg.installation), _by_sip((msg.pe,)), done)
+            case PartMsg():
+                self._accept_asking(msg, done)
             case _:
                 super().accept(msg, done)
 
@@ -122,6 +134,11 @@ class Host(ThinkingPart):
         if not targets:
             raise UnsupportedError(f"{type(msg).__name__} {msg.name!r} has no target PE")
         self.inbox.deliver(_Command(msg, order, targets, done))
+
+    def _accept_asking(self, msg: PartMsg, done: Done) -> None:
+        if not self.machine.graph.node(msg.part).is_extra:
+            raise UnsupportedError(f"PartMsg: {msg.part} is no part of cube.extra or pe.extra")
+        self.inbox.deliver(_Asking(msg, done))
 
     def _pes_of(self, msg: MmuMapMsg | MmuUnmapMsg) -> Targets:
         if not isinstance(msg.target_pe, str):
@@ -148,6 +165,8 @@ class Host(ThinkingPart):
                     self._fill(message)
                 case _Command():
                     self._order(message.msg, message.order, message.targets, message.done)
+                case _Asking():
+                    self._ask(message)
                 case Report():
                     self._reported(message)
                 case _:
@@ -179,6 +198,12 @@ class Host(ThinkingPart):
         self.cause = self.machine.log.cause_of(msg.request_id)
         for sip, cubes in targets.items():
             self.tell(sip_part(sip, "io_cpu"), SipOrder(request_id=msg.request_id, order=order, targets=cubes))
+
+    def _ask(self, asking: _Asking) -> None:
+        msg = asking.msg
+        self._ordered[msg.request_id] = _Ordered(1, asking.done, None)
+        self.cause = self.machine.log.cause_of(msg.request_id)
+        self.tell(msg.part, PartOrder(request_id=msg.request_id, content=msg.content))
 
     def _reported(self, report: Report) -> None:
         ordered = self._ordered[report.request_id]

@@ -106,6 +106,11 @@ class Component(Part):
     def reset(self) -> None:
         """Forget what was under way; nothing is any more."""
 
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """The parts that links lead to from here: of an extra part in the order of its ``links``."""
+        return tuple(edge.dst for edge in self.machine.graph.out_edges(self.node.id))
+
     def attrs_as(self, model: type[A]) -> A:
         """The typed ``attrs`` of this part."""
         if not isinstance(self.node.attrs, model):

@@ -41,8 +41,10 @@ def _problems(node: Node) -> Iterator[str]:
         return
     yield from _unmakeable(cls, node.impl)
     called = called_at(node.kind)
+    if node.is_extra and node.window is None and "serve" in dir(cls):
+        yield f"nothing calls serve of {node.impl} at this place: it has no addresses; give it bytes in topology.yaml"
     for name in _behaviour(cls):  # type: ignore[arg-type]  # a class is hashable
-        if name not in called:
+        if name not in called and not (node.is_extra and _mentions(cls.__mro__, name)):
             yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
         elif name in CALLED_BY_BASE and not _mentions(cls.__mro__, name):
             yield f"nothing calls {name} of {node.impl}: derive it from the builtin class of {node.kind}, which does"

@@ -26,17 +26,17 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps
 from kernbench.core.log import END, ROOT, By, Cause, Row
 from kernbench.engine.machine import Component, Machine
-from kernbench.messages.control import ControlMessage, CubeOrder, PeOrder, PeReport, Report, SipOrder
+from kernbench.messages.control import ControlMessage, CubeOrder, PartOrder, PeOrder, PeReport, Report, SipOrder
 from kernbench.messages.fabric import ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
 Behaviour: TypeAlias = Generator[Event, Any, Any]
 """What a process does: it yields the events that it waits for"""
-Question: TypeAlias = SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
+Question: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
 """What has to be answered"""
 
-_ORDERS = frozenset((SipOrder, CubeOrder, PeOrder))
+_ORDERS = frozenset((PartOrder, SipOrder, CubeOrder, PeOrder))
 _ACCESSES = frozenset((ReadRequest, WriteData))  # messages of queues are not answered
 _NUMBERS = (int, float, np.number)
 MOST_WAKES = 1_000_000
@@ -310,7 +310,7 @@ def _key(message: Any) -> Hashable | None:
 
 def _shown(value: object) -> str:
     """A value in a message of error, by its type where that says more."""
-    if isinstance(value, SipOrder | CubeOrder | PeOrder | Report):
+    if isinstance(value, PartOrder | SipOrder | CubeOrder | PeOrder | Report):
         return f"the {type(value).__name__} of request {value.request_id}"
     plain = value is None or isinstance(value, bool | int | float | str)
     return repr(value) if plain else f"a {type(value).__name__}"
