@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from math import inf
-from random import Random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,11 +23,12 @@ from simpy.events import ConditionValue
 from simpy.resources.store import FilterStoreGet
 
 from kernbench.common.errors import UnsupportedError
+from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.core.log import END, ROOT, By, Cause, Row
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.control import ControlMessage, CubeOrder, PeOrder, PeReport, Report, SipOrder
-from kernbench.messages.fabric import QueueData, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
@@ -79,7 +79,6 @@ class ThinkingPart(Component):
         super().__init__(node, machine)
         self.env = machine.clock
         self.inbox = Inbox(self.env)
-        self.random = Random(node.id)
         self.cause: Cause = ROOT
         self._processes: dict[Process, Behaviour] = {}
         self._delivered: dict[int, Delivery] = {}  # and not taken, by identity
@@ -125,6 +124,8 @@ class ThinkingPart(Component):
     def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
         """Answer an order with a report (``error``: it has failed), a read with its bytes, a write when it is there.
 
+        Of a message of a queue, which is such a write, its PE is told.
+
         UnsupportedError for what this part was not asked, or has answered.
         """
         asked = self._unanswered.pop(_key(question), None)
@@ -135,6 +136,10 @@ class ThinkingPart(Component):
             recorder.accessed(question.op, now)
             reply = ReadReply(op=question.op, part=question.part)
             self.send(question.requester, question.access.nbytes, reply, "read")
+        elif isinstance(question, QueueData):
+            question.committed(now)
+            there = pe_part(*question.pe, "pe_dma")
+            self.send(there, self.machine.header_bytes, QueueArrival(data=question), "arrival")
         elif isinstance(question, WriteData):
             recorder.committed(question.op, now)
             self.send(
@@ -176,7 +181,7 @@ class ThinkingPart(Component):
             driven.close()
         self._processes = {}
         self.inbox = Inbox(self.env)
-        self.random = Random(self.node.id)
+        self.random.seed(self.node.id)
         self.cause = ROOT
         self._delivered = {}
         self._unanswered = {}
@@ -258,7 +263,7 @@ def _key(message: object) -> Hashable | None:
     """What a message asks for, if it has to be answered."""
     if isinstance(message, SipOrder | CubeOrder | PeOrder):
         return message.request_id
-    if isinstance(message, ReadRequest) or (isinstance(message, WriteData) and not isinstance(message, QueueData)):
+    if isinstance(message, ReadRequest | WriteData):
         return message.op, message.part
     return None
 
