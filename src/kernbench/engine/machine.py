@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count, pairwise
 from math import inf
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kernbench.common.errors import KernbenchError, UnsupportedError
-from kernbench.common.units import ns_to_ps
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import Clock
 from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
@@ -62,6 +64,16 @@ class Component(Part):
         self.node = node
         self.machine = machine
         self.clock = machine.clock
+
+    @property
+    def now_ns(self) -> float:
+        """The simulated time."""
+        return ps_to_ns(self.clock.time)
+
+    @cached_property
+    def random(self) -> Random:
+        """Numbers by chance: each part has its own, and they are the same in every run."""
+        return Random(self.node.id)
 
     @property
     def overhead_ns(self) -> float:

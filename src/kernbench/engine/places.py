@@ -6,6 +6,7 @@ _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it ha
 _PASSED = ("overhead_ns",)  # when a link into the part is made
 _TRANSIT = (*_PASSED, "forward", "hold_ns")  # when the head of a transfer enters it
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
+_MEMORY = (*_ENTERED, "receive", "serve")
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 _CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
@@ -19,9 +20,9 @@ CALLED: dict[str, tuple[str, ...]] = {
     "sip_port": _TRANSIT,
     "noc_router": _TRANSIT,
     "xbar": _TRANSIT,
-    "hbm_ctrl": (*_ENTERED, "receive"),
+    "hbm_ctrl": _MEMORY,
     "m_cpu": _CONTROL_CPU,
-    "sram": (*_ENTERED, "receive", "time_ps"),
+    "sram": _MEMORY,
     "pe_cpu": _CPU,
     "pe_scheduler": ("submit",),
     "pe_dma": (*_ENTERED, "accept", "receive", "start", "write"),
@@ -39,10 +40,10 @@ EXTRA = (*_ENTERED, "overhead_ps", "receive")
 
 COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
 """What the base class has."""
-CALLED_BY_BASE = frozenset(("forward", "hold_ns"))
+CALLED_BY_BASE = frozenset(("forward", "hold_ns", "serve"))
 """What the builtin class of a kind calls of itself: a class that is not derived from it has to go without."""
-OTHER_CALLS = frozenset(name for names in CALLED.values() for name in names) - COMPONENT_CALLS
-"""What the builtin classes of some kinds have beside it."""
+OTHER_CALLS = frozenset(("time_ps", *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
+"""What the builtin classes of some kinds have beside it; ``time_ps`` was a memory's ``serve``."""
 
 
 def called_at(kind: str) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
 from math import inf
-from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,11 +22,12 @@ from simpy.events import ConditionValue
 from simpy.resources.store import StoreGet
 
 from kernbench.common.errors import UnsupportedError
+from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.core.log import END, ROOT, By, Cause, Row
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.control import ControlMessage, CubeOrder, PartOrder, PeOrder, PeReport, Report, SipOrder
-from kernbench.messages.fabric import ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
@@ -37,7 +37,7 @@ Question: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | ReadRequest |
 """What has to be answered"""
 
 _ORDERS = frozenset((PartOrder, SipOrder, CubeOrder, PeOrder))
-_ACCESSES = frozenset((ReadRequest, WriteData))  # messages of queues are not answered
+_ACCESSES = frozenset((ReadRequest, WriteData, QueueData))
 _NUMBERS = (int, float, np.number)
 MOST_WAKES = 1_000_000
 """A part that has waited so often in a row without receiving or sending anything will never stop."""
@@ -120,7 +120,6 @@ class ThinkingPart(Component):
         super().__init__(node, machine)
         self.env = machine.clock
         self.inbox = Inbox(self.env)
-        self.random = Random(node.id)
         self.cause: Cause = ROOT
         self._processes: dict[Process, Behaviour] = {}
         self._n_alive = 0
@@ -168,6 +167,8 @@ class ThinkingPart(Component):
     def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
         """Answer an order with a report (``error``: it has failed), a read with its bytes, a write when it is there.
 
+        Of a message of a queue, which is such a write, its PE is told.
+
         UnsupportedError for what this part was not asked, or has answered.
         """
         asked = self._unanswered.pop(_key(question), None)
@@ -178,6 +179,10 @@ class ThinkingPart(Component):
             recorder.accessed(question.op, now)
             reply = ReadReply(op=question.op, part=question.part)
             self.send(question.requester, question.access.nbytes, reply, "read")
+        elif isinstance(question, QueueData):
+            question.committed(now)
+            there = pe_part(*question.pe, "pe_dma")
+            self.send(there, self.machine.header_bytes, QueueArrival(data=question), "arrival")
         elif isinstance(question, WriteData):
             recorder.committed(question.op, now)
             self.send(
@@ -225,7 +230,7 @@ class ThinkingPart(Component):
         self._processes = {}
         self._n_alive = 0
         self.inbox = Inbox(self.env)
-        self.random = Random(self.node.id)
+        self.random.seed(self.node.id)
         self.cause = ROOT
         self._delivered = {}
         self._unanswered = {}

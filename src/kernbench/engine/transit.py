@@ -55,6 +55,7 @@ class TransitPart(Component):
         found: object = self.forward(transfer, ways)
         way = next((each for each in ways if each is found), None)
         if way is None:
-            raise UnsupportedError(f"forward() returned {found!r}, which is none of the {len(ways)} ways it was given")
+            what = "None" if found is None else f"a {type(found).__name__}"
+            raise UnsupportedError(f"forward() returned {what}, which is none of the {len(ways)} ways it was given")
         if way is not planned:
             self.machine.network.redirect(transfer, hop, way.links)
