@@ -21,7 +21,7 @@ MACHINE = resolve_topology(
         "sip.cube_mesh={w: 1, h: 1}",
         "cube.extra.scratch={impl: builtin.sram, bytes: 1MiB, links: [{to: sram, bw_gbs: 64}]}",
         "pe.extra.pad={impl: builtin.sram, bytes: 64KiB, links: [{to: pe_dma, bw_gbs: 64}]}",
-        "pe.extra.other={impl: builtin.sram, links: [{to: pe_dma, bw_gbs: 64}]}",
+        "pe.extra.other={impl: kernbench.sim_engine.component.Component, links: [{to: pe_dma, bw_gbs: 64}]}",
     ),
 )
 

@@ -6,7 +6,7 @@ _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it ha
 _PASSED = ("overhead_ns",)  # when a link into the part is made
 _TRANSIT = (*_PASSED, "forward", "hold_ns")  # when the head of a transfer enters it
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
-_MEMORY = (*_ENTERED, "receive", "serve")
+_MEMORY = (*_ENTERED, "receive", "run", "serve")
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 _CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
