@@ -14,7 +14,7 @@ from types import CodeType, FunctionType
 from kernbench.common.errors import InputError
 from kernbench.di.part import COMPONENT
 from kernbench.di.registry import REGISTRY
-from kernbench.engine.machine import Component
+from kernbench.engine.machine import Component, is_builtin
 from kernbench.engine.places import CALLED_BY_BASE, COMPONENT_CALLS, OTHER_CALLS, called_at
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.topology.graph import Node
@@ -88,9 +88,10 @@ def _is_process(cls: type[Component], name: str) -> bool:
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Whether the class that defines ``name``, or one derived from it, uses it elsewhere: a helper of its own."""
+    """Whether the class that defines ``name``, one derived from it or a base of the user's uses it: a helper."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
-    return _mentions(cls.__mro__[: owner + 1], name)
+    own = [base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)]
+    return _mentions(own, name)
 
 
 def _mentions(classes: Iterable[type], name: str) -> bool:
