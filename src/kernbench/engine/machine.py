@@ -95,7 +95,9 @@ class Component(Part):
 
     def receive(self, message: object, transfer: Transfer) -> None:
         """Take a message that was delivered to this part. UnsupportedError when it is not for such a part."""
-        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {type(message).__name__}")
+        sender = transfer.route.links[0].src
+        what = type(message).__name__
+        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {what}, which {sender} sent")
 
     def accept(self, msg: HostMsg, done: Done) -> None:
         """Start a request of the host and call ``done`` when it is over."""
