@@ -101,8 +101,8 @@ class Clock(Environment):
     def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
         if delay < NEVER:
-            place = _BEHIND_PROGRAMS + next(self._eid)
-            self.at_place(self.time + round(delay), place, _fire_simpy, event, RANK_THINK + priority)
+            when = self.time + (delay if delay.__class__ is int else round(delay))
+            self.at_place(when, _BEHIND_PROGRAMS + next(self._eid), _fire_simpy, event, RANK_THINK + priority)
 
     def reserve(self, when: int) -> int:
         """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.

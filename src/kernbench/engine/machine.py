@@ -125,6 +125,11 @@ class Component(Part):
         return self.node.attrs
 
 
+def is_builtin(cls: type) -> bool:
+    """Whether a class ships with kernbench; others are users'."""
+    return cls.__module__.startswith("kernbench.")
+
+
 def sound_overhead_ns(part: Component) -> float:
     """Its ``overhead_ns``. UnsupportedError for what is no time."""
     return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from functools import cached_property, partialmethod
+from functools import cache, cached_property, partialmethod
 from types import CodeType, FunctionType
 
 from kernbench.common.errors import InputError
 from kernbench.di.part import COMPONENT
 from kernbench.di.registry import REGISTRY
-from kernbench.engine.machine import Component
+from kernbench.engine.machine import Component, is_builtin
 from kernbench.engine.places import CALLED_BY_BASE, COMPONENT_CALLS, OTHER_CALLS, called_at
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.topology.graph import Node
@@ -41,7 +41,7 @@ def _problems(node: Node) -> Iterator[str]:
         return
     yield from _unmakeable(cls, node.impl)
     called = called_at(node.kind)
-    for name in _behaviour(cls):
+    for name in _behaviour(cls):  # type: ignore[arg-type]  # a class is hashable
         if name not in called:
             yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
         elif name in CALLED_BY_BASE and not _mentions(cls.__mro__, name):
@@ -59,8 +59,13 @@ def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
         yield f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}"
 
 
-def _behaviour(cls: type[Component]) -> Iterator[str]:
+@cache
+def _behaviour(cls: type[Component]) -> tuple[str, ...]:
     """What ``cls`` has that looks as if the machine were to call it."""
+    return tuple(_expected(cls))
+
+
+def _expected(cls: type[Component]) -> Iterator[str]:
     for name in sorted({name for base in cls.__mro__ for name in vars(base)}):
         if name in COMPONENT_CALLS:
             expected = inspect.getattr_static(cls, name) is not inspect.getattr_static(Component, name)
@@ -81,9 +86,9 @@ def _is_process(cls: type[Component], name: str) -> bool:
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Whether the class that defines ``name``, or one derived from it, uses it elsewhere: a helper of its own."""
+    """Whether the class that defines ``name``, one derived from it or a base of the user's uses it: a helper."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
-    return _mentions(cls.__mro__[: owner + 1], name)
+    return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
 
 
 def _mentions(classes: Iterable[type], name: str) -> bool:

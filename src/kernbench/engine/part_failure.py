@@ -12,7 +12,7 @@ from types import FrameType
 from kernbench.common.errors import KernbenchError, PartError, notes_of, text_of
 from kernbench.common.program_line import is_program
 from kernbench.common.units import ps_to_ns
-from kernbench.engine.machine import Component
+from kernbench.engine.machine import Component, is_builtin
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,7 @@ class _Call:
     def part(self) -> Component | None:
         """The part of a user's whose method it is."""
         owner = self.frame.f_locals.get("self")
-        builtin = type(owner).__module__.startswith("kernbench.")
-        return owner if isinstance(owner, Component) and not builtin else None
+        return owner if isinstance(owner, Component) and not is_builtin(type(owner)) else None
 
     @property
     def is_users(self) -> bool:
@@ -35,7 +34,7 @@ class _Call:
 
     @property
     def place(self) -> str:
-        return f"{self.frame.f_code.co_filename}:{self.line}"
+        return f"at {self.frame.f_code.co_filename}:{self.line}"
 
 
 def named_failure(error: Exception) -> Exception:
@@ -45,10 +44,10 @@ def named_failure(error: Exception) -> Exception:
     if isinstance(error, PartError) or not parts:
         return error
     part, places = parts[-1], [call.place for call in calls if call.is_users]
-    where = places[-1] if places else _beginning(type(part))
+    where = places[-1] if places else f"its class is at {_source(type(part))}"
     what = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
     time = f"{ps_to_ns(part.clock.time):.12g} ns"
-    failure = PartError(f"{part.node.id} ({part.node.impl}) failed at {time}: {what}{text_of(error)} (at {where})")
+    failure = PartError(f"{part.node.id} ({part.node.impl}) failed at {time}: {what}{text_of(error)} ({where})")
     for note in notes_of(error):
         failure.add_note(note)
     failure.__cause__ = error
@@ -63,6 +62,9 @@ def _calls(error: BaseException) -> Iterator[_Call]:
         yield from _calls(origin)
 
 
-def _beginning(cls: type[Component]) -> str:
-    """The line where a class begins."""
-    return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
+def _source(cls: type[Component]) -> str:
+    """File and line of a class; of one that was made by a call, the file."""
+    try:
+        return f"{inspect.getfile(cls)}:{inspect.getsourcelines(cls)[1]}"
+    except OSError:
+        return inspect.getfile(cls)

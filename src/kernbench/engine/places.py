@@ -6,21 +6,22 @@ _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it ha
 _PASSED = ("overhead_ns",)  # when a link into the part is made
 _TRANSIT = (*_PASSED, "forward", "hold_ns")  # when the head of a transfer enters it
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
-_MEMORY = (*_ENTERED, "receive", "serve")
+_MEMORY = (*_ENTERED, "receive", "run", "serve")
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
+_CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
 CALLED: dict[str, tuple[str, ...]] = {
-    "host": (*_ENTERED, "accept", "receive"),
+    "host": (*_ENTERED, "accept", "receive", "run"),
     "switch": _TRANSIT,
     "pcie_ep": _TRANSIT,
-    "io_cpu": _CPU,
+    "io_cpu": _CONTROL_CPU,
     "io_noc": _TRANSIT,
     "ucie": _TRANSIT,
     "sip_port": _TRANSIT,
     "noc_router": _TRANSIT,
     "xbar": _TRANSIT,
     "hbm_ctrl": _MEMORY,
-    "m_cpu": _CPU,
+    "m_cpu": _CONTROL_CPU,
     "sram": _MEMORY,
     "pe_cpu": _CPU,
     "pe_scheduler": ("submit",),

@@ -13,14 +13,13 @@ What moves bytes is driven by calls of the clock; what decides is written as the
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from simpy import Event, FilterStore, Process, Timeout
+from simpy import Environment, Event, Process, Store, Timeout
 from simpy.events import ConditionValue
-from simpy.resources.store import FilterStoreGet
+from simpy.resources.store import StoreGet
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
@@ -37,24 +36,66 @@ Behaviour: TypeAlias = Generator[Event, Any, Any]
 Question: TypeAlias = SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
 """What has to be answered"""
 
+_ORDERS = frozenset((SipOrder, CubeOrder, PeOrder))
+_ACCESSES = frozenset((ReadRequest, WriteData))
+_NUMBERS = (int, float, np.number)
 MOST_WAKES = 1_000_000
 """A part that has waited so often in a row without receiving or sending anything will never stop."""
 
 
-class Inbox(FilterStore):
+class Take(StoreGet):
+    """The event that a message is taken from an inbox: the first that ``fits``, None: the first of all."""
+
+    def __init__(self, inbox: Inbox, env: Environment, fits: Callable[[Any], bool] | None) -> None:
+        # Not SimPy's own: as an inbox holds any number, nobody waits to put something into it.
+        self.env = env
+        self.callbacks = []
+        self.resource = inbox
+        self.fits = fits
+
+
+class Inbox(Store):
     """The messages that a part has yet to take, by arrival: ``items`` is the list, to be looked at, or sorted.
 
     ``yield inbox.get()`` takes the first, ``yield inbox.get(lambda message: ...)`` the first that fits.
     """
 
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self.env = env
+
+    def get(self, fits: Callable[[Any], bool] | None = None) -> Take:
+        """An event: a message is taken; it has the message as its value. ``cancel`` it to wait no longer."""
+        event = Take(self, self.env, fits)
+        if not self.items or not self._give(event):
+            self.get_queue.append(event)
+        return event
+
     def deliver(self, message: object) -> None:
         """A message comes: who waits for it wakes, with no event but that."""
+        for at, event in enumerate(self.get_queue):
+            if event.fits is None or event.fits(message):
+                del self.get_queue[at]
+                event.succeed(message)
+                return
         self.items.append(message)
-        self._trigger_get(None)
+
+    def _give(self, event: Take) -> bool:
+        """Let ``event`` take a message, if there is one for it."""
+        for at, message in enumerate(self.items):
+            if event.fits is None or event.fits(message):
+                del self.items[at]
+                event.succeed(message)
+                return True
+        return False
+
+    def _do_get(self, event: Any) -> bool:
+        """For SimPy, after a ``put``: who waits behind this one may want another message."""
+        self._give(event)
+        return True
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A message that has come, from which part, and its row in the log (-1: it has none)."""
 
     message: object
@@ -81,6 +122,7 @@ class ThinkingPart(Component):
         self.inbox = Inbox(self.env)
         self.cause: Cause = ROOT
         self._processes: dict[Process, Behaviour] = {}
+        self._n_alive = 0
         self._delivered: dict[int, Delivery] = {}  # and not taken, by identity
         self._unanswered: dict[Hashable, Delivery] = {}
         self._wakes = 0  # since a message last came or went
@@ -94,7 +136,7 @@ class ThinkingPart(Component):
     def wait_ns(self, ns: float) -> Timeout:
         """An event ``ns`` from now, rounded to whole ps. UnsupportedError for what is no time."""
         found: object = ns
-        if not isinstance(found, int | float | np.number) or not 0 <= found < inf:
+        if not isinstance(found, _NUMBERS) or not 0 <= found < inf:
             raise UnsupportedError(f"wait_ns({ns!r}): a time is a number of ns, at least 0 and finite")
         return Timeout(self.env, ns_to_ps(ns))
 
@@ -106,6 +148,7 @@ class ThinkingPart(Component):
         driven = self._drive(behaviour, self.cause)
         made = Process(self.env, driven)
         self._processes[made] = driven
+        self._n_alive += 1
         return made
 
     def tell(self, dst: str, message: ControlMessage) -> None:
@@ -150,7 +193,12 @@ class ThinkingPart(Component):
 
     def blocked(self) -> tuple[str, ...]:
         """What this part has not answered."""
-        return tuple(map(self._stands, self._unanswered.values()))
+        return tuple(map(self.standing, self._unanswered.values()))
+
+    def standing(self, asked: Delivery) -> str:
+        """What there is to say of something that is not answered: override it to say what that waits for."""
+        taken = id(asked.message) not in self._delivered
+        return f"has not {'answered' if taken else 'taken'} {_shown(asked.message)} from {asked.sender}"
 
     # --- for the machine ----------------------------------------------------------------------------------------------
 
@@ -172,7 +220,7 @@ class ThinkingPart(Component):
             self._unanswered[key] = delivery
         self._wakes = 0
         self.inbox.deliver(message)
-        if not any(each.is_alive for each in self._processes):
+        if not self._n_alive:
             self._check_taken()
 
     def reset(self) -> None:
@@ -180,6 +228,7 @@ class ThinkingPart(Component):
         for driven in self._processes.values():
             driven.close()
         self._processes = {}
+        self._n_alive = 0
         self.inbox = Inbox(self.env)
         self.random.seed(self.node.id)
         self.cause = ROOT
@@ -195,77 +244,73 @@ class ThinkingPart(Component):
         while True:
             self.cause = cause
             try:
-                event: object = step(value)
+                event = step(value)
             except StopIteration as end:
+                self._n_alive -= 1
                 self._check_taken()
                 return end.value
             cause = self.cause
-            problem = self._problem(event)
-            if problem:
-                step, value = behaviour.throw, UnsupportedError(problem)
+            self._wakes += 1
+            if not isinstance(event, Event) or event.env is not self.env or self._wakes > MOST_WAKES:
+                step, value = behaviour.throw, UnsupportedError(self._problem(event))
                 continue
-            if isinstance(event, FilterStoreGet) and event.resource is self.inbox:
+            taking = event.__class__ is Take
+            if taking and cause[0] >= 0:
                 self._handled()
             try:
-                value = yield event  # type: ignore[misc]  # of what is no event it was told
+                value = yield event
                 step = behaviour.send
             except GeneratorExit:
                 behaviour.close()
                 raise
             except BaseException as failure:  # of what it waits for
                 step, value = behaviour.throw, failure
-            else:
-                cause = self._taken(value) or cause
+                continue
+            if taking or value.__class__ is ConditionValue:
+                cause = self._cause_of(value, cause)
 
     def _problem(self, event: object) -> str:
-        """Why a process cannot wait for what it has yielded; empty when it can."""
+        """Why a process cannot wait for what it has yielded."""
         if not isinstance(event, Event):
             wanted = "self.inbox.get(), self.wait_ns(5), a request of a simpy.Resource, self.process(...)"
             return f"it yielded {_shown(event)}, which is no event to wait for: yield {wanted}"
         if event.env is not self.env:
             return "it yielded an event of another SimPy environment: make it with self.env"
-        self._wakes += 1
-        if self._wakes > MOST_WAKES:
-            return (
-                f"it has waited {MOST_WAKES:,} times in a row, and no message came or went: a part that never rests "
-                "keeps the run from ending. Wait for a message, and work out what has happened since the last one"
-            )
-        return ""
+        return (
+            f"it has waited {MOST_WAKES:,} times in a row, and no message came or went: a part that never rests "
+            "keeps the run from ending. Wait for a message, and work out what has happened since the last one"
+        )
 
-    def _taken(self, value: object) -> Cause | None:
-        """A process goes on with ``value``: if that is a message, what it does comes after it."""
-        found = value.todict().values() if isinstance(value, ConditionValue) else (value,)
-        taken = [self._delivered.pop(id(each)) for each in found if id(each) in self._delivered]
-        return (taken[-1].row, By.ORDER) if taken else None
+    def _cause_of(self, value: object, cause: Cause) -> Cause:
+        """What a process comes after that goes on with ``value``: a message, or what has come of several."""
+        for each in value.values() if isinstance(value, ConditionValue) else (value,):
+            delivery = self._delivered.pop(id(each), None)
+            if delivery is not None:
+                cause = delivery.row, By.ORDER
+        return cause
 
     def _handled(self) -> None:
         """The message that the process has taken last is dealt with, as far as the log is concerned."""
         row, log = self.cause[0], self.machine.log
-        if row >= 0 and log.rows[row + END] < 0:
+        if row >= 0 > log.rows[row + END]:
             log.close(row, self.clock.time)
 
     def _check_taken(self) -> None:
         """UnsupportedError when messages are left and no process is."""
-        others = sum(each.is_alive for each in self._processes) > 1
-        if self.inbox.items and not others:
+        if self.inbox.items and not self._n_alive:
             found = _shown(self.inbox.items[0])
             raise UnsupportedError(
                 f"{found} came, and run() has ended: let it take messages for ever, "
                 "with 'while True: message = yield self.inbox.get()'"
             )
 
-    def _stands(self, asked: Delivery) -> str:
-        row = id(asked.message) in self._delivered
-        return f"has not {'taken' if row else 'answered'} {_shown(asked.message)} from {asked.sender}"
 
-
-def _key(message: object) -> Hashable | None:
+def _key(message: Any) -> Hashable | None:
     """What a message asks for, if it has to be answered."""
-    if isinstance(message, SipOrder | CubeOrder | PeOrder):
-        return message.request_id
-    if isinstance(message, ReadRequest | WriteData):
-        return message.op, message.part
-    return None
+    kind = message.__class__
+    if kind in _ORDERS:
+        return int(message.request_id)
+    return (message.op, message.part) if kind in _ACCESSES or isinstance(message, QueueData) else None
 
 
 def _shown(value: object) -> str:
