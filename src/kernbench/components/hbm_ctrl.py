@@ -14,7 +14,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.hbm_ctrl", kind="hbm_ctrl")
 class HbmCtrl(Memory):
-    """The controller of one slice: pseudo-channels, access time, accesses in turn; or as ``serve`` says."""
+    """The controller of one slice: pseudo-channels, access time, accesses in turn."""
 
     Attrs = HbmCtrlAttrs
 

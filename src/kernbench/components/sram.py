@@ -14,7 +14,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.sram", kind="sram")
 class Sram(Memory):
-    """One server for reads and writes, with its own bandwidth and access time; or as ``serve`` says."""
+    """One server for reads and writes, with its own bandwidth and access time."""
 
     Attrs = SramAttrs
 

@@ -90,8 +90,7 @@ def _is_process(cls: type[Component], name: str) -> bool:
 def _calls_itself(cls: type[Component], name: str) -> bool:
     """Whether the class that defines ``name``, one derived from it or a base of the user's uses it: a helper."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
-    own = [base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)]
-    return _mentions(own, name)
+    return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
 
 
 def _mentions(classes: Iterable[type], name: str) -> bool:

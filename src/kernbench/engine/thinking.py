@@ -37,7 +37,7 @@ Question: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | ReadRequest |
 """What has to be answered"""
 
 _ORDERS = frozenset((PartOrder, SipOrder, CubeOrder, PeOrder))
-_ACCESSES = frozenset((ReadRequest, WriteData, QueueData))
+_ACCESSES = frozenset((ReadRequest, WriteData))
 _NUMBERS = (int, float, np.number)
 MOST_WAKES = 1_000_000
 """A part that has waited so often in a row without receiving or sending anything will never stop."""
@@ -310,7 +310,7 @@ def _key(message: Any) -> Hashable | None:
     kind = message.__class__
     if kind in _ORDERS:
         return int(message.request_id)
-    return (message.op, message.part) if kind in _ACCESSES else None
+    return (message.op, message.part) if kind in _ACCESSES or isinstance(message, QueueData) else None
 
 
 def _shown(value: object) -> str:
