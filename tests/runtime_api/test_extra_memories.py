@@ -11,7 +11,16 @@ from kernbench.common.errors import AddressFaultError, UnknownNameError, Unsuppo
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine.component import Memory, MemoryAccess
 from kernbench.topology.builder import resolve_topology
+
+
+class Plain(Memory):
+    """Any access takes 10 ns."""
+
+    def serve(self, access: MemoryAccess) -> float:
+        return 10.0
+
 
 SCRATCH, PAD = "sip0.cube0.scratch", "sip0.cube0.pe1.pad"
 MACHINE = resolve_topology(
@@ -19,8 +28,8 @@ MACHINE = resolve_topology(
     (
         "system.sips={count: 1, topology: ring_1d}",
         "sip.cube_mesh={w: 1, h: 1}",
-        "cube.extra.scratch={impl: builtin.sram, bytes: 1MiB, links: [{to: sram, bw_gbs: 64}]}",
-        "pe.extra.pad={impl: builtin.sram, bytes: 64KiB, links: [{to: pe_dma, bw_gbs: 64}]}",
+        "cube.extra.scratch={impl: test_extra_memories.Plain, bytes: 1MiB, links: [{to: sram, bw_gbs: 64}]}",
+        "pe.extra.pad={impl: test_extra_memories.Plain, bytes: 64KiB, links: [{to: pe_dma, bw_gbs: 64}]}",
         "pe.extra.other={impl: kernbench.sim_engine.component.Component, links: [{to: pe_dma, bw_gbs: 64}]}",
     ),
 )

@@ -184,6 +184,7 @@ def test_the_drawing_shows_them(extended: Topology) -> None:
 LINK = "links: [{to: sram, bw_gbs: 64}]"
 SLIPS = [
     (f"cube.extra.a={{impl: mine.none, {LINK}}}", "a.impl: unknown component 'mine.none'; there are: "),
+    (f"cube.extra.a={{impl: builtin.sram, {LINK}}}", "a.impl: 'builtin.sram' implements sram, a builtin kind; derive"),
     (f"cube.extra.a={{impl: mine.part, {LINK}}}", "a.impl: 'mine.part' implements monitor, pad, not a; write kind: mo"),
     (
         f"cube.extra.scratch={{impl: mine.scratch, attrs: {{x: 1}}, {LINK}}}",

@@ -64,10 +64,16 @@ def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, Ex
     registry, complaints = registry_of(info), []
     for name, part in parts.items():
         kind = part.kind or name
-        kinds = [each for each in registry.kinds_of(implementation_of(registry, part.impl)) if each not in KINDS]
+        registered = registry.kinds_of(implementation_of(registry, part.impl))
+        kinds = [each for each in registered if each not in KINDS]
         if kind in KINDS:
             message = f"{kind!r} is a builtin kind; an extra part has another name, or a kind of its own"
             complaints.append(Complaint((name, "kind"), message))
+        elif part.impl in registry.known_impls() and not kinds:
+            message = (
+                f"{part.impl!r} implements {one_of(registered)}, a builtin kind; derive a class of your own from it"
+            )
+            complaints.append(Complaint((name, "impl"), message))
         elif kinds and kind not in kinds:
             message = f"{part.impl!r} implements {one_of(kinds)}, not {kind}; write kind: {kinds[0]}"
             complaints.append(Complaint((name, "impl"), message))
