@@ -1,8 +1,8 @@
 """Two PEs read 64 KiB each from the other SIP at the same time. Wires take no time here, so that it can be summed.
 
-A read alone: 2 ns to set the DMA up, 84 ns of parts on the way (xbar 2, 3 routers of 1, UCIe 8 + 8, hub 1, port 20, port 20
-and the first ones again on the other side), 0.25 ns for a header of 32 bytes at 128 GB/s, 30 ns until the memory has
-the first byte, 84 ns back, and 512 ns for 64 KiB at 128 GB/s: 712.25 ns.
+A read alone: 2 ns to set the DMA up, 84 ns of parts on the way (xbar 2, 3 routers of 1, UCIe 8 + 8, io_noc 1, port 20,
+and the same in reverse on the other side), 0.25 ns for a header of 32 bytes at 128 GB/s, 30 ns until the memory has the
+first byte, 84 ns back, and 512 ns for 64 KiB at 128 GB/s: 712.25 ns.
 """
 
 import pytest

@@ -170,6 +170,19 @@ class Serial(SerialCpu):
     """A CPU's way to take messages, where none come."""
 
 
+class Serving(NocRouter):
+    def serve(self, access: object) -> float:
+        """A router is no memory."""
+        return 5.0
+
+
+class ChoosingByItself(Component):
+    """It is asked by the builtin class of a router only."""
+
+    def forward(self, transfer: object, ways: Any) -> Any:
+        return ways[0]
+
+
 def accepting(kind: str) -> type[Component]:
     return type("Accepting", (builtin(kind),), {"accept": lambda self, msg, done: None})
 
@@ -181,6 +194,7 @@ def with_overhead(kind: str) -> type[Component]:
 IN_TRANSIT = ("switch", "pcie_ep", "io_noc", "ucie", "sip_port", "noc_router", "xbar")
 ENGINES = ("pe_scheduler", "pe_fetch_store", "pe_gemm", "pe_math", "pe_tcm", "pe_mmu")
 REFUSED = [
+    ("noc_router", Serving, "serve"),
     ("noc_router", Receiving, "receive"),
     ("io_noc", Receiving, "receive"),
     ("noc_router", Running, "run"),
@@ -211,6 +225,15 @@ def test_what_nothing_calls_is_refused(mine: ModuleType, kind: str, cls: type, n
         GraphEngine(topology)
     wanted = f"({kind}): nothing calls {name} of my_parts.My_{kind} at this place; called here: "
     assert f"{wanted}{', '.join(called_at(kind))}" in str(caught.value)
+
+
+def test_what_only_the_builtin_class_calls_needs_that(mine: ModuleType) -> None:
+    topology = machine_with(mine, noc_router=ChoosingByItself)
+    said = (
+        r"nothing calls forward of my_parts\.My_noc_router: derive it from the builtin class of noc_router, which does"
+    )
+    with pytest.raises(InputError, match=said):
+        GraphEngine(topology)
 
 
 def test_all_of_a_machine_is_refused_at_once(mine: ModuleType) -> None:
