@@ -39,7 +39,7 @@ Question: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | ReadRequest |
 _ORDERS = frozenset((PartOrder, SipOrder, CubeOrder, PeOrder))
 _ACCESSES = frozenset((ReadRequest, WriteData))
 _NUMBERS = (int, float, np.number)
-MOST_WAKES = 1_000_000
+MOST_WAKES = 300_000
 """A part that has waited so often in a row without receiving or sending anything will never stop."""
 
 
