@@ -21,6 +21,7 @@ from kernbench.common.errors import (
     text_of,
 )
 from kernbench.common.ids import HOST
+from kernbench.components.memory import Memory
 from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
@@ -34,6 +35,8 @@ from kernbench.transport import Transfer
 
 LIMITS = Limits(wall_s=120)
 """For parts that never come to rest: the traffic takes less than a second"""
+EXTRA = ("cube.extra", "pe.extra")
+"""The places of parts that are of no builtin kind"""
 _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "ucie"), "pe": PE_KINDS}
 
 
@@ -88,7 +91,15 @@ class Subject:
         """The small machine with it; ``sets``: keys of its own section, and values."""
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
         own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
-        return resolve_topology("default", [*SMALL_MACHINE, *own])
+        return resolve_topology("default", [*SMALL_MACHINE, *(own or self._extra(sets))])
+
+    def _extra(self, sets: Sequence[str]) -> list[str]:
+        """The same of a part of no builtin kind: it has a link, and addresses if it is a memory."""
+        place, kind = (self.kind, "checked") if self.kind in EXTRA else (EXTRA[0], self.kind)
+        neighbour = "sram" if place == EXTRA[0] else "pe_dma"
+        keys = [f"kind={kind}", f"impl={self.impl}", f"links=[{{to: {neighbour}, bw_gbs: 64}}]"]
+        keys += ["bytes=1MiB"] if issubclass(REGISTRY.lookup(self.impl), Memory) else []
+        return [f"{place}.checked.{each}" for each in (*keys, *sets)]
 
 
 def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[Checked]:
@@ -104,11 +115,12 @@ def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[Checked]:
 
 def _kinds(cls: type[Part], name: str, wanted: Sequence[str]) -> Sequence[str]:
     known = REGISTRY.kinds_of(cls)
+    allowed = (*(known or KINDS), *EXTRA)
     for kind in wanted:
-        if kind not in (known or KINDS):
-            raise UnknownNameError(f"kind of {name}", kind, known or KINDS)
+        if kind not in allowed:
+            raise UnknownNameError(f"kind of {name}", kind, allowed)
     if not wanted and not known:
-        raise InputError(f"{name} does not say which kind of part it is: give --kind, one of {', '.join(KINDS)}")
+        raise InputError(f"{name} does not say which kind of part it is: give --kind, one of {', '.join(allowed)}")
     return wanted or known
 
 
@@ -137,7 +149,7 @@ def is_wired(subject: Subject) -> Iterator[str]:
     """The machine can be made, and every part of the kind in it."""
     engine = GraphEngine(subject.machine())
     for node in engine.machine.graph.nodes.values():
-        if node.kind == subject.kind and not isinstance(engine.component(node.id), Component):
+        if node.impl == subject.impl and not isinstance(engine.component(node.id), Component):
             yield f"{node.id} is no component"
 
 

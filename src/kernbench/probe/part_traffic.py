@@ -29,7 +29,7 @@ Torch: TypeAlias = RuntimeContext[Any]
 
 def every_program(torch: Torch) -> Iterator[str]:
     """All of the traffic, one program after another; they say what has come out wrong."""
-    for program in (host_copies, kernels, collective, raw_accesses):
+    for program in (host_copies, kernels, collective, raw_accesses, extra_memories):
         yield from program(torch)
 
 
@@ -115,6 +115,31 @@ def _accesses(torch: Torch) -> Iterator[HostMsg]:
             yield dma(pa=tcm, nbytes=2_000)
     yield MemoryReadMsg(pa=away, nbytes=9_000)
     yield fill_of(torch)
+
+
+def through(x_ptr: int, ptr: int, n: int, *, tl: Any) -> None:
+    """There and back by another memory, and one more."""
+    tl.store(ptr, tl.load(x_ptr, (n,), "f32"))
+    tl.store(x_ptr, tl.load(ptr, (n,), "f32") + 1)
+
+
+def extra_memories(torch: Torch, n: int = 500) -> Iterator[str]:
+    """Of ``cube.extra`` and ``pe.extra``: a kernel uses each of the first SIP, then PEs and the host, all at once."""
+    memories = [node for node in torch.engine.topology.topology_obj.nodes.values() if node.window and node.sip == 0]
+    for node in memories:
+        values = np.arange(n, dtype=np.float32)
+        x = torch.tensor(values)
+        torch.launch("through", through, x, torch.map_memory(node.id), n)
+        yield from _differing(f"what went through {node.id}", x.numpy(), values + 1)
+    handles = []
+    for node in memories:
+        pa, nbytes = torch.engine.addresses_of(node.id)
+        size = min(nbytes, 3_000)
+        handles += [torch.submit(MemoryWriteMsg(pa=pa, nbytes=size)), torch.submit(MemoryReadMsg(pa=pa, nbytes=size))]
+        for op in ("read", "write"):
+            handles.append(torch.submit(PeDmaMsg(pe=(0, 0, 0), pa=pa, nbytes=size, op=op, repeat=3, outstanding=3)))
+    for handle in handles:
+        torch.wait(handle)
 
 
 def fill_of(torch: Torch) -> HostMsg:
