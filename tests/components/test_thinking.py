@@ -362,7 +362,7 @@ WRONG = [
 def test_what_is_wrong_is_said_of_the_part(
     engine_with: Callable[..., GraphEngine], cls: type, code: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinking, "MOST_WAKES", 1000)
+    monkeypatch.setattr(thinking, "MOST_WAITS", 1000)
     engine = engine_with(m_cpu=cls)
     others = fill(engine), fill(engine, 1)
     with pytest.raises(PartError) as caught:

@@ -27,6 +27,7 @@ from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
+from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
@@ -262,7 +263,13 @@ class GraphEngine:
 
     @property
     def _reached(self) -> str:
-        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+        thinking = [part for part in self.machine.components if isinstance(part, ThinkingPart)]
+        restless = [
+            f"; {part.node.id} ({part.node.impl}) has waited {part.waits:,} times since its last message"
+            for part in thinking
+            if part.waits > EVENTS_PER_LOOK
+        ]
+        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events{''.join(restless)}"
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""

@@ -200,10 +200,8 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
         yield f"{second.start.size:,} things happen in a second run, {first.start.size:,} in the first"
         return
     for at in np.flatnonzero((first.start != second.start) | (first.end != second.end)):
-        times = (
-            f"{second.start[at]} to {second.end[at]} ps in a second run, not {first.start[at]} to {first.end[at]} ps"
-        )
-        yield f"{first.parts[first.part[at]]} is busy {times}"
+        part, was = first.parts[first.part[at]], f"{first.start[at]} to {first.end[at]} ps"
+        yield f"{part} is busy {second.start[at]} to {second.end[at]} ps in a second run, {was} in the first"
 
 
 def resets(subject: Subject) -> Iterator[str]:
