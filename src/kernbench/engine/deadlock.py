@@ -90,9 +90,10 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     """The error for requests that can never complete."""
     kernels: dict[PeCoord, str] = {}
     others: list[str] = []
-    for part in machine.components:
+    # Extra parts are made first, and were asked last.
+    for part in sorted(machine.components, key=attrgetter("node.is_extra")):
         node, lines = part.node, part.blocked()
-        if node.pe is not None and lines:
+        if node.pe is not None and lines and not node.is_extra:
             kernels[node.pe_coord] = "; ".join(lines)
         else:
             others += [f"  {node.id}: {line}" for line in lines]
