@@ -82,8 +82,11 @@ def counting(kind: str, calls: dict[str, set[str]]) -> type[Component]:
 
         return property(noted) if isinstance(inherited, property) else noted
 
-    names = sorted((COMPONENT_CALLS | OTHER_CALLS) & set(dir(base)))
-    return type(f"Counting_{kind}", (base,), {name: noting(name, getattr_static(base, name)) for name in names})
+    names = (COMPONENT_CALLS | OTHER_CALLS) & set(dir(base))
+    usual = {name: getattr_static(base, name) for name in sorted(names)}
+    if "serve" in usual:  # a builtin memory is not asked
+        usual["serve"] = lambda self, access: 30.0
+    return type(f"Counting_{kind}", (base,), {name: noting(name, each) for name, each in usual.items()})
 
 
 def never_comes(t_ptr: int, *, tl: Any) -> None:
@@ -167,6 +170,19 @@ class Serial(SerialCpu):
     """A CPU's way to take messages, where none come."""
 
 
+class Serving(NocRouter):
+    def serve(self, access: object) -> float:
+        """A router is no memory."""
+        return 5.0
+
+
+class ChoosingByItself(Component):
+    """It is asked by the builtin class of a router only."""
+
+    def forward(self, transfer: object, ways: Any) -> Any:
+        return ways[0]
+
+
 def accepting(kind: str) -> type[Component]:
     return type("Accepting", (builtin(kind),), {"accept": lambda self, msg, done: None})
 
@@ -178,6 +194,7 @@ def with_overhead(kind: str) -> type[Component]:
 IN_TRANSIT = ("switch", "pcie_ep", "io_noc", "ucie", "sip_port", "noc_router", "xbar")
 ENGINES = ("pe_scheduler", "pe_fetch_store", "pe_gemm", "pe_math", "pe_tcm", "pe_mmu")
 REFUSED = [
+    ("noc_router", Serving, "serve"),
     ("noc_router", Receiving, "receive"),
     ("io_noc", Receiving, "receive"),
     ("noc_router", Running, "run"),
@@ -185,7 +202,8 @@ REFUSED = [
     ("noc_router", OtherName, "drain"),
     ("noc_router", OtherAsync, "drain"),
     ("noc_router", OtherPartial, "drain"),
-    ("noc_router", Deciding, "forward"),
+    ("hbm_ctrl", type("Choosing", (builtin("hbm_ctrl"),), {"forward": Deciding.forward}), "forward"),
+    ("m_cpu", type("Holding", (builtin("m_cpu"),), {"hold_ns": lambda self, transfer: 0.0}), "hold_ns"),
     *((kind, type("InTurn", (builtin(kind),), {"handles_serially": True}), "handles_serially") for kind in IN_TRANSIT),
     ("xbar", type("Plain", (Component,), {"receive": None}), "receive"),
     ("noc_router", Mixed, "process"),
@@ -207,6 +225,15 @@ def test_what_nothing_calls_is_refused(mine: ModuleType, kind: str, cls: type, n
         GraphEngine(topology)
     wanted = f"({kind}): nothing calls {name} of my_parts.My_{kind} at this place; called here: "
     assert f"{wanted}{', '.join(called_at(kind))}" in str(caught.value)
+
+
+def test_what_only_the_builtin_class_calls_needs_that(mine: ModuleType) -> None:
+    topology = machine_with(mine, noc_router=ChoosingByItself)
+    said = (
+        r"nothing calls forward of my_parts\.My_noc_router: derive it from the builtin class of noc_router, which does"
+    )
+    with pytest.raises(InputError, match=said):
+        GraphEngine(topology)
 
 
 def test_all_of_a_machine_is_refused_at_once(mine: ModuleType) -> None:

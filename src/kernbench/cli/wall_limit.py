@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from kernbench.common.errors import RunError, RunStopped
-from kernbench.runtime_api.error_place import is_program
+from kernbench.common.program_line import is_program
 
 # Where time passes, the engine stops between two events, which is tidier: it comes first.
 GRACE_S = 0.25

@@ -16,6 +16,7 @@ KernbenchError
     │   └── IpcqDeadlock       … for a queue; says who waits for whom
     ├── AbandonedError         a request that was given up, since something else has failed
     ├── TransportError         a route, link or injection the network cannot carry
+    ├── PartError              the code of a user's part failed
     ├── UnsupportedError       a well-formed request that the machine cannot do
     ├── LimitReached           a run that may go no further, in simulated time or in the user's
     ├── ProgramExitError       a bench, a rank or a kernel left by sys.exit
@@ -169,6 +170,10 @@ class AbandonedError(RunError):
 
 class TransportError(RunError):
     """A route, link or injection that the network cannot carry."""
+
+
+class PartError(RunError):
+    """The code of a user's part failed: it names the part, the simulated time and the line."""
 
 
 class UnsupportedError(RunError):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import sip_part
-from kernbench.components.initiator import Initiator
-from kernbench.core.log import Row
+from kernbench.components.initiator import Initiator, Target
 from kernbench.di.registry import register
 from kernbench.engine.hooks import Moved, OpStarted
-from kernbench.engine.machine import Component, Done, Machine, Outcome
+from kernbench.engine.machine import Done, Machine, Outcome
+from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.control import (
     CubeTargets,
     FillOrder,
     LaunchOrder,
     MapOrder,
     Order,
+    PartOrder,
     PeReport,
     QueueOrder,
     QueueRemoval,
@@ -33,15 +36,56 @@ from kernbench.messages.requests import (
     MemoryWriteMsg,
     MmuMapMsg,
     MmuUnmapMsg,
+    PartMsg,
     PeCoord,
 )
 from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
+Targets: TypeAlias = Mapping[int, tuple[CubeTargets, ...]]
+"""The PEs that an order is for, by SIP"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A request to move bytes, with the memories that have them."""
+
+    msg: MemoryWriteMsg | MemoryReadMsg
+    targets: tuple[Target, ...]
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """A request to fill memory, and the M_CPU that does it."""
+
+    msg: MemoryWriteMsg
+    pattern: bytes
+    targets: Targets
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A request that is an order to SIPs."""
+
+    msg: HostMsg
+    order: Order
+    targets: Targets
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A request to an extra part."""
+
+    msg: PartMsg
+    done: Done
+
 
 @dataclass(slots=True)
 class _Ordered:
-    """An order given to one or several SIPs."""
+    """An order given to one or several SIPs, or to an extra part; ``op``: the operation that it is, of a fill."""
 
     left: int
     done: Done
@@ -51,8 +95,8 @@ class _Ordered:
 
 
 @register("builtin.host", kind="host")
-class Host(Component):
-    """Serves the requests of host programs."""
+class Host(ThinkingPart):
+    """Serves the requests of host programs, in the order they are submitted."""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
@@ -60,46 +104,82 @@ class Host(Component):
         self._ordered: dict[int, _Ordered] = {}
 
     def accept(self, msg: HostMsg, done: Done) -> None:
-        """Start a request."""
+        """Check a request, and put it into the inbox."""
         match msg:
             case MemoryWriteMsg(pattern=None) | MemoryReadMsg():
-                self._move(msg, done)
-            case MemoryWriteMsg():
-                self._fill(msg, done)
+                places = self.machine.addresses.by_node(((msg.pa, msg.nbytes),))
+                self.inbox.deliver(_Copy(msg, tuple((node, Access(*place)) for node, place in places), done))
+            case MemoryWriteMsg(pattern=bytes() as pattern):
+                addr = self.machine.addresses.decode(msg.pa)
+                targets = {addr.sip_id: (CubeTargets(cube=addr.cube_id, pes=()),)}
+                self.inbox.deliver(_Fill(msg, pattern, targets, done))
             case KernelLaunchMsg():
-                self._launch(msg, done)
+                sips, cubes, pes = ({target[axis] for target in msg.targets} for axis in range(3))
+                order = LaunchOrder(msg, msg.grid or (len(pes), len(cubes), len(sips)))
+                self._accept_order(msg, order, _by_sip(msg.targets), done)
             case MmuMapMsg():
-                self._order_pes(msg, MapOrder(msg.mapping), msg.sip, msg.target_pe, done)
+                self._accept_order(msg, MapOrder(msg.mapping), self._pes_of(msg), done)
             case MmuUnmapMsg():
-                self._order_pes(msg, UnmapOrder(msg.va_base), msg.sip, msg.target_pe, done)
+                self._accept_order(msg, UnmapOrder(msg.va_base), self._pes_of(msg), done)
             case IpcqInitMsg():
-                self._order_pes(msg, QueueOrder(msg), msg.pe[0], (msg.pe,), done)
+                self._accept_order(msg, QueueOrder(msg), _by_sip((msg.pe,)), done)
             case IpcqRemoveMsg():
-                self._order_pes(msg, QueueRemoval(msg.installation), msg.pe[0], (msg.pe,), done)
+                self._accept_order(msg, QueueRemoval(msg.installation), _by_sip((msg.pe,)), done)
+            case PartMsg():
+                self._accept_asking(msg, done)
             case _:
                 super().accept(msg, done)
 
-    def receive(self, message: object, transfer: Transfer) -> None:
-        """Data, acknowledgements, and reports of the SIPs."""
-        match message:
-            case ReadReply() | WriteAck():
-                self._dma.answered(message)
-            case Report():
-                self.machine.log.close(transfer.row, self.clock.time)
-                self._reported(message, transfer.row)
-            case _:
-                super().receive(message, transfer)
+    def _accept_order(self, msg: HostMsg, order: Order, targets: Targets, done: Done) -> None:
+        if not targets:
+            raise UnsupportedError(f"{type(msg).__name__} {msg.name!r} has no target PE")
+        self.inbox.deliver(_Command(msg, order, targets, done))
 
-    def _move(self, msg: MemoryWriteMsg | MemoryReadMsg, done: Done) -> None:
-        places = self.machine.addresses.by_node(((msg.pa, msg.nbytes),))
-        targets = [(node, Access(pa, nbytes)) for node, (pa, nbytes) in places]
-        reading = isinstance(msg, MemoryReadMsg)
-        op = self._begin(msg, reads=len(targets) if reading else 0, writes=0 if reading else len(targets))
+    def _accept_asking(self, msg: PartMsg, done: Done) -> None:
+        if not self.machine.graph.node(msg.part).is_extra:
+            raise UnsupportedError(f"PartMsg: {msg.part} is no part of cube.extra or pe.extra")
+        self.inbox.deliver(_Asking(msg, done))
+
+    def _pes_of(self, msg: MmuMapMsg | MmuUnmapMsg) -> Targets:
+        if not isinstance(msg.target_pe, str):
+            return _by_sip(msg.target_pe)
+        spec = self.machine.spec
+        everyone = tuple(range(spec.pes_per_cube))
+        return {msg.sip: tuple(CubeTargets(cube=c, pes=everyone) for c in range(spec.cubes_per_sip))}
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """What its DMA has asked for is the DMA's affair; everything else goes into the inbox."""
+        if isinstance(message, ReadReply | WriteAck):
+            self._dma.answered(message)
+        else:
+            super().receive(message, transfer)
+
+    def run(self) -> Behaviour:
+        """Begin requests, and gather the reports of the SIPs."""
+        while True:
+            message = yield self.inbox.get()
+            match message:
+                case _Copy():
+                    self._move(message)
+                case _Fill():
+                    self._fill(message)
+                case _Command():
+                    self._order(message.msg, message.order, message.targets, message.done)
+                case _Asking():
+                    self._ask(message)
+                case Report():
+                    self._reported(message)
+                case _:
+                    raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+
+    def _move(self, copy: _Copy) -> None:
+        n, reading = len(copy.targets), isinstance(copy.msg, MemoryReadMsg)
+        op = self._begin(copy.msg, reads=n if reading else 0, writes=0 if reading else n)
 
         def over() -> None:
-            done(Outcome(last=self.machine.end_op(op)))
+            copy.done(Outcome(last=self.machine.end_op(op)))
 
-        (self._dma.read if reading else self._dma.write)(op, targets, over)
+        (self._dma.read if reading else self._dma.write)(op, copy.targets, over)
 
     def _begin(self, msg: MemoryWriteMsg | MemoryReadMsg, *, reads: int, writes: int) -> int:
         op = self.machine.next_op()
@@ -108,58 +188,40 @@ class Host(Component):
         self.machine.begin_op(started, self.machine.log.cause_of(msg.request_id))
         return op
 
-    def _fill(self, msg: MemoryWriteMsg, done: Done) -> None:
-        addr = self.machine.addresses.decode(msg.pa)
-        assert msg.pattern is not None
+    def _fill(self, fill: _Fill) -> None:
+        msg = fill.msg
         op = self._begin(msg, reads=0, writes=len(self.machine.addresses.by_node(((msg.pa, msg.nbytes),))))
-        order = FillOrder(op, msg.pa, msg.nbytes, msg.pattern)
-        self._send(msg, {addr.sip_id: (CubeTargets(cube=addr.cube_id, pes=()),)}, order, done, op)
+        self._order(msg, FillOrder(op, msg.pa, msg.nbytes, fill.pattern), fill.targets, fill.done, op)
 
-    def _launch(self, msg: KernelLaunchMsg, done: Done) -> None:
-        sips, cubes, pes = ({target[axis] for target in msg.targets} for axis in range(3))
-        order = LaunchOrder(msg, msg.grid or (len(pes), len(cubes), len(sips)))
-        self._send(msg, _by_sip(msg.targets), order, done)
-
-    def _order_pes(
-        self, msg: HostMsg, order: Order, sip: int, target_pe: str | tuple[PeCoord, ...], done: Done
-    ) -> None:
-        spec = self.machine.spec
-        if isinstance(target_pe, str):
-            everyone = tuple(range(spec.pes_per_cube))
-            targets = tuple(CubeTargets(cube=c, pes=everyone) for c in range(spec.cubes_per_sip))
-            self._send(msg, {sip: targets}, order, done)
-        else:
-            self._send(msg, _by_sip(target_pe), order, done)
-
-    def _send(
-        self,
-        msg: HostMsg,
-        targets: dict[int, tuple[CubeTargets, ...]],
-        order: Order,
-        done: Done,
-        op: int | None = None,
-    ) -> None:
-        if not targets:
-            raise UnsupportedError(f"{type(msg).__name__} {msg.name!r} has no target PE")
+    def _order(self, msg: HostMsg, order: Order, targets: Targets, done: Done, op: int | None = None) -> None:
         self._ordered[msg.request_id] = _Ordered(len(targets), done, op)
-        cause = self.machine.log.cause_of(msg.request_id)
+        self.cause = self.machine.log.cause_of(msg.request_id)
         for sip, cubes in targets.items():
-            message = SipOrder(request_id=msg.request_id, order=order, targets=cubes)
-            self.machine.send_control(self.node.id, sip_part(sip, "io_cpu"), message, cause)
+            self.tell(sip_part(sip, "io_cpu"), SipOrder(request_id=msg.request_id, order=order, targets=cubes))
 
-    def _reported(self, report: Report, row: Row) -> None:
+    def _ask(self, asking: _Asking) -> None:
+        msg = asking.msg
+        self._ordered[msg.request_id] = _Ordered(1, asking.done, None)
+        self.cause = self.machine.log.cause_of(msg.request_id)
+        self.tell(msg.part, PartOrder(request_id=msg.request_id, content=msg.content))
+
+    def _reported(self, report: Report) -> None:
         ordered = self._ordered[report.request_id]
         ordered.reports += report.pes
         ordered.error = ordered.error or report.error or next((p.error for p in report.pes if p.error), None)
         ordered.left -= 1
         if not ordered.left:
             del self._ordered[report.request_id]
-            if ordered.op is not None:
-                row = self.machine.end_op(ordered.op, row)
+            row = self.cause[0] if ordered.op is None else self.machine.end_op(ordered.op, self.cause[0])
             ordered.done(Outcome(ordered.error, tuple(sorted(ordered.reports, key=lambda r: r.pe)), row))
 
+    def reset(self) -> None:
+        """Begin anew; orders that are not given up stand."""
+        self._ordered = {each: found for each, found in self._ordered.items() if each not in self.machine.given_up}
+        super().reset()
 
-def _by_sip(pes: tuple[PeCoord, ...]) -> dict[int, tuple[CubeTargets, ...]]:
+
+def _by_sip(pes: tuple[PeCoord, ...]) -> Targets:
     """PEs grouped by SIP and cube, in order."""
     cubes: dict[int, dict[int, list[int]]] = {}
     for sip, cube, pe in sorted(set(pes)):

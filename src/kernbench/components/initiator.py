@@ -21,7 +21,7 @@ class _Pending:
     """An operation whose answers are awaited."""
 
     left: int
-    done: Callable[[], None]
+    done: Callable[[], object]
 
 
 class Initiator:
@@ -38,7 +38,7 @@ class Initiator:
         """Operations under way."""
         return len(self._pending)
 
-    def read(self, op: int, targets: Sequence[Target], done: Callable[[], None]) -> None:
+    def read(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
         """Ask for all of ``targets``; ``done`` when the last byte of the last one is here."""
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
@@ -46,7 +46,7 @@ class Initiator:
             request = ReadRequest(op=op, part=part, requester=me, access=access)
             self.machine.send_header(me, node, request, self.channel)
 
-    def write(self, op: int, targets: Sequence[Target], done: Callable[[], None]) -> None:
+    def write(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
         """Send data for all of ``targets``; ``done`` when the last acknowledgement is here."""
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from kernbench.common.errors import UnsupportedError
-from kernbench.common.ids import HOST, cube_part, pe_part
+from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import transfer_ps
-from kernbench.components.gather import Gatherer
+from kernbench.components.control_cpu import ControlCpu
 from kernbench.di.registry import register
 from kernbench.messages.control import CubeOrder, CubeTargets, LaunchOrder, Report, SipOrder
 
 
 @register("builtin.io_cpu", kind="io_cpu")
-class IoCpu(Gatherer):
+class IoCpu(ControlCpu):
     """Fans orders out per cube, stamps launches with ``target_start``, gathers the answers."""
 
     def handle(self, message: object) -> None:
         """An order from the host, or a cube's report."""
-        if isinstance(message, Report):
-            self.collect(message)
-        elif isinstance(message, SipOrder):
-            self._fan_out(message)
-        else:
-            raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+        match message:
+            case SipOrder():
+                self._fan_out(message)
+            case Report():
+                self.collect(message)
+            case _:
+                super().handle(message)
 
     def _fan_out(self, message: SipOrder) -> None:
-        self.open(message.request_id, HOST, len(message.targets))
+        self.gather(message, len(message.targets))
         start = self._common_start(message) if isinstance(message.order, LaunchOrder) else 0
         for target in message.targets:
             order = CubeOrder(

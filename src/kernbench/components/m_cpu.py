@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 
-from kernbench.common.errors import KernelError, UnsupportedError
-from kernbench.common.ids import cube_part, pe_part, sip_part
-from kernbench.components.gather import Gatherer
+import simpy
+
+from kernbench.common.errors import KernelError
+from kernbench.common.ids import cube_part, pe_part
+from kernbench.components.control_cpu import ControlCpu
 from kernbench.components.initiator import Initiator
-from kernbench.core.log import By, Cause, Kind, Row
+from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
+from kernbench.engine.thinking import Behaviour
 from kernbench.messages.control import (
     BarrierArrival,
     BarrierRelease,
@@ -37,17 +39,18 @@ class Meeting:
 
 
 @register("builtin.m_cpu", kind="m_cpu")
-class MCpu(Gatherer):
+class MCpu(ControlCpu):
     """Fans orders out to PEs, gathers their reports, and fills memory with its DMA channels."""
 
     Attrs = MCpuAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        channels = self.attrs_as(MCpuAttrs).dma_channels
-        self._idle_dmas = deque(Initiator(self, f"dma{i}") for i in range(channels))
+        n_channels = self.attrs_as(MCpuAttrs).dma_channels
+        self.channels = simpy.Resource(self.env, n_channels)
+        self._idle_dmas = deque(Initiator(self, f"dma{i}") for i in range(n_channels))
         self._dma_of: dict[int, Initiator] = {}
-        self._fills: deque[tuple[CubeOrder, Cause]] = deque()
+        self._filled: Row = NONE  # by the channel that came free last
         self._meetings: dict[int, Meeting] = {}
 
     def receive(self, message: object, transfer: Transfer) -> None:
@@ -60,9 +63,8 @@ class MCpu(Gatherer):
     def handle(self, message: object) -> None:
         """An order, a PE's report, or a PE's arrival at a barrier."""
         match message:
-            case CubeOrder(order=FillOrder()):
-                self._fills.append((message, self.cause))
-                self._start_fills()
+            case CubeOrder(order=FillOrder() as order):
+                self.process(self._fill(message, order))
             case CubeOrder():
                 self._fan_out(message)
             case Report():
@@ -73,10 +75,10 @@ class MCpu(Gatherer):
             case BarrierArrival():
                 self._arrived(message)
             case _:
-                raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+                super().handle(message)
 
     def _fan_out(self, message: CubeOrder) -> None:
-        self.open(message.request_id, self._io_cpu, len(message.pes))
+        self.gather(message, len(message.pes))
         for pe in message.pes:
             order = PeOrder(
                 request_id=message.request_id,
@@ -87,35 +89,27 @@ class MCpu(Gatherer):
             )
             self.tell(self._pe_cpu(pe), order)
 
-    @property
-    def _io_cpu(self) -> str:
-        return sip_part(self.node.cube_coord[0], "io_cpu")
-
     def _pe_cpu(self, pe: int) -> str:
         return pe_part(*self.node.cube_coord, pe, "pe_cpu")
 
-    def _start_fills(self) -> None:
-        while self._fills and self._idle_dmas:
-            (message, cause), dma = self._fills.popleft(), self._idle_dmas.popleft()
-            order = message.order
-            if self.cause[1] is By.ENGINE:  # a channel has come free for it
-                cause = self.cause
-            assert isinstance(order, FillOrder)
-            self._dma_of[order.op] = dma
-            places = self.machine.addresses.by_node(((order.pa, order.nbytes),))
-            targets = [(node, Access(pa, nbytes)) for node, (pa, nbytes) in places]
-            log = self.machine.log
+    def _fill(self, message: CubeOrder, order: FillOrder) -> Behaviour:
+        """A channel of the DMA writes the pattern over the range."""
+        log = self.machine.log
+        with self.channels.request() as turn:
+            waits = not turn.triggered
+            yield turn
+            cause = (self._filled, By.ENGINE) if waits else self.cause
             row = log.open(log.part(self.node.id), Kind.RAW, self.clock.time, cause, launch=message.request_id)
-            dma.write(order.op, targets, partial(self._filled, message, row))
-
-    def _filled(self, message: CubeOrder, row: Row) -> None:
-        assert isinstance(message.order, FillOrder)
-        self.machine.log.close(row, self.clock.time)
-        self._idle_dmas.append(self._dma_of.pop(message.order.op))
+            dma = self._dma_of[order.op] = self._idle_dmas.popleft()
+            places = self.machine.addresses.by_node(((order.pa, order.nbytes),))
+            written = self.env.event()
+            dma.write(order.op, [(node, Access(pa, nbytes)) for node, (pa, nbytes) in places], written.succeed)
+            yield written
+            log.close(row, self.clock.time)
+            self._idle_dmas.append(self._dma_of.pop(order.op))
+            self._filled = row
         self.cause = row, By.OPERAND
-        self.tell(self._io_cpu, Report(request_id=message.request_id, pes=()))
-        self.cause = row, By.ENGINE
-        self._start_fills()
+        self.answer(message)
 
     def _arrived(self, message: BarrierArrival) -> None:
         meeting = self._meetings.setdefault(message.request_id, Meeting(frozenset(message.mates)))

@@ -2,7 +2,7 @@
 
 The events of an instant have a *rank*, so that they happen in an order fixed by the machine and not by who asked first:
 packet heads arrive (by input), then links arbitrate (by link), then deliveries (by link), then programs (in the order
-they asked). SimPy's events take part, with their priority as the rank.
+they asked), then SimPy's events, by their priority: what thinks acts after what moves bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from simpy import Environment, Event
 from simpy.core import EmptySchedule, StopSimulation
+from simpy.events import NORMAL
 
 from kernbench.common.errors import KernbenchError
 
@@ -24,6 +25,8 @@ RANK_ARRIVE = -3 << 32
 RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
+RANK_THINK = 2  # and more, by SimPy's priority
+_BEHIND_PROGRAMS = NEVER >> 1  # places of SimPy's events: what has a place of a program at their instant has come
 _SPAN_BITS = 10  # events are put in order 2 ** 10 ps at a time
 _TIMES_OF_PARTS = "times that parts give are whole ps and not negative"
 
@@ -95,10 +98,11 @@ class Clock(Environment):
         else:
             self._begin([entry])
 
-    def schedule(self, event: Event, priority: int = RANK_PROGRAM, delay: float = 0) -> None:
+    def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
         if delay < NEVER:
-            self.call_at(self.time + round(delay), _fire_simpy, event, priority)
+            when = self.time + (delay if delay.__class__ is int else round(delay))
+            self.at_place(when, _BEHIND_PROGRAMS + next(self._eid), _fire_simpy, event, RANK_THINK + priority)
 
     def reserve(self, when: int) -> int:
         """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
@@ -108,17 +112,19 @@ class Clock(Environment):
         self._lapse_ps = when if when > self._lapse_ps else self._lapse_ps
         return next(self._eid)
 
-    def at_place(self, when: int, place: int, function: Callable[[Any], None], argument: object) -> None:
+    def at_place(
+        self, when: int, place: int, function: Callable[[Any], None], argument: object, rank: int = RANK_PROGRAM
+    ) -> None:
         """Call ``function(argument)`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
         span = when >> _SPAN_BITS
         events = self._to_come.get(span)
         if events is not None:
-            events.append((when, RANK_PROGRAM, place, function, argument))
+            events.append((when, rank, place, function, argument))
         elif span > self._span:
-            self._to_come[span] = [(when, RANK_PROGRAM, place, function, argument)]
+            self._to_come[span] = [(when, rank, place, function, argument)]
             heappush(self._spans, span)
         else:
-            self._join((when, RANK_PROGRAM, place, function, argument))
+            self._join((when, rank, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has, or does. For programs, or between events."""

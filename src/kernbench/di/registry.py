@@ -5,6 +5,9 @@ A class enters by decorator, under a name and for the kinds it can stand for::
     @register("builtin.noc_router", kind=("noc_router", "io_noc"))
     class NocRouter(Component): ...
 
+    @register("mine.scratch", kind="scratch", new=True)  # a kind of one's own: for cube.extra and pe.extra
+    class Scratch(Component): ...
+
 Packages announce their classes with an entry point in the group ``kernbench.components``: a module that registers
 them when imported. The builtin parts are found the same way, so nothing here imports upward. A class need not be
 registered at all: ``my_pkg.routers.SlowRouter`` is imported on sight.
@@ -32,12 +35,18 @@ class Registry:
         self._kinds: dict[type[Part], tuple[str, ...]] = {}
         self._pending_group = group
 
-    def register(self, name: str, *, kind: str | tuple[str, ...]) -> Callable[[type[P]], type[P]]:
-        """Decorate a class to make it known as ``name``, for one kind of part or several."""
+    def register(self, name: str, *, kind: str | tuple[str, ...], new: bool = False) -> Callable[[type[P]], type[P]]:
+        """Decorate a class to make it known as ``name``, for one kind of part or several.
+
+        ``new``: the kinds are the class's own, for ``cube.extra`` and ``pe.extra``.
+        """
         kinds = (kind,) if isinstance(kind, str) else kind
         for each in kinds:
-            if each not in KINDS:
-                raise UnknownNameError("component kind", each, KINDS)
+            if not new and each not in KINDS:
+                hint = "for cube.extra and pe.extra: a kind of its own, with new=True"
+                raise UnknownNameError("component kind", each, KINDS, hint)
+            if new and each in KINDS:
+                raise InputError(f"component {name!r}: {each} is a builtin kind, not a new one")
 
         def enter(cls: type[P]) -> type[P]:
             self._enter(name, cls, kinds)
@@ -69,8 +78,10 @@ class Registry:
         return tuple(sorted(self._classes))
 
     def known_kinds(self) -> tuple[str, ...]:
-        """Every kind of part that a machine has."""
-        return KINDS
+        """Every kind of part that a machine has, and those that extra parts were registered for."""
+        self._load_group()
+        own = {kind for kinds in self._kinds.values() for kind in kinds}
+        return (*KINDS, *sorted(own.difference(KINDS)))
 
     def _enter(self, name: str, cls: type[Part], kinds: tuple[str, ...]) -> None:
         taken = self._classes.get(name)

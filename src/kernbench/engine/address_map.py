@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from kernbench.common.errors import PhysAddrError
+from kernbench.common.errors import PhysAddrError, UnsupportedError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.policy.address.layout import AddressFormat, AddressOwner
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.topology.extra import WINDOW_BYTES, Window
+from kernbench.topology.graph import Node
 from kernbench.topology.spec import TopologySpec
 
 Segment: TypeAlias = tuple[int, int]
 """(encoded physical address, nbytes)"""
 # Windows of this many bits lie in one part: every part begins at a multiple of one.
-_WINDOW_BITS = 24
+_WINDOW_BITS = WINDOW_BYTES.bit_length() - 1
 
 
 class Place(NamedTuple):
     """A memory of the machine: its ``space`` (hbm, sram, tcm) and ``owner``, (sip, cube) or (sip, cube, pe).
 
-    It holds ``nbytes`` from encoded address ``base`` on, ``node_bytes`` behind each of its ``nodes``.
+    Extra memories are in space sram. It holds ``nbytes`` from encoded address ``base`` on, ``node_bytes`` behind each
+    of its ``nodes``.
     """
 
     space: str
@@ -36,6 +39,13 @@ class AddressMap:
     def __init__(self, spec: TopologySpec) -> None:
         self.format = AddressFormat(spec.address.format)
         self._spec = spec
+        cube, pe = spec.cube, spec.pe
+        self._memories = {
+            AddressOwner.HBM: (Window("hbm", 0, cube.hbm.bytes),),
+            AddressOwner.SRAM: (Window("sram", 0, cube.sram.bytes), *cube.extra_memories),
+            AddressOwner.TCM: (Window("pe_dma", 0, pe.tcm.bytes),),  # which answers for it
+            AddressOwner.SCRATCHPAD: pe.extra_memories,
+        }
         self._places: dict[int, Place] = {}
 
     def decode(self, pa: int) -> PhysAddr:
@@ -45,8 +55,17 @@ class AddressMap:
         self._check("cube_id", addr.cube_id, self._spec.cubes_per_sip, addr)
         if addr.pe_id is not None:
             self._check("pe_id", addr.pe_id, self._spec.pes_per_cube, addr)
-        self._check("offset", addr.component_offset, self._installed(addr), addr)
+        self._window(addr)
         return addr
+
+    def range_of(self, node: Node) -> Segment:
+        """The addresses of an extra memory. UnsupportedError when ``node`` is none."""
+        if node.window is None:
+            raise UnsupportedError(f"{node.id} has no addresses of its own: it is no extra part with bytes")
+        offset, nbytes = node.window.offset, node.window.nbytes
+        if node.pe is None:
+            return PhysAddr.cube_sram_addr(0, *node.cube_coord, offset, self.format).value, nbytes
+        return PhysAddr.pe_scratchpad_addr(0, *node.pe_coord, offset, self.format).value, nbytes
 
     def place_of(self, pa: int) -> Place:
         """The memory that holds ``pa``; errors as of ``decode``. Cheap when asked again for near addresses."""
@@ -81,25 +100,27 @@ class AddressMap:
         if value >= limit:
             raise PhysAddrError(f"{addr!r}: this machine has {field} 0..{limit - 1:#x}, not {value:#x}")
 
-    def _installed(self, addr: PhysAddr) -> int:
-        sizes = {
-            AddressOwner.HBM: self._spec.cube.hbm.bytes,
-            AddressOwner.SRAM: self._spec.cube.sram.bytes,
-            AddressOwner.TCM: self._spec.pe.tcm.bytes,
-        }
-        size = sizes.get(addr.component)
-        if size is None:
+    def _window(self, addr: PhysAddr) -> Window:
+        """The memory that has ``addr``."""
+        memories = self._memories.get(addr.component)
+        if not memories:
             raise PhysAddrError(f"{addr!r}: data can be in hbm, sram or tcm, not in {addr.component}")
-        return size
+        before = [window for window in memories if window.offset <= addr.component_offset]
+        found = before[-1] if before else memories[0]
+        if not found.offset <= addr.component_offset < found.end:
+            there = ", ".join(f"{window.offset:#x}..{window.end - 1:#x}" for window in memories)
+            raise PhysAddrError(f"{addr!r}: this machine has offset {there}, not {addr.component_offset:#x}")
+        return found
 
     def _place(self, addr: PhysAddr) -> Place:
-        cube = sip_id, cube_id = addr.sip_id, addr.cube_id
-        base, nbytes = addr.value - addr.component_offset, self._installed(addr)
+        cube, window = (addr.sip_id, addr.cube_id), self._window(addr)
+        base, nbytes = addr.value - addr.component_offset + window.offset, window.nbytes
         if addr.component == AddressOwner.HBM:
             hbm = self._spec.cube.hbm
-            nodes = tuple(cube_part(sip_id, cube_id, f"hbm{n}") for n in range(hbm.slices))
+            nodes = tuple(cube_part(*cube, f"hbm{n}") for n in range(hbm.slices))
             return Place("hbm", cube, base, nbytes, hbm.bytes_per_slice, nodes)
-        if addr.component == AddressOwner.SRAM:
-            return Place("sram", cube, base, nbytes, nbytes, (cube_part(sip_id, cube_id, "sram"),))
-        assert addr.pe_id is not None
-        return Place("tcm", (*cube, addr.pe_id), base, nbytes, nbytes, (pe_part(*cube, addr.pe_id, "pe_dma"),))
+        if addr.pe_id is None:
+            return Place("sram", cube, base, nbytes, nbytes, (cube_part(*cube, window.name),))
+        space = "tcm" if addr.component == AddressOwner.TCM else "sram"
+        node = pe_part(*cube, addr.pe_id, window.name)
+        return Place(space, (*cube, addr.pe_id), base, nbytes, nbytes, (node,))

@@ -12,7 +12,7 @@ from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock, text_of
 from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
 from kernbench.engine.address_map import AddressMap
-from kernbench.engine.machine import Machine
+from kernbench.engine.machine import Component, Machine
 from kernbench.engine.queue_state import QueuePair, QueuePart, QueueWait
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
@@ -93,15 +93,21 @@ def summary(kernels: Collection[str]) -> str:
 
 def waiting_kernels(machine: Machine) -> dict[PeCoord, str]:
     """What the kernels that run wait for, by PE."""
-    blocked = [(part.node, part.blocked()) for part in machine.components if part.node.pe is not None]
+    blocked = [(part.node, part.blocked()) for part in machine.components if not _is_outside(part)]
     return {node.pe_coord: "; ".join(lines) for node, lines in blocked if lines}
+
+
+def _is_outside(part: Component) -> bool:
+    """Whether it is no part of a PE that a kernel runs on."""
+    return part.node.pe is None or part.node.is_extra
 
 
 def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     """The error for requests that can never complete."""
     kernels = waiting_kernels(machine)
-    outside = [part for part in machine.components if part.node.pe is None]
-    others = [f"  {part.node.id}: {line}" for part in outside for line in part.blocked()]
+    # Extra parts are made first, and were asked last.
+    parts_outside = sorted(filter(_is_outside, machine.components), key=attrgetter("node.is_extra"))
+    others = [f"  {part.node.id}: {line}" for part in parts_outside for line in part.blocked()]
     parts = sorted(
         (part for part in machine.components if isinstance(part, QueuePart)), key=attrgetter("node.pe_coord")
     )

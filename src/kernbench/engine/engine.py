@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kernbench.common.collector import patient_collector
 from kernbench.common.dtypes import U8
-from kernbench.common.errors import InputError, KernbenchError, LimitReached, SimulationDeadlock, UnknownNameError
+from kernbench.common.errors import InputError, KernbenchError, LimitReached, PartError, SimulationDeadlock
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
@@ -21,17 +22,18 @@ from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
+from kernbench.engine.part_failure import named_failure
 from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
+from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
-from kernbench.policy.address.layout import AddressOwner
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
@@ -78,7 +80,12 @@ class GraphEngine:
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
         self._transfers: list[Transfer] = []
+        self._failure: PartError | None = None  # of a user's part, and what failed with it
+        self._lost: frozenset[int] = frozenset()
         self._waited: Row = NONE  # of the request whose end the host has waited for
+        for node in self.topology.topology_obj.nodes.values():
+            if node.is_extra:  # it may act before anybody asks for it
+                self.machine.component(node.id)
         self.machine.network.trace_hops = trace_hops
         if trace_hops:
             self.machine.hooks.sent.subscribe(self._transfers.append)
@@ -128,6 +135,13 @@ class GraphEngine:
         """The virtual addresses of a SIP."""
         return self.machine.memories.va(sip)
 
+    def addresses_of(self, part: str) -> tuple[int, int]:
+        """Of a memory at ``cube.extra`` or ``pe.extra``: its first physical address, and how many bytes it has.
+
+        UnsupportedError for a part without ``bytes``, UnknownNameError for none.
+        """
+        return self.machine.addresses.range_of(self.topology.topology_obj.node(part))
+
     def printed(self) -> tuple[PrintedLine, ...]:
         """What kernels have printed up to now; without data arrays show their type and shape only."""
         self.replay()
@@ -139,12 +153,13 @@ class GraphEngine:
 
     def submit(self, msg: HostMsg) -> RequestHandle:
         """Start a request now and return at once."""
+        self._recover()
         numbered = replace(msg, request_id=len(self._handles))
         handle = RequestHandle(numbered, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
         what, launch = log.named(msg.name), numbered.request_id
-        row = log.requests[launch] = log.open(
+        log.requests[launch] = log.open(
             log.part(HOST), Kind.REQUEST, handle.submitted_ps, cause, what=what, launch=launch
         )
         self._handles.append(handle)
@@ -153,17 +168,26 @@ class GraphEngine:
         if isinstance(msg, IpcqInitMsg):
             self.pointers.forget()
 
-        def done(outcome: Outcome) -> None:
-            handle.ended_ps = self.machine.clock.time
-            handle.outcome = outcome
-            log.close(row, handle.ended_ps, outcome.last)
-            if self._watched.pop(numbered.request_id, None) is not None:
-                self._ended.append(handle)
-                self._waited = row
-                self.machine.clock.halt()
-
-        self._entry(numbered).accept(numbered, done)
+        try:
+            self._entry(numbered).accept(numbered, partial(self._end, handle))
+        except Exception as error:
+            failure = named_failure(error)
+            self._end(handle, Outcome(failure))
+            raise failure  # noqa: B904 - its cause is known
         return handle
+
+    def _end(self, handle: RequestHandle, outcome: Outcome) -> None:
+        """A request is over; an answer to one that has failed with a part comes too late."""
+        if handle.done:
+            return
+        handle.ended_ps = self.machine.clock.time
+        handle.outcome = outcome
+        row = self.machine.log.requests[handle.request_id]
+        self.machine.log.close(row, handle.ended_ps, outcome.last)
+        if self._watched.pop(handle.request_id, None) is not None:
+            self._ended.append(handle)
+            self._waited = row
+            self.machine.clock.halt()
 
     def _entry(self, msg: HostMsg) -> Component:
         return self.component(pe_part(*msg.pe, "pe_dma") if isinstance(msg, PeDmaMsg) else HOST)
@@ -213,7 +237,7 @@ class GraphEngine:
                 if upcoming_ps == NEVER:
                     raise deadlock(self.machine, [str(handle) for handle in self._watched.values()])
                 self._check_limits(upcoming_ps)
-                clock.advance(self._last_ps, None if self._deadline is None else EVENTS_PER_LOOK)
+                self._advance(self._last_ps, None if self._deadline is None else EVENTS_PER_LOOK)
         ended, self._ended = self._ended, []
         return ended
 
@@ -243,19 +267,41 @@ class GraphEngine:
     @property
     def _reached(self) -> str:
         waits = summary(waiting_kernels(self.machine).values())
-        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events{waits and f'; {waits}'}"
+        thinking = [part for part in self.machine.components if isinstance(part, ThinkingPart)]
+        restless = [
+            f"{part.node.id} ({part.node.impl}) has waited {part.waits:,} times since its last message"
+            for part in thinking
+            if part.waits > EVENTS_PER_LOOK
+        ]
+        reached = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+        return "; ".join([reached, *filter(None, [waits]), *restless])
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
         with patient_collector(), self._watching_only():
-            self.machine.clock.advance(ns_to_ps(ns))
+            self._advance(ns_to_ps(ns))
         self._waited = NONE
 
     def drain(self) -> None:
         """Let everything under way end."""
         with patient_collector(), self._watching_only():
-            self.machine.clock.advance()
+            self._advance()
         self._waited = NONE
+
+    def _advance(self, until: int = NEVER, enough: int | None = None) -> None:
+        """Let time pass. When a user's part fails, so do all requests under way; PartError if none is watched."""
+        try:
+            self.machine.clock.advance(until, enough)
+        except Exception as error:
+            failure = named_failure(error)
+            if not isinstance(failure, PartError):
+                raise
+            self._failure = failure
+            self._lost = frozenset(handle.request_id for handle in self._handles if not handle.done)
+            for request_id in self._lost:
+                self._end(self._handles[request_id], Outcome(failure))
+            if not self._ended:
+                raise failure  # noqa: B904 - its cause is known
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
         """How a finished request ended, and where its time went. KernbenchError while it is under way."""
@@ -269,6 +315,7 @@ class GraphEngine:
         """
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
         with self._watching_only():
+            self._recover()
             if ids:
                 self._stop(ids)
             self._empty_queues()
@@ -279,10 +326,28 @@ class GraphEngine:
         with self.pointers.kept():
             for part in self.machine.components:
                 part.abandon(ids)
-            self.machine.clock.advance()
-        self.machine.given_up = frozenset()
+            self._run_out()
         for part in self.machine.components:
             part.reset()
+        self.machine.given_up = frozenset()
+
+    def _run_out(self) -> None:
+        """Let everything end; what users' parts still fail with is about what was given up."""
+        try:
+            self.machine.clock.advance()
+        except Exception as error:
+            if not isinstance(named_failure(error), PartError):
+                raise
+            self._run_out()
+
+    def _recover(self) -> None:
+        """After a user's part has failed: all parts begin anew. Its error again when that left the machine stuck."""
+        if self._failure is None:
+            return
+        self._stop(self._lost)
+        if self.machine.network.undelivered or any(part.blocked() for part in self.machine.components):
+            raise self._failure
+        self._failure = None
 
     def _empty_queues(self) -> None:
         """Begin all queues anew that no kernel uses, once the last message is there."""
@@ -323,7 +388,4 @@ class GraphEngine:
         if not self.enable_data:
             raise KernbenchError("this run keeps no data; make the engine with enable_data=True")
         self.replay()
-        addr = self.machine.addresses.decode(pa)
-        if addr.component not in (AddressOwner.HBM, AddressOwner.SRAM, AddressOwner.TCM):
-            raise UnknownNameError("memory", str(addr.component), ("hbm", "sram", "tcm"))
-        return self._store.read(str(addr.component), pa, (nbytes,), U8)
+        return self._store.read(self.machine.addresses.place_of(pa).space, pa, (nbytes,), U8)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count, pairwise
 from math import inf
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kernbench.common.errors import KernbenchError, UnsupportedError
-from kernbench.common.units import ns_to_ps
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import Clock
 from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
@@ -20,16 +22,17 @@ from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.hooks import Hooks, OpStarted
 from kernbench.engine.memories import Memories
-from kernbench.engine.places import CALLED
+from kernbench.engine.places import called_at
 from kernbench.engine.record_content import ContentMaker
 from kernbench.engine.recorder import Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.control import ControlMessage, PeReport
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg
+from kernbench.policy.routing.choices import RouteChoices
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph, Node
-from kernbench.transport import Network, Port, Route, Transfer
+from kernbench.transport import Junction, Link, Network, Port, Route, Transfer, Way
 
 A = TypeVar("A", bound=InnerAttrs)
 C = TypeVar("C", bound="Component")
@@ -55,10 +58,23 @@ class Component(Part):
     (``receive``) and, if the host may address it, its requests (``accept``). Made on first use; made once per machine.
     """
 
+    junction: Junction | None = None
+    """Where it decides about the transfers that pass, if it does"""
+
     def __init__(self, node: Node, machine: Machine) -> None:
         self.node = node
         self.machine = machine
         self.clock = machine.clock
+
+    @property
+    def now_ns(self) -> float:
+        """The simulated time."""
+        return ps_to_ns(self.clock.time)
+
+    @cached_property
+    def random(self) -> Random:
+        """Numbers by chance: each part has its own, and they are the same in every run."""
+        return Random(self.node.id)
 
     @property
     def overhead_ns(self) -> float:
@@ -80,11 +96,16 @@ class Component(Part):
 
     def receive(self, message: object, transfer: Transfer) -> None:
         """Take a message that was delivered to this part. UnsupportedError when it is not for such a part."""
-        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {type(message).__name__}")
+        sender = transfer.route.links[0].src
+        what = type(message).__name__
+        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {what}, which {sender} sent")
 
     def accept(self, msg: HostMsg, done: Done) -> None:
         """Start a request of the host and call ``done`` when it is over."""
         raise UnsupportedError(f"{self.node.id} ({self.node.kind}) does not serve {type(msg).__name__}")
+
+    def begin(self) -> None:
+        """Start what this part does by itself: it has been made."""
 
     def blocked(self) -> tuple[str, ...]:
         """What is stuck here, a line each, for a deadlock report that names this part."""
@@ -100,6 +121,11 @@ class Component(Part):
     def reset(self) -> None:
         """Forget what was under way; nothing is any more."""
 
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """The parts that links lead to from here: of an extra part in the order of its ``links``."""
+        return tuple(edge.dst for edge in self.machine.graph.out_edges(self.node.id))
+
     def attrs_as(self, model: type[A]) -> A:
         """The typed ``attrs`` of this part."""
         if not isinstance(self.node.attrs, model):
@@ -107,14 +133,20 @@ class Component(Part):
         return self.node.attrs
 
 
+def is_builtin(cls: type) -> bool:
+    """Whether a class ships with kernbench; others are users'."""
+    return cls.__module__.startswith("kernbench.")
+
+
 def sound_overhead_ns(part: Component) -> float:
     """Its ``overhead_ns``. UnsupportedError for what is no time."""
-    found: object = part.overhead_ns
-    if not isinstance(found, int | float | np.floating) or not 0 <= found < inf:
-        node = part.node
-        raise UnsupportedError(
-            f"{node.id}: overhead_ns of {node.impl} is {found!r}, must be a number of ns, at least 0"
-        )
+    return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)
+
+
+def sound_ns(what: str, found: object) -> float:
+    """``found`` as a time. UnsupportedError if it is none."""
+    if not isinstance(found, int | float | np.number) or not 0 <= found < inf:
+        raise UnsupportedError(f"{what} is {found!r}, must be a number of ns, at least 0")
     return float(found)
 
 
@@ -139,9 +171,11 @@ class Machine:
         self.op_log = RecordViews(self.log, self.contents)
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
+        self._choices = RouteChoices(graph, self._planner)
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
+        self._ways: dict[tuple[Link, ...], tuple[Way, ...]] = {}
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
         self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
@@ -158,6 +192,7 @@ class Machine:
             assert issubclass(cls, Component), "checked when the machine was made"
             with _named(node):
                 found = self._components[node_id] = cls(node, self)
+                found.begin()
         return found
 
     def part(self, node_id: str, cls: type[C]) -> C:
@@ -196,26 +231,39 @@ class Machine:
         key = (src, dst, via_port)
         found = self._routes.get(key)
         if found is None:
-            nodes = self._planner.route(src, dst, via_port)
-            for a, b in pairwise(nodes):
-                if (a, b) not in self.network.links:
-                    self._wire(a, b)
-            found = self._routes[key] = self.network.make_route(nodes)
+            found = self._routes[key] = self._make_route(self._planner.route(src, dst, via_port))
         return found
+
+    def ways(self, planned: tuple[Link, ...]) -> tuple[Way, ...]:
+        """How a transfer may go on that would take the links ``planned``: so, or another way with the fewest hops."""
+        found = self._ways.get(planned)
+        if found is None:
+            others = self._choices.instead_of((planned[0].src, *Way(planned).nodes))
+            found = Way(planned), *(Way(self._make_route(each).links) for each in others)
+            self._ways[planned] = found
+        return found
+
+    def _make_route(self, nodes: tuple[str, ...]) -> Route:
+        for a, b in pairwise(nodes):
+            if (a, b) not in self.network.links:
+                self._wire(a, b)
+        return self.network.make_route(nodes)
 
     def _wire(self, src: str, dst: str) -> None:
         edge = self.graph.edge(src, dst)
-        entered = self.component(dst)
+        entered, left = self.component(dst), self.component(src)
+        divided = left.junction is not None and left.junction.divides
         with _named(self.graph.node(dst)):
-            serial = "handles_serially" in CALLED[entered.node.kind] and entered.handles_serially
+            serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
             entry_ns = 0.0 if serial else sound_overhead_ns(entered)
         self.network.link(
             src,
             dst,
             bw_gbs=edge.bw_gbs,
             overhead_ns=entry_ns + self.spec.wire_ns(edge.length_mm) + edge.overhead_ns,
-            fifo_bytes=edge.fifo_bytes,
+            fifo_bytes=None if divided else edge.fifo_bytes,  # with turns of any kind, full FIFOs could wait in a cycle
             index=self._link_index[src, dst],
+            junction=entered.junction,
         )
 
     def make(

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from functools import cached_property, partialmethod
+from functools import cache, cached_property, partialmethod
 from types import CodeType, FunctionType
 
 from kernbench.common.errors import InputError
 from kernbench.di.part import COMPONENT
 from kernbench.di.registry import REGISTRY
-from kernbench.engine.machine import Component
-from kernbench.engine.places import COMPONENT_CALLS, OTHER_CALLS, called_at
+from kernbench.engine.machine import Component, is_builtin
+from kernbench.engine.places import CALLED_BY_BASE, COMPONENT_CALLS, OTHER_CALLS, called_at
+from kernbench.engine.thinking import ThinkingPart
 from kernbench.topology.graph import Node
 
-NOWHERE = frozenset(("run", "process", "forward"))
-"""Names of what a part would do by itself, or decide: no place calls them."""
+NOWHERE = frozenset(("run", "process"))
+"""Names of what a part would do by itself: no place calls them, and only parts that think have some."""
 _PROCESSES = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
@@ -40,9 +41,13 @@ def _problems(node: Node) -> Iterator[str]:
         return
     yield from _unmakeable(cls, node.impl)
     called = called_at(node.kind)
-    for name in _behaviour(cls):
-        if name not in called:
+    if node.is_extra and node.window is None and "serve" in dir(cls):
+        yield f"nothing calls serve of {node.impl} at this place: it has no addresses; give it bytes in topology.yaml"
+    for name in _behaviour(cls):  # type: ignore[arg-type]  # a class is hashable
+        if name not in called and not (node.is_extra and _mentions(cls.__mro__, name)):
             yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
+        elif name in CALLED_BY_BASE and not _mentions(cls.__mro__, name):
+            yield f"nothing calls {name} of {node.impl}: derive it from the builtin class of {node.kind}, which does"
 
 
 def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
@@ -56,13 +61,18 @@ def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
         yield f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}"
 
 
-def _behaviour(cls: type[Component]) -> Iterator[str]:
+@cache
+def _behaviour(cls: type[Component]) -> tuple[str, ...]:
     """What ``cls`` has that looks as if the machine were to call it."""
+    return tuple(_expected(cls))
+
+
+def _expected(cls: type[Component]) -> Iterator[str]:
     for name in sorted({name for base in cls.__mro__ for name in vars(base)}):
         if name in COMPONENT_CALLS:
             expected = inspect.getattr_static(cls, name) is not inspect.getattr_static(Component, name)
         elif name in NOWHERE:
-            expected = True
+            expected = name not in vars(ThinkingPart) or not issubclass(cls, ThinkingPart)
         else:
             expected = (name in OTHER_CALLS or _is_process(cls, name)) and not _calls_itself(cls, name)
         if expected:
@@ -78,9 +88,14 @@ def _is_process(cls: type[Component], name: str) -> bool:
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Whether the class that defines ``name``, or one derived from it, uses it elsewhere: a helper of its own."""
+    """Whether the class that defines ``name``, one derived from it or a base of the user's uses it: a helper."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
-    others = (value for base in cls.__mro__[: owner + 1] for key, value in vars(base).items() if key != name)
+    return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
+
+
+def _mentions(classes: Iterable[type], name: str) -> bool:
+    """Whether what some classes define, but for ``name`` itself, uses it."""
+    others = (value for cls in classes for key, value in vars(cls).items() if key != name)
     return any(name in _names(function.__code__) for value in others for function in _functions(value))
 
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it has been made
 _PASSED = ("overhead_ns",)  # when a link into the part is made
+_TRANSIT = (*_PASSED, "forward", "hold_ns")  # when the head of a transfer enters it
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
+_MEMORY = (*_ENTERED, "receive", "run", "serve")
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
+_CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
 CALLED: dict[str, tuple[str, ...]] = {
-    "host": (*_ENTERED, "accept", "receive"),
-    "switch": _PASSED,
-    "pcie_ep": _PASSED,
-    "io_cpu": _CPU,
-    "io_noc": _PASSED,
-    "ucie": _PASSED,
-    "sip_port": _PASSED,
-    "noc_router": _PASSED,
-    "xbar": _PASSED,
-    "hbm_ctrl": (*_ENTERED, "receive"),
-    "m_cpu": _CPU,
-    "sram": (*_ENTERED, "receive", "time_ps"),
+    "host": (*_ENTERED, "accept", "receive", "run"),
+    "switch": _TRANSIT,
+    "pcie_ep": _TRANSIT,
+    "io_cpu": _CONTROL_CPU,
+    "io_noc": _TRANSIT,
+    "ucie": _TRANSIT,
+    "sip_port": _TRANSIT,
+    "noc_router": _TRANSIT,
+    "xbar": _TRANSIT,
+    "hbm_ctrl": _MEMORY,
+    "m_cpu": _CONTROL_CPU,
+    "sram": _MEMORY,
     "pe_cpu": _CPU,
     "pe_scheduler": ("submit",),
     "pe_dma": (*_ENTERED, "accept", "receive", "start", "write"),
@@ -32,12 +35,17 @@ CALLED: dict[str, tuple[str, ...]] = {
 }
 """By kind, beside what is called of every part."""
 
+EXTRA = (*_ENTERED, "overhead_ps", "receive")
+"""Of an extra part; beside it, what its own classes call of themselves"""
+
 COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
 """What the base class has."""
-OTHER_CALLS = frozenset(name for names in CALLED.values() for name in names) - COMPONENT_CALLS
-"""What the builtin classes of some kinds have beside it."""
+CALLED_BY_BASE = frozenset(("forward", "hold_ns", "serve"))
+"""What the builtin class of a kind calls of itself: a class that is not derived from it has to go without."""
+OTHER_CALLS = frozenset(("time_ps", *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
+"""What the builtin classes of some kinds have beside it; ``time_ps`` was a memory's ``serve``."""
 
 
 def called_at(kind: str) -> tuple[str, ...]:
-    """What is called of a part of this kind, sorted."""
-    return tuple(sorted((*_MADE, *CALLED[kind])))
+    """What is called of a part of this kind, sorted; of another kind than these, which is an extra part's."""
+    return tuple(sorted((*_MADE, *CALLED.get(kind, EXTRA))))

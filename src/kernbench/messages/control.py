@@ -138,4 +138,12 @@ class BarrierRelease:
     error: Exception | None = None
 
 
-ControlMessage: TypeAlias = SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOrder:
+    """Host to an extra part; ``content`` is between the program and the part."""
+
+    request_id: int
+    content: object
+
+
+ControlMessage: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease

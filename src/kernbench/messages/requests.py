@@ -93,6 +93,17 @@ class PeDmaMsg(HostMsg):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartMsg(HostMsg):
+    """Tell the part at node ``part`` of ``cube.extra`` or ``pe.extra`` something: over when the part answers.
+
+    It gets a PartOrder with ``content``, which is between the program and the part; a header on the links.
+    """
+
+    part: str
+    content: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRef:
     """A kernel: the function that each PE runs, and the name it goes by.
 

@@ -8,10 +8,11 @@ from enum import StrEnum
 
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import KernbenchError
+from kernbench.common.program_line import ProgramLine
 from kernbench.common.units import whole_ps
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import LinkTraffic
-from kernbench.runtime_api.error_place import ErrorPlace, ProgramLine, place_of
+from kernbench.runtime_api.error_place import ErrorPlace, place_of
 from kernbench.runtime_api.memory import CleanupReport
 from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.testing import Comparison

@@ -11,13 +11,13 @@ from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
 from kernbench.common.exits import exit_is_failure
+from kernbench.common.program_line import ProgramLine
 from kernbench.common.units import whole_ps
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import LinkTraffic, link_traffic
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.error_place import ProgramLine
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.triton_emu.source import kernel_source

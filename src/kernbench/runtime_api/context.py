@@ -21,6 +21,7 @@ from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
+from kernbench.runtime_api.extra_memories import ExtraMemories
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.launch import Kernel, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
@@ -80,6 +81,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         scheduler = self._scheduler = RankScheduler(engine, workers)
         self._requests = Requests(engine, scheduler, workers, correlation_id)
         self._memory = TensorMemory(engine, self._requests)
+        self._extra_memories = ExtraMemories(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)
         TensorFactories.__init__(self, self._memory, self._devices, Generators(workers))
         self.ahbm = Ahbm(self._devices)
@@ -193,6 +195,14 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Take the queues of a plan off, so that others can be installed."""
         self._installer.remove(plan.queues)
 
+    def map_memory(self, part: str) -> int:
+        """Where kernels find a memory of ``cube.extra`` or ``pe.extra``: the address for ``tl.load`` and ``tl.store``.
+
+        All PEs of its SIP can use it until the context ends; the first call tells their MMUs, which takes time.
+        UnsupportedError for a part without ``bytes``, UnknownNameError for none.
+        """
+        return self._extra_memories.map(part)
+
     def drain(self) -> None:
         """Wait for ranks that nobody joined, and for everything under way."""
         self.multiprocessing.finish()
@@ -202,6 +212,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Wait for what is under way, free every tensor, and say what was left and what leaked."""
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())
+        self._extra_memories.release()
         return replace(self._memory.release_all(), left=left)
 
     def __enter__(self) -> Self:
@@ -235,12 +246,14 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             if not in_order:
                 self._requests.forget()
                 self._installer.forget()
+                self._extra_memories.release(unmap=False)
                 self.cleanup_report = self._memory.release_all(unmap=False)
 
     def _left_in_order(self) -> bool:
         try:
             self._requests.abandon()
             self._groups.finish()
+            self._extra_memories.release()
             self.cleanup_report = self._memory.release_all()
         except Exception:  # the error that led here is what has to be told
             return False

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import numpy as np
 
 from kernbench.common.dtypes import DType
+from kernbench.common.program_line import ProgramLine, calling_line
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import Array, holds_floats, host_dtype, numeric
-from kernbench.runtime_api.error_place import ProgramLine, calling_line
 from kernbench.runtime_api.tensor import Tensor
 
 

@@ -1,5 +1,20 @@
 """What the class of a part is made of, for those who write one."""
 
+from kernbench.components.memory import Memory, MemoryAccess
+from kernbench.di.part import PartAttrs
 from kernbench.engine.machine import Component, Done, Machine, Outcome
+from kernbench.engine.thinking import Inbox, ThinkingPart
+from kernbench.messages.control import PartOrder
 
-__all__ = ["Component", "Done", "Machine", "Outcome"]
+__all__ = [
+    "Component",
+    "Done",
+    "Inbox",
+    "Machine",
+    "Memory",
+    "MemoryAccess",
+    "Outcome",
+    "PartAttrs",
+    "PartOrder",
+    "ThinkingPart",
+]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernbench.topology.cube_spec import HbmSpec, NocSpec, PeLayoutSpec
+from kernbench.topology.cube_spec import CubeSpec, HbmSpec, NocSpec, PeLayoutSpec
+from kernbench.topology.extra import ExtraPart
 from kernbench.topology.geometry import PE_FLOORPLAN
 from kernbench.topology.grid import Grid
+from kernbench.topology.pe_spec import PeSpec
 from kernbench.topology.spec import CubeMeshSpec, IoChipletSpec, SipsSpec
 
 PARTS_PER_PE = sum(map(len, PE_FLOORPLAN))
@@ -46,6 +49,19 @@ def count_machine(
         "sip.cube_mesh": rest * cubes + _io_chiplet(mesh, chiplet) * sips.count,
         "system.sips": Census(2, 2) + _fabric(sips),
     }
+
+
+def count_extras(sips: SipsSpec, mesh: CubeMeshSpec, cube: CubeSpec, pe: PeSpec) -> dict[str, Census]:
+    """The same of extra parts, which come on top."""
+    cubes = sips.count * len(mesh.grid)
+    return {
+        "cube.extra": _of_extras(cube.extra.values()) * cubes,
+        "pe.extra": _of_extras(pe.extra.values()) * (cubes * cube.pe_layout.pes),
+    }
+
+
+def _of_extras(parts: Iterable[ExtraPart]) -> Census:
+    return sum((Census(1, 2 * len(part.links)) for part in parts), Census())
 
 
 def _pairs(grid: Grid) -> int:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
 from kernbench.di.part import InnerAttrs
+from kernbench.topology.cube_spec import CubeSpec
+from kernbench.topology.extra import ExtraPart, Window
 from kernbench.topology.fields import ComponentSpec, LinkSpec
 from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
 from kernbench.topology.grid import FORWARD, SIDES, Corner, Grid, Side
 from kernbench.topology.spec import TopologySpec
 
 AnyComponent = ComponentSpec[InnerAttrs]
+LINKED_PE_KINDS = ("pe_dma", "pe_cpu")
+"""The builtin parts of a PE that have a link, to the xbar of its corner"""
+XBAR = "xbar"
+"""What an extra part of a PE calls that xbar"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,7 @@ class PlannedPart:
     index: int | None = None
     xy: tuple[int, int] | None = None
     side: str | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,15 @@ def sram_router(noc: Grid) -> tuple[int, int]:
     return noc.w // 2, noc.h // 2
 
 
+def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
+    """The builtin parts of a cube outside its PEs, by the names that the plan gives them."""
+    noc = cube.noc.grid
+    routers = (_router_name(noc.xy(index)) for index in range(len(noc)))
+    corners = (_xbar_name(corner) for corner in cube.pe_layout.corners)
+    slices = (f"hbm{index}" for index in range(cube.hbm.slices))
+    return (*routers, *(f"ucie_{side}" for side in SIDES), *corners, *slices, "m_cpu", "sram")
+
+
 def plan_cube(spec: TopologySpec) -> CubePlan:
     """The plan of every cube of this machine."""
     size, noc = spec.cube.size_mm, spec.cube.noc.grid
@@ -79,6 +95,7 @@ def plan_cube(spec: TopologySpec) -> CubePlan:
     for corner in spec.cube.pe_layout.corners:
         _corner(draft, noc, corner)
     _middle(draft, noc)
+    _extras(draft)
     return CubePlan(tuple(draft.parts), tuple(draft.links))
 
 
@@ -97,6 +114,15 @@ class _Draft:
         self.parts.append(part)
         return part.name
 
+    def at(self, name: str) -> Point:
+        """Where a part stands."""
+        return self.parts[self.place[name]].pos_mm
+
+    @property
+    def positions(self) -> list[Point]:
+        """Where parts stand."""
+        return [part.pos_mm for part in self.parts]
+
     def join(self, a: str, b: str, link: LinkSpec, link_class: str) -> None:
         """Link two parts both ways; the wire follows the grid unless its length is given."""
         ends = self.place[a], self.place[b]
@@ -109,6 +135,10 @@ class _Draft:
 
 def _router_name(xy: tuple[int, int]) -> str:
     return f"r{xy[0]}_{xy[1]}"
+
+
+def _xbar_name(corner: Corner) -> str:
+    return f"xbar_{corner}"
 
 
 def _routers(draft: _Draft, noc: Grid) -> None:
@@ -141,14 +171,14 @@ def _middle(draft: _Draft, noc: Grid) -> None:
 def _corner(draft: _Draft, noc: Grid, corner: Corner) -> None:
     """The xbar of a corner, its slices and its PEs."""
     cube = draft.spec.cube
-    name, pos = f"xbar_{corner}", draft.geometry.xbar(corner)
+    name, pos = _xbar_name(corner), draft.geometry.xbar(corner)
     xbar = draft.add(PlannedPart(name, cube.components.xbar, pos, side=corner))
     draft.join(_router_name(corner_router(noc, corner)), xbar, cube.links.xbar_to_router, "xbar_to_router")
     for part in _slices(draft, corner):
         draft.join(xbar, draft.add(part), cube.links.xbar_to_hbm, "xbar_to_hbm")
     for part in _pe_parts(draft, corner):
         draft.add(part)
-        if part.component.kind in {"pe_dma", "pe_cpu"}:
+        if part.component.kind in LINKED_PE_KINDS:
             draft.join(xbar, part.name, cube.links.pe_to_xbar, "pe_to_xbar")
 
 
@@ -170,3 +200,35 @@ def _pe_parts(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
         for kind in (kind for row in PE_FLOORPLAN for kind in row):
             pos = draft.geometry.pe_part(corner, centre, kind, count)
             yield PlannedPart(f"pe{first + place}.{kind}", components[kind], pos, pe=first + place)
+
+
+def _extras(draft: _Draft) -> None:
+    """The extra parts of the cube and of each PE, then their links, which may join any two of them."""
+    extra = draft.spec.cube.extra
+    memories = {window.name: window for window in draft.spec.cube.extra_memories}
+    for name, part in extra.items():
+        near = next((draft.at(link.to) for link in part.links if link.to in draft.place), draft.at("sram"))
+        pos = draft.geometry.free_place(near, draft.positions)
+        draft.add(PlannedPart(name, part, pos, window=memories.get(name)))
+    _join_extras(draft, extra, {})
+    for pe in range(draft.spec.pes_per_cube):
+        _extras_of_pe(draft, pe)
+
+
+def _extras_of_pe(draft: _Draft, pe: int) -> None:
+    extra, layout = draft.spec.pe.extra, draft.spec.cube.pe_layout
+    corner, count = layout.corner_of(pe), layout.pe_per_corner
+    centre = draft.geometry.pe(corner, pe % count, count)
+    memories = {window.name: window for window in draft.spec.pe.extra_memories}
+    named = {name: f"pe{pe}.{name}" for name in (*LINKED_PE_KINDS, *extra)}
+    for turn, (name, part) in enumerate(extra.items()):
+        pos = draft.geometry.beside_pe(corner, centre, turn, count)
+        draft.add(PlannedPart(named[name], part, pos, pe=pe, window=memories.get(name)))
+    _join_extras(draft, extra, named | {XBAR: _xbar_name(corner)})
+
+
+def _join_extras(draft: _Draft, extra: Mapping[str, ExtraPart], named: Mapping[str, str]) -> None:
+    """The links of extra parts; ``named``: what the plan calls them and their neighbours, where it is another name."""
+    for name, part in extra.items():
+        for link in part.links:
+            draft.join(named.get(name, name), named.get(link.to, link.to), link, f"{name}_to_{link.to}")

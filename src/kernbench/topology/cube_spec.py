@@ -10,6 +10,7 @@ from kernbench.common.config import Bandwidth, ConfigModel, Size
 from kernbench.common.units import PS_PER_NS, transfer_ps
 from kernbench.di.part import PartAttrs
 from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
+from kernbench.topology.extra import Window, WithExtras, windows
 from kernbench.topology.fields import Components, ComponentSpec, Count, LinkSpec, SizeMm
 from kernbench.topology.grid import Corner, Grid
 
@@ -98,7 +99,7 @@ class CubeComponents(Components):
     sram: ComponentSpec[SramAttrs]
 
 
-class CubeSpec(ConfigModel):
+class CubeSpec(WithExtras):
     """One compute die."""
 
     size_mm: SizeMm
@@ -108,6 +109,11 @@ class CubeSpec(ConfigModel):
     sram: SramSpec
     links: CubeLinks
     components: CubeComponents
+
+    @property
+    def extra_memories(self) -> tuple[Window, ...]:
+        """The memories beside the SRAM: their addresses follow its own."""
+        return tuple(windows(self.extra, self.sram.bytes))
 
     @property
     def slices_per_corner(self) -> int:

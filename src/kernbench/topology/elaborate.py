@@ -126,7 +126,19 @@ def _cube(draft: _Draft, sip: int, cube: int, rect: Rect) -> None:
         pos = point(rect.x + part.pos_mm[0], rect.y + part.pos_mm[1])
         what = part.component
         draft.nodes[name] = Node(
-            name, what.kind, what.impl, what.attrs, pos, sip, cube, part.pe, part.index, part.xy, part.side
+            name,
+            what.kind,
+            what.impl,
+            what.attrs,
+            pos,
+            sip,
+            cube,
+            part.pe,
+            part.index,
+            part.xy,
+            part.side,
+            None,
+            part.window,
         )
     for wire in draft.cube.links:
         link = wire.link

@@ -10,6 +10,7 @@ from kernbench.common.json_text import json_text
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Edge, Graph, Node
+from kernbench.topology.spec import TopologySpec
 
 _DOT_STYLE = {
     "host": "#4d4d4d",
@@ -67,18 +68,27 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_bw_gbs:g} GB/s a slice"),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
+        *_extra_rows(spec),
         ("graph", f"{len(topology.topology_obj.nodes)} nodes, {len(topology.topology_obj.edges)} directed links"),
     ]
 
 
+def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
+    for place, extra in (("cube", spec.cube.extra), ("PE", spec.pe.extra)):
+        sizes = {name: f" {format_size(part.bytes)}" if part.bytes else "" for name, part in extra.items()}
+        if extra:
+            yield f"extra a {place}", ", ".join(f"{name}{size}" for name, size in sizes.items())
+
+
 def part_rows(graph: Graph) -> list[PartRow]:
     """One row for each place and kind, in the order of the graph."""
-    groups: dict[tuple[str, str], list[Node]] = {}
+    groups: dict[tuple[str, str, int], list[Node]] = {}
     for node in graph.nodes.values():
-        groups.setdefault((_PLACES[len(_cluster_of(node))], node.kind), []).append(node)
+        # Parts of one place share their attrs; extra ones of a kind may stand at several.
+        groups.setdefault((_PLACES[len(_cluster_of(node))], node.kind, id(node.attrs)), []).append(node)
     return [
         PartRow(place, kind, nodes[0].impl, len(nodes), nodes[0].attrs.model_dump())
-        for (place, kind), nodes in groups.items()
+        for (place, kind, _), nodes in groups.items()
     ]
 
 
@@ -126,6 +136,8 @@ def _node_fields(node: Node) -> dict[str, Any]:
     }
     about = {"id": node.id, "kind": node.kind, "impl": node.impl, "pos_mm": node.pos_mm}
     given = {name: value for name, value in coordinates.items() if value is not None}
+    if node.window is not None:
+        given |= {"offset": node.window.offset, "bytes": node.window.nbytes}
     return about | given | {"attrs": node.attrs.model_dump(mode="json")}
 
 

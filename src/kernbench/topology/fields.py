@@ -65,8 +65,8 @@ class ComponentSpec(ConfigModel, Generic[A_co]):
     @field_validator("impl")
     @classmethod
     def _implements_kind(cls, impl: str, info: ValidationInfo) -> str:
-        registry = _registry(info)
-        kinds, kind = registry.kinds_of(_implementation(registry, impl)), info.data.get("kind")
+        registry = registry_of(info)
+        kinds, kind = registry.kinds_of(implementation_of(registry, impl)), info.data.get("kind")
         if kind is not None and kinds and kind not in kinds:
             raise ValueError(f"{impl!r} implements {one_of(kinds)}, not {kind}")
         return impl
@@ -77,7 +77,7 @@ class ComponentSpec(ConfigModel, Generic[A_co]):
         impl = info.data.get("impl")
         if impl is None:  # the name was wrong, and has been reported: nothing says which keys are right
             return value
-        model = _attrs_model(_implementation(_registry(info), impl), cls.model_fields["attrs"].annotation)
+        model = _attrs_model(implementation_of(registry_of(info), impl), cls.model_fields["attrs"].annotation)
         given = {} if value is None else value
         try:
             return read_model(model, given)
@@ -92,7 +92,7 @@ class Components(ConfigModel):
     @classmethod
     def _fits_place(cls, value: Any, info: ValidationInfo) -> Any:
         kind = value.get("kind") if isinstance(value, dict) else None
-        known = _registry(info).known_kinds()
+        known = registry_of(info).known_kinds()
         if isinstance(kind, str) and kind not in known:
             message = f"unknown kind {kind!r}; {close_to(kind, known)}there are: {one_of(known)}"
             raise Rejected([Complaint(("kind",), message)])
@@ -101,13 +101,15 @@ class Components(ConfigModel):
         return value
 
 
-def _registry(info: ValidationInfo) -> Registry:
+def registry_of(info: ValidationInfo) -> Registry:
+    """The registry that a topology is validated against."""
     if not isinstance(info.context, Registry):
         raise TypeError("a component is validated against a registry: pass one as context")
     return info.context
 
 
-def _implementation(registry: Registry, impl: str) -> type[Part]:
+def implementation_of(registry: Registry, impl: str) -> type[Part]:
+    """The class that ``impl`` means. ValueError, for pydantic, when it means none."""
     try:
         return registry.lookup(impl)
     except InputError as error:

@@ -7,6 +7,7 @@ east edge, and the xbar between them and the corner router.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kernbench.topology.fabric import SipPort
@@ -96,10 +97,8 @@ class CubeGeometry:
 
     def pe_part(self, corner: Corner, centre: Point, kind: str, of: int) -> Point:
         """A part of the PE at ``centre``."""
-        w, h = self.pe_size(of)
-        h = -h if "S" in corner else h
         row, column = next((r, line.index(kind)) for r, line in enumerate(PE_FLOORPLAN) if kind in line)
-        return point(centre[0] + (column - 1) * w / 3, centre[1] + (row - 1) * h / 3)
+        return self._pe_cell(corner, centre, row, column, of)
 
     def hbm(self, corner: Corner, place: int, of: int) -> Point:
         """The ``place``-th of ``of`` HBM slices of a corner."""
@@ -117,6 +116,22 @@ class CubeGeometry:
         step_x = min(_pitch(self.noc.w) / 2, NEAR_MIDDLE) * self.w
         step_y = min(_pitch(self.noc.h) / 2, NEAR_MIDDLE) * self.h
         return point(x + sign * step_x, y + sign * step_y)
+
+    def free_place(self, near: Point, taken: Collection[Point]) -> Point:
+        """The middle of the cell of the NoC that is nearest to ``near`` and not ``taken``; one that is when all are."""
+        columns, rows = range(max(1, self.noc.w - 1)), range(max(1, self.noc.h - 1))
+        cells = [self.near((x, y), towards="E") for y in rows for x in columns]
+        free = [cell for cell in cells if cell not in taken]
+        return min(free or cells, key=lambda cell: manhattan_mm(cell, near))
+
+    def beside_pe(self, corner: Corner, centre: Point, turn: int, of: int) -> Point:
+        """The ``turn``-th extra part of the PE at ``centre``: in rows of its own, further in."""
+        return self._pe_cell(corner, centre, len(PE_FLOORPLAN) + turn // 3, turn % 3, of)
+
+    def _pe_cell(self, corner: Corner, centre: Point, row: int, column: int, of: int) -> Point:
+        w, h = self.pe_size(of)
+        h = -h if "S" in corner else h
+        return point(centre[0] + (column - 1) * w / 3, centre[1] + (row - 1) * h / 3)
 
     def _mirrored(self, corner: Corner, x: float, y: float) -> Point:
         """The place given for the north-west corner, in another corner."""

@@ -6,13 +6,14 @@ A node carries its coordinates, so nobody takes an id apart. Order is that of co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import UnknownNameError, UnsupportedError
-from kernbench.di.part import InnerAttrs, PartAttrs
+from kernbench.di.part import KINDS, InnerAttrs, PartAttrs
+from kernbench.topology.extra import Window
 from kernbench.topology.spec import TopologySpec
 
 
@@ -21,7 +22,8 @@ class Node:
     """A part of the machine; coordinates that do not apply are None.
 
     ``index`` numbers HBM slices, IO UCIe ports and scale-up ports; ``xy`` is a router's column and row; ``side`` is
-    the direction of a UCIe or scale-up port, or the corner of an xbar; ``peer`` the SIP beyond a scale-up port.
+    the direction of a UCIe or scale-up port, or the corner of an xbar; ``peer`` the SIP beyond a scale-up port;
+    ``window`` the addresses of an extra memory.
     """
 
     id: str
@@ -36,6 +38,12 @@ class Node:
     xy: tuple[int, int] | None = None
     side: str | None = None
     peer: int | None = None
+    window: Window | None = None
+
+    @property
+    def is_extra(self) -> bool:
+        """Whether it stands at ``cube.extra`` or ``pe.extra``: its kind is not a builtin one."""
+        return self.kind not in KINDS
 
     @property
     def overhead_ns(self) -> float:
@@ -105,6 +113,10 @@ class Graph:
         """The links that leave a node, in the order of construction."""
         return self._outgoing.get(node_id, ())
 
+    def in_edges(self, node_id: str) -> tuple[Edge, ...]:
+        """The links that enter a node, in the order of construction."""
+        return self._incoming.get(node_id, ())
+
     def edges_along(self, route: tuple[str, ...]) -> tuple[Edge, ...]:
         """The links between successive nodes of a route."""
         return tuple(self.edge(src, dst) for src, dst in pairwise(route))
@@ -150,7 +162,16 @@ class Graph:
 
     @cached_property
     def _outgoing(self) -> dict[str, tuple[Edge, ...]]:
-        found: dict[str, list[Edge]] = {}
-        for edge in self.edges:
-            found.setdefault(edge.src, []).append(edge)
-        return {src: tuple(edges) for src, edges in found.items()}
+        return _grouped((edge.src, edge) for edge in self.edges)
+
+    @cached_property
+    def _incoming(self) -> dict[str, tuple[Edge, ...]]:
+        return _grouped((edge.dst, edge) for edge in self.edges)
+
+
+def _grouped(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
+    """Links by an end, those of each in order."""
+    found: dict[str, list[Edge]] = {}
+    for end, edge in edges:
+        found.setdefault(end, []).append(edge)
+    return {end: tuple(of_end) for end, of_end in found.items()}

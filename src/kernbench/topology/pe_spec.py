@@ -12,6 +12,7 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
+from kernbench.topology.extra import Window, WithExtras, windows
 from kernbench.topology.fields import Components, ComponentSpec, Count
 
 
@@ -131,7 +132,7 @@ class PeComponents(Components):
     pe_ipcq: ComponentSpec[PartAttrs]
 
 
-class PeSpec(ConfigModel):
+class PeSpec(WithExtras):
     """A processing element."""
 
     tcm: TcmSpec
@@ -140,6 +141,11 @@ class PeSpec(ConfigModel):
     dma: DmaSpec
     mmu: MmuSpec
     components: PeComponents
+
+    @property
+    def extra_memories(self) -> tuple[Window, ...]:
+        """The memories beside the TCM: their addresses are those of a scratchpad."""
+        return tuple(windows(self.extra, 0))
 
     @property
     def descriptor_ns(self) -> float:

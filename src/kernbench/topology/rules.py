@@ -14,10 +14,11 @@ from typing import Any
 from kernbench.common.complaints import one_of
 from kernbench.common.config import Complaint, ConfigModel, path_of
 from kernbench.common.units import format_size
-from kernbench.topology.census import Census, count_machine
-from kernbench.topology.cube_spec import HbmSpec, NocSpec, PeLayoutSpec, SramSpec
+from kernbench.topology.census import Census, count_extras, count_machine
+from kernbench.topology.cube_spec import CubeSpec, HbmSpec, NocSpec, PeLayoutSpec, SramSpec
+from kernbench.topology.extra_rules import cube_extras_fit, pe_extras_fit
 from kernbench.topology.fields import LinkSpec
-from kernbench.topology.pe_spec import GemmSpec, MmuSpec, TcmSpec
+from kernbench.topology.pe_spec import GemmSpec, MmuSpec, PeSpec, TcmSpec
 from kernbench.topology.spec import (
     PACKETS_PER_FIFO,
     TWO_DIMENSIONAL,
@@ -152,8 +153,20 @@ def _size_is_bearable(
     sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
 ) -> Iterator[Complaint]:
     """What cannot be compiled is refused before it is tried, at the section that most of it follows from."""
-    counted = count_machine(sips, mesh, chiplet, noc, layout, hbm)
-    found = sum(counted.values(), Census())
+    yield from _too_many(count_machine(sips, mesh, chiplet, noc, layout, hbm), Census())
+
+
+def _extras_are_bearable(
+    sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, cube: CubeSpec, pe: PeSpec
+) -> Iterator[Complaint]:
+    builtin = count_machine(sips, mesh, chiplet, cube.noc, cube.pe_layout, cube.hbm)
+    if not list(_too_many(builtin, Census())):
+        yield from _too_many(count_extras(sips, mesh, cube, pe), sum(builtin.values(), Census()))
+
+
+def _too_many(counted: dict[str, Census], others: Census) -> Iterator[Complaint]:
+    """Parts and links by section, and ``others`` that are there too."""
+    found = sum(counted.values(), others)
     if found.total > MOST_PARTS_AND_LINKS:
         size = f"the machine would have {found.parts:,} parts and {found.links:,} links"
         memory = format_size(found.total * BYTES_PER_PART_OR_LINK)
@@ -208,6 +221,15 @@ def _link_rule(section: str) -> Rule:
     return Rule(("transport", section), check)
 
 
+def _extra_rule(section: str) -> Rule:
+    def check(transport: TransportSpec, place: CubeSpec | PeSpec) -> Iterator[Complaint]:
+        for name, part in place.extra.items():
+            for index, link in enumerate(part.links):
+                yield from _link_fifo(f"{section}.extra.{name}.links[{index}].fifo_bytes", link, transport)
+
+    return Rule(("transport", section), check)
+
+
 def _link_fifo(path: str, link: LinkSpec, transport: TransportSpec) -> Iterator[Complaint]:
     if link.fifo_bytes is not None and link.unbounded:
         yield _at(path, "a link with fifo: unbounded has no size; leave out one of the two")
@@ -233,6 +255,10 @@ RULES: tuple[Rule, ...] = (
     Rule(("pe.mmu",), _page_is_a_power_of_two),
     Rule(("transport",), _transport_fifos_hold_packets),
     *(_link_rule(section) for section in ("system.links", "sip.links", "cube.links")),
+    Rule(("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube", "pe"), _extras_are_bearable),
+    Rule(("cube",), cube_extras_fit),
+    Rule(("pe",), pe_extras_fit),
+    *(_extra_rule(section) for section in ("cube", "pe")),
 )
 
 

@@ -1,7 +1,22 @@
 """Transport: packets with credits over directed links. Links own time; see docs/transport.md."""
 
+from kernbench.transport.junction import Junction
 from kernbench.transport.network import Network
-from kernbench.transport.state import Hop, Link, LinkBusy, Port, Route, Transfer
+from kernbench.transport.state import Hop, Link, LinkBusy, Port, Route, Transfer, Way
 from kernbench.transport.timing import AT_ONCE, Pace, Profile, Supply
 
-__all__ = ["AT_ONCE", "Hop", "Link", "LinkBusy", "Network", "Pace", "Port", "Profile", "Route", "Supply", "Transfer"]
+__all__ = [
+    "AT_ONCE",
+    "Hop",
+    "Junction",
+    "Link",
+    "LinkBusy",
+    "Network",
+    "Pace",
+    "Port",
+    "Profile",
+    "Route",
+    "Supply",
+    "Transfer",
+    "Way",
+]

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kernbench.core.clock import NEVER, RANK_ARRIVE, Clock
+from kernbench.core.clock import NEVER, Clock
 from kernbench.core.hook import Hook
 from kernbench.transport.claims import Claim, Claims, tell_course
-from kernbench.transport.hop import arrive, collect, deliver, offer, refill, resume
+from kernbench.transport.hop import collect, deliver, offer, refill, resume
 from kernbench.transport.state import Input, Link, LinkBusy, LinkUse, Packet, Port, Route, Transfer
 from kernbench.transport.timing import AT_ONCE, Profile
 
@@ -315,7 +315,7 @@ class Express:
         link.used += size
         packet.tail = tail + link.hop_ps
         if start + link.hop_ps > now:
-            self.clock.call_at(start + link.hop_ps, arrive, packet, RANK_ARRIVE + link.index)
+            self.clock.call_at(start + link.hop_ps, link.arrive, packet, link.arrive_rank)
         else:
             link.fifo.append(packet)
 

@@ -134,7 +134,7 @@ def grant(link: Link, source: Input, now: int) -> None:
         if transfer.head_ps == NEVER:
             transfer.head_ps = now + link.overhead_ps
         if packet.last:
-            _pass(link)
+            pass_by(link)
             link.clock.call_at(tail + link.overhead_ps, deliver, transfer, transfer.route.deliver_rank)
     else:
         if link.credits and link.credits[0][0] <= now:
@@ -144,7 +144,7 @@ def grant(link: Link, source: Input, now: int) -> None:
         if hop + 1 == len(packet.links):
             packet.need = 0
         packet.tail = tail + link.hop_ps
-        link.clock.call_at(now + link.hop_ps, arrive, packet, link.arrive_rank)
+        link.clock.call_at(now + link.hop_ps, link.arrive, packet, link.arrive_rank)
     if isinstance(source, Link):
         _leave_fifo(source, packet, tail, now)
     else:
@@ -172,7 +172,7 @@ def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
     link.ready_at = tail
     link.credits.append((tail, packet.size))
     if packet.last:
-        _pass(link)
+        pass_by(link)
     if link.requests:
         arm(link, now)
     if link.fifo:
@@ -186,8 +186,8 @@ def offer(source: Input, when: int) -> None:
     request(packet.links[packet.hop], source, when)
 
 
-def _pass(link: Link) -> None:
-    """A packet-level transfer has passed; express transfers may follow the last one."""
+def pass_by(link: Link) -> None:
+    """A packet-level transfer has passed, or does not come; express transfers may follow the last one."""
     link.users -= 1
     if not link.users:
         resume(link)

@@ -11,6 +11,7 @@ from kernbench.core.clock import NEVER, Clock
 from kernbench.core.hook import Hook
 from kernbench.transport import hop
 from kernbench.transport.express import Express
+from kernbench.transport.junction import Junction
 from kernbench.transport.state import HopTimes, Link, LinkBusy, Port, Route, Transfer
 from kernbench.transport.timing import LinkFigures, Supply, Timing
 
@@ -59,10 +60,12 @@ class Network:
         overhead_ns: float = 0.0,
         fifo_bytes: int | None = None,
         index: int | None = None,
+        junction: Junction | None = None,
     ) -> Link:
         """Add a directed link. ``fifo_bytes`` bounds the FIFO at its far end (None: unbounded).
 
         ``index`` orders links (and the inputs they feed) at equal times; by default the order of the calls.
+        ``junction`` decides at its far end; whatever takes such a link goes by packets.
         """
         if (src, dst) in self.links:
             raise TransportError(f"link {src} -> {dst} exists already")
@@ -80,7 +83,10 @@ class Network:
         self._link_indices.add(index)
         capacity = NEVER if fifo_bytes is None else fifo_bytes
         figures = LinkFigures(bw_gbs, ns_to_ps(overhead_ns), capacity, self.packet_bytes)
-        made = Link(self.clock, index, (src, dst), figures, self.link_busy, self.express.measure)
+        arrive = hop.arrive if junction is None else junction.arrive
+        made = Link(self.clock, index, (src, dst), figures, self.link_busy, self.express.measure, arrive)
+        if junction is not None:  # as if some packet were always to come
+            made.users, made.clear_at = 1, NEVER
         self.links[src, dst] = made
         return made
 
@@ -188,6 +194,23 @@ class Network:
         if transfer.express:
             self.express.revoke((transfer.port,))
         hop.curtail(transfer, count)
+
+    def redirect(self, transfer: Transfer, at: int, way: tuple[Link, ...]) -> None:
+        """Send ``transfer``, which goes by packets, the other ``way`` from link number ``at`` of its route on."""
+        links = transfer.route.links
+        planned, taken = set(links[at:]), set(way)
+        joined = [link for link in way if link not in planned]
+        self.express.revoke(joined)
+        for link in joined:
+            link.users += 1
+            link.clear_at = NEVER
+        for link in links[at:]:
+            if link not in taken:
+                hop.pass_by(link)
+        links = (*links[:at], *way)
+        transfer.route = Route(links, Timing(tuple(link.figures for link in links)))
+        if transfer.hop_times is not None:
+            transfer.hop_times.resize(len(links))
 
     def run(self, until_ns: float | None = None) -> None:
         """Run until nothing is left (or ``until_ns``); TransportError when packets are stuck for ever."""

@@ -55,6 +55,11 @@ class HopTimes:
         self.starts = [-1] * n_links
         self.tails = [-1] * n_links
 
+    def resize(self, n_links: int) -> None:
+        """From where its head is now, the transfer takes another way: ``n_links`` in all."""
+        self.starts = [*self.starts, *[-1] * n_links][:n_links]
+        self.tails = [*self.tails, *[-1] * n_links][:n_links]
+
 
 class Packet:
     """A packet on its way."""
@@ -69,6 +74,11 @@ class Packet:
         self.hop = hop  # the link it wants next
         self.need = size if hop + 1 < len(self.links) else 0  # FIFO space it needs there: a destination takes all
         self.tail = tail  # when its last byte is where its head waits
+
+    def follow(self) -> None:
+        """Go on as its transfer does by now: its head may have been sent another way."""
+        self.links = self.transfer.route.links
+        self.need = self.size if self.hop + 1 < len(self.links) else 0
 
 
 class Waiting:
@@ -88,6 +98,7 @@ class Link(Waiting):
 
     __slots__ = (
         "armed_at",
+        "arrive",
         "arrive_rank",
         "busy_hook",
         "busy_ps",
@@ -118,8 +129,12 @@ class Link(Waiting):
         figures: LinkFigures,
         busy_hook: Hook[LinkBusy],
         measure: Callable[[Link], LinkUse],
+        arrive: Callable[[Packet], None],
     ) -> None:
-        """``measure`` says what the link has done up to now: what it carries express is entered later."""
+        """``measure`` says what the link has done up to now: what it carries express is entered later.
+
+        ``arrive`` is called with a packet whose head is at the far end, unless that is where it ends.
+        """
         super().__init__(index)
         self.clock = clock
         self.arrive_rank = RANK_ARRIVE + index
@@ -130,6 +145,7 @@ class Link(Waiting):
         self.times_ps: dict[int, int] = {}  # of the packet sizes it has seen
         self.busy_hook = busy_hook
         self.measure = measure
+        self.arrive = arrive
         self.free_at = 0
         self.requests: list[tuple[int, int, Input]] = []  # when they are valid, by which input
         self.armed_at = NEVER
@@ -154,6 +170,18 @@ class Link(Waiting):
     def peak_fifo_bytes(self) -> int:
         """The most bytes that were granted onto it and had not left its FIFO."""
         return self.measure(self).peak
+
+    @property
+    def busy_until_ns(self) -> float:
+        """When it will have serialised what it has been granted: now, if it is idle."""
+        self.measure(self)
+        return ps_to_ns(max(self.free_at, self.clock.time))
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that have come to its near end and wait to be granted it."""
+        waiting = (packet for _, _, source in self.requests for packet in source.fifo)
+        return sum(packet.size for packet in waiting if packet.links[packet.hop] is self)
 
     def serialise_ps(self, nbytes: int) -> int:
         """Time that a packet of ``nbytes`` occupies the link, in ps."""
@@ -223,6 +251,18 @@ class Route:
             for link, peak in zip(self.links, profile.peaks, strict=False):
                 link.peak = max(link.peak, peak)
         self.carried.clear()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """How a transfer may go on from a node: the ``links`` to its destination, in order."""
+
+    links: tuple[Link, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that it enters; the last is the destination."""
+        return tuple(link.dst for link in self.links)
 
 
 class Transfer:
@@ -299,6 +339,16 @@ class Transfer:
         done = self.done
         if done is not None:
             done(self)
+
+    @property
+    def source(self) -> str:
+        """The node that it comes from."""
+        return self.route.links[0].src
+
+    @property
+    def destination(self) -> str:
+        """The node that it goes to."""
+        return self.route.links[-1].dst
 
     @property
     def delivered_ns(self) -> float:

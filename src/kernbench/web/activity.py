@@ -14,6 +14,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.launch_report import launches_of
+from kernbench.topology.graph import Node
 from kernbench.web.packing import Ints, Spans, union
 
 CPU_ROW = PE_ROWS.index("cpu")
@@ -33,7 +34,7 @@ ROWS_OF_KIND: Mapping[str, tuple[int, ...]] = {
     }.items()
 }
 """The rows on which the parts of a PE work, by kind of part; parts of other kinds have none."""
-MEMORY_KINDS = frozenset(("hbm_ctrl", "sram"))
+_MEMORY_KINDS = frozenset(("hbm_ctrl", "sram"))
 
 Label: TypeAlias = tuple[str, str, int]
 """What a span is called: its name, the kernel, the line of the kernel's source (0: none)."""
@@ -105,10 +106,15 @@ def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) ->
     return found
 
 
+def is_memory(node: Node) -> bool:
+    """Whether a part is a memory whose time is shown: an HBM slice, an SRAM, an extra one."""
+    return node.kind in _MEMORY_KINDS or node.window is not None
+
+
 def busy_memories(log: TraceLog, end_ps: int) -> dict[int, Spans]:
-    """The time up to ``end_ps`` in which HBM slices and SRAMs worked on accesses, by their places in the graph."""
+    """The time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
     nodes = log.machine.graph.nodes
-    rows = {node.id: TimelineRow() for node in nodes.values() if node.kind in MEMORY_KINDS}
+    rows = {node.id: TimelineRow() for node in nodes.values() if is_memory(node)}
     for turn in log.seen.turns:
         if turn.node in rows and turn.start_ps < end_ps:
             rows[turn.node].add(turn.start_ps, min(turn.end_ps, end_ps), 0)

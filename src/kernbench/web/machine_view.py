@@ -12,6 +12,7 @@ from kernbench.topology.export import machine_rows
 from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, Point, Rect
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.shapes import CubeShapes, led, shapes_of
+from kernbench.web.activity import is_memory
 from kernbench.web.packing import Json
 
 # Links that join two ports facing each other, or have no parts in their way.
@@ -145,6 +146,7 @@ def _nodes(graph: Graph, kinds: list[str]) -> Json:
         "cube": [_or_none(node.cube) for node in nodes],
         "pe": [_or_none(node.pe) for node in nodes],
         "overhead_ns": [node.overhead_ns for node in nodes],
+        "memory": [int(is_memory(node)) for node in nodes],
     }
 
 
@@ -169,6 +171,8 @@ def _chiplet_block(graph: Graph) -> Point:
 def _size(shapes: CubeShapes, block: Point, node: Node) -> Point:
     if node.pe is not None:
         return shapes.pe_part
+    if node.is_extra:
+        return shapes.middle
     if node.kind == "ucie":
         return shapes.ucie(node.side) if node.cube is not None else PORT_MM
     sizes = {

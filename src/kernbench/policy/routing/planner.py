@@ -6,7 +6,8 @@
   scale-up link leads, through the PCIe endpoints and the switch.
 - From the host: switch, PCIe endpoint, ``io_noc``.
 
-A part inside a PE that has no link of its own is reached through its PE's DMA.
+A part inside a PE that has no link of its own is reached through its PE's DMA. An extra part is reached over its
+links, by the one that makes the fewest hops, the first of several; no way between others leads through it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 
 from kernbench.common.errors import TransportError
 from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, sip_part, sip_port_id
 from kernbench.policy.routing.cube_routes import CubeRoutes, Route
+from kernbench.topology.cube_plan import LINKED_PE_KINDS
 from kernbench.topology.fabric import FabricLink, fabric_links
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.spec import SipsSpec
@@ -80,9 +82,6 @@ class SipRoutes:
         return distance
 
 
-_LINKED_PE_PARTS = {"pe_dma", "pe_cpu"}
-
-
 class RoutePlanner:
     """Plans routes of one machine; who uses them keeps them."""
 
@@ -99,13 +98,36 @@ class RoutePlanner:
         node that does not exist.
         """
         start, end = self._linked(src), self._linked(dst)
-        route = self._between(start, end, via_port)
+        stems = product(self._stems(start), self._stems(end))
+        route = min((self._joined(leaving, entering, via_port) for leaving, entering in stems), key=len)
         missing = [pair for pair in pairwise(route) if not self._graph.has_edge(*pair)]
         if missing:
             raise TransportError(
                 f"no route from {src} to {dst}: there is no link from {missing[0][0]} to {missing[0][1]}"
             )
         return route
+
+    def _stems(self, node: Node) -> list[Route]:
+        """From an extra part over its links, and those of extra parts there, to each builtin one; of that, itself."""
+        found: list[Route] = []
+        waiting: deque[Route] = deque([(node.id,)])
+        seen = {node.id}
+        while waiting:
+            stem = waiting.popleft()
+            if not self._graph.node(stem[-1]).is_extra:
+                found.append(stem)
+                continue
+            ends = [edge.dst for edge in self._graph.out_edges(stem[-1]) if edge.dst not in seen]
+            seen.update(ends)
+            waiting.extend((*stem, end) for end in ends)
+        return found
+
+    def _joined(self, leaving: Route, entering: Route, via_port: str | None) -> Route:
+        """The way between the builtin ends of two stems, with the stems."""
+        way = self._between(self._graph.node(leaving[-1]), self._graph.node(entering[-1]), via_port)
+        if len(leaving) == len(entering) == 1:
+            return way
+        return _without_detours([*leaving[:-1], *way, *reversed(entering[:-1])])
 
     def _between(self, src: Node, dst: Node, via_port: str | None) -> Route:
         if src.cube is not None and dst.cube is not None and src.sip == dst.sip:
@@ -152,7 +174,7 @@ class RoutePlanner:
 
     def _linked(self, node_id: str) -> Node:
         node = self._graph.node(node_id)
-        if node.pe is None or node.kind in _LINKED_PE_PARTS:
+        if node.pe is None or node.is_extra or node.kind in LINKED_PE_KINDS:
             return node
         return self._graph.node(pe_dma_id(*node.pe_coord))
 

@@ -180,7 +180,8 @@ def _counted(number: int, noun: str) -> str:
 
 def _links(figure: Figure, layout: Layout, graph: Graph) -> None:
     """A row of words for each link class, in columns."""
-    rows = sorted(link_rows(graph), key=lambda row: list(style.LINK_COLOURS).index(row.link_class))
+    order = {name: at for at, name in enumerate(style.LINK_COLOURS)}
+    rows = sorted(link_rows(graph), key=lambda row: order.get(row.link_class, len(order)))
     per_column = 5
     columns = -(-len(rows) // per_column)
     width = (layout.size[0] - 2 * MARGIN_INCHES) / max(columns, 3)
@@ -193,7 +194,7 @@ def _link_entry(figure: Figure, layout: Layout, x: float, y: float, row: LinkRow
     w, h = layout.size
     axes = figure.add_axes(layout.place(x, y - 0.05, 0.28, 0.1))
     axes.axis("off")
-    axes.plot([0, 1], [0, 0], color=style.LINK_COLOURS[row.link_class], linewidth=3.0, solid_capstyle="round")
+    axes.plot([0, 1], [0, 0], color=style.link_colour(row.link_class), linewidth=3.0, solid_capstyle="round")
     short, long = row.length_mm
     length = f"{short:.3g}" if f"{short:.3g}" == f"{long:.3g}" else f"{short:.3g}–{long:.3g}"
     figure.text((x + 0.38) / w, y / h, row.link_class, fontsize=8, fontweight="bold", color=style.INK, va="center")

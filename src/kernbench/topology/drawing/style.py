@@ -29,6 +29,7 @@ CPU = Paint("#f9dfcc", VERMILLION)
 XBAR = Paint("#cfe4f2", BLUE)
 ROUTER = Paint("#dcf0fb", "#2b94cf")
 UCIE = Paint("#fbe3b3", "#c98a00")
+EXTRA = Paint("#faf6c9", "#a89b1c")
 
 LINK_COLOURS = {
     "host_to_switch": "#666666",
@@ -45,3 +46,8 @@ LINK_COLOURS = {
     "router_to_m_cpu": VERMILLION,
     "router_to_sram": "#4fb191",
 }
+
+
+def link_colour(link_class: str) -> str:
+    """The colour of a class of links; those of extra parts share one."""
+    return LINK_COLOURS.get(link_class, EXTRA.line)

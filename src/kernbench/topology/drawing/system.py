@@ -49,13 +49,13 @@ def _wires(canvas: Canvas, graph: Graph, nodes: list[Node]) -> None:
         if edge.dst in inside and ends not in drawn:
             drawn.add(ends)
             path = led(inside[edge.src], inside[edge.dst])
-            canvas.lines([path], style.LINK_COLOURS[edge.link_class], 1.4)
+            canvas.lines([path], style.link_colour(edge.link_class), 1.4)
 
 
 def _part(canvas: Canvas, shapes: CubeShapes, node: Node) -> None:
     """A part with its name."""
     if node.pe is not None:
-        canvas.box(centred(node.pos_mm, shapes.pe_part), style.PE_PART, width=0.6)
+        canvas.box(centred(node.pos_mm, shapes.pe_part), style.EXTRA if node.is_extra else style.PE_PART, width=0.6)
         short = _SHORT.get(node.kind, node.kind.removeprefix("pe_").upper())
         canvas.label(node.pos_mm, shapes.pe_part, short, largest=canvas.fitting(shapes.pe_part, "SCHED", 6.5))
         return
@@ -67,6 +67,9 @@ def _part(canvas: Canvas, shapes: CubeShapes, node: Node) -> None:
 
 def _look(shapes: CubeShapes, node: Node) -> tuple[Point, style.Paint, str]:
     """Size, paint and name of a part outside the PEs."""
+    if node.is_extra:
+        size = f"\n{format_size(node.window.nbytes)}" if node.window is not None else ""
+        return shapes.middle, style.EXTRA, f"{node.kind}{size}"
     sram = format_size(shapes.spec.sram.bytes)
     looks = {
         "noc_router": (shapes.router, style.ROUTER, ""),

@@ -224,7 +224,7 @@
     ];
     if (kind === "hbm_ctrl") rows.push(["slice sustains", format.rate(machine.slice_bw_gbs)]);
     parts.push(section("Part", facts(rows)));
-    if (run && (kind === "hbm_ctrl" || kind === "sram")) {
+    if (run && machine.nodes.memory[node]) {
       const window = KB.current();
       const values = Array.from({ length: window.bins }, (_, at) => window.memoryShare(node, at));
       parts.push(

@@ -1,0 +1,88 @@
+"""The base class of memories. The builtin ones have servers; a user's class says what an access takes: ``serve``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.components.responder import Responder
+from kernbench.engine.hooks import MemoryServed
+from kernbench.engine.machine import sound_ns
+from kernbench.engine.thinking import Behaviour, ThinkingPart
+from kernbench.messages.fabric import ReadRequest, WriteData
+from kernbench.transport import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccess:
+    """``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart, for the part ``requester``.
+
+    ``write``: its bytes have come; else they are to be read.
+    """
+
+    pa: int
+    rows: int
+    row_bytes: int
+    stride: int
+    write: bool
+    requester: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all."""
+        return self.rows * self.row_bytes
+
+
+class Memory(ThinkingPart):
+    """A part that answers reads and writes.
+
+    A class that overrides ``serve`` is asked for each access: for a read when its request has come, for a write when
+    its last byte has. When the access is over, the bytes leave by the part's one port (answers one after another), or
+    the acknowledgement does. Accesses do not wait for each other, unless ``serve`` makes them.
+    """
+
+    _responder: Responder | None = None  # of a builtin memory
+
+    def serve(self, access: MemoryAccess) -> float | Behaviour:
+        """How long ``access`` takes, in ns; or a generator that waits, as ``run`` of a part that thinks does."""
+        raise NotImplementedError(f"{type(self).__name__} has no serve(access): it says how long an access takes")
+
+    @property
+    def serves_as_built(self) -> bool:
+        """Whether no class of a user's says what is done with accesses."""
+        cls = type(self)
+        return cls.serve is Memory.serve and cls.run is Memory.run
+
+    def begin(self) -> None:
+        """Start ``run``, unless the memory is a builtin one."""
+        if self._responder is None:
+            super().begin()
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Take a read or a write."""
+        if not isinstance(message, ReadRequest | WriteData):
+            raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {type(message).__name__}")
+        if self._responder is None:
+            super().receive(message, transfer)
+        else:
+            self._responder.take(message, transfer)
+
+    def run(self) -> Behaviour:
+        """Serve what comes, each access by a process of its own."""
+        while True:
+            request = yield self.inbox.get()
+            self.process(self._serve(request))
+
+    def _serve(self, request: ReadRequest | WriteData) -> Behaviour:
+        begin_ps, piece, write = self.clock.time, request.access, isinstance(request, WriteData)
+        access = MemoryAccess(piece.pa, piece.rows, piece.row_bytes, piece.stride, write, request.requester)
+        time: object = self.serve(access)
+        if not isinstance(time, Generator):
+            yield self.wait_ns(sound_ns("serve()", time))
+        elif (yield from time) is not None:
+            raise UnsupportedError("serve() yields, and returns a value: a generator says by waiting how long it takes")
+        served = self.machine.hooks.served
+        if served.listeners:
+            served.emit(MemoryServed(self.node.id, request.op, write, begin_ps, self.clock.time))
+        self.answer(request)

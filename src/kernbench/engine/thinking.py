@@ -1,0 +1,321 @@
+"""Parts that think: SimPy processes that take messages from an inbox, one after another, and act on them.
+
+What moves bytes is driven by calls of the clock; what decides is written as the hardware's loop::
+
+    class Slow(ThinkingPart):
+        def run(self):
+            while True:
+                message = yield self.inbox.get()
+                yield self.wait_ns(5)
+                ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable
+from math import inf
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from simpy import Environment, Event, Process, Store, Timeout
+from simpy.events import ConditionValue
+from simpy.resources.store import StoreGet
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.common.ids import pe_part
+from kernbench.common.units import ns_to_ps
+from kernbench.core.log import END, ROOT, By, Cause, Row
+from kernbench.engine.machine import Component, Machine
+from kernbench.messages.control import ControlMessage, CubeOrder, PartOrder, PeOrder, PeReport, Report, SipOrder
+from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.topology.graph import Node
+from kernbench.transport import Transfer
+
+Behaviour: TypeAlias = Generator[Event, Any, Any]
+"""What a process does: it yields the events that it waits for"""
+Question: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
+"""What has to be answered"""
+
+_ORDERS = frozenset((PartOrder, SipOrder, CubeOrder, PeOrder))
+_ACCESSES = frozenset((ReadRequest, WriteData))
+_NUMBERS = (int, float, np.number)
+MOST_WAITS = 300_000
+"""A part that has waited so often in a row without receiving or sending anything will never stop."""
+
+
+class Take(StoreGet):
+    """The event that a message is taken from an inbox: the first that ``fits``, None: the first of all."""
+
+    def __init__(self, inbox: Inbox, env: Environment, fits: Callable[[Any], bool] | None) -> None:
+        # Not SimPy's own: as an inbox holds any number, nobody waits to put something into it.
+        self.env = env
+        self.callbacks = []
+        self.resource = inbox
+        self.fits = fits
+
+
+class Inbox(Store):
+    """The messages that a part has yet to take, by arrival: ``items`` is the list, to be looked at, or sorted.
+
+    ``yield inbox.get()`` takes the first, ``yield inbox.get(lambda message: ...)`` the first that fits.
+    """
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self.env = env
+
+    def get(self, fits: Callable[[Any], bool] | None = None) -> Take:
+        """An event: a message is taken; it has the message as its value. ``cancel`` it to wait no longer."""
+        event = Take(self, self.env, fits)
+        if not self.items or not self._give(event):
+            self.get_queue.append(event)
+        return event
+
+    def deliver(self, message: object) -> None:
+        """A message comes: who waits for it wakes, with no event but that."""
+        for at, event in enumerate(self.get_queue):
+            if event.fits is None or event.fits(message):
+                del self.get_queue[at]
+                event.succeed(message)
+                return
+        self.items.append(message)
+
+    def _give(self, event: Take) -> bool:
+        """Let ``event`` take a message, if there is one for it."""
+        for at, message in enumerate(self.items):
+            if event.fits is None or event.fits(message):
+                del self.items[at]
+                event.succeed(message)
+                return True
+        return False
+
+    def _do_get(self, event: Any) -> bool:
+        """For SimPy, after a ``put``: who waits behind this one may want another message."""
+        self._give(event)
+        return True
+
+
+class Delivery(NamedTuple):
+    """A message that has come, from which part, and its row in the log (-1: it has none)."""
+
+    message: object
+    sender: str
+    row: Row
+
+
+class ThinkingPart(Component):
+    """A part whose behaviour is the SimPy process ``run``.
+
+    ``inbox``: the messages that have come, to be taken with ``yield self.inbox.get()``; ``env``: the SimPy environment,
+    for ``simpy.Resource`` and the like, whose time is in ps (``wait_ns`` takes ns); ``random``: numbers that are the
+    same in every run. ``cause``: the row of the log after which the part does what it does, and why; while it handles a
+    message, that. ``waits``: how often it has waited since a message last came or went.
+
+    ``run`` starts when the part is made, and anew after the machine was cleared of what had failed: set the fields it
+    works with in its first lines. At equal times it acts after everything that moves bytes. An error in it ends in one
+    that names part, time and line, and all requests under way fail with that.
+    """
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self.env = machine.clock
+        self.inbox = Inbox(self.env)
+        self.cause: Cause = ROOT
+        self._processes: dict[Process, Behaviour] = {}
+        self._n_alive = 0
+        self._delivered: dict[int, Delivery] = {}  # and not taken, by identity
+        self._unanswered: dict[Hashable, Delivery] = {}
+        self.waits = 0
+
+    # --- for who writes a part ----------------------------------------------------------------------------------------
+
+    def run(self) -> Behaviour:
+        """What the part does: a generator that yields the events it waits for, as a rule for ever."""
+        raise NotImplementedError(f"{type(self).__name__} has no run(): it says what the part does")
+
+    def wait_ns(self, ns: float) -> Timeout:
+        """An event ``ns`` from now, rounded to whole ps. UnsupportedError for what is no time."""
+        found: object = ns
+        if not isinstance(found, _NUMBERS) or not 0 <= found < inf:
+            raise UnsupportedError(f"wait_ns({ns!r}): a time is a number of ns, at least 0 and finite")
+        return Timeout(self.env, ns_to_ps(ns))
+
+    def process(self, behaviour: Behaviour) -> Process:
+        """Start another process of this part, which goes on beside ``run`` and ends with it; wait for it by yield."""
+        if not isinstance(behaviour, Generator):
+            raise UnsupportedError(f"a process is a generator, not {_shown(behaviour)}: it has to yield events")
+        self._processes = {each: driven for each, driven in self._processes.items() if each.is_alive}
+        driven = self._drive(behaviour, self.cause)
+        made = Process(self.env, driven)
+        self._processes[made] = driven
+        self._n_alive += 1
+        return made
+
+    def tell(self, dst: str, message: ControlMessage) -> None:
+        """Send a message of the control path, a header, to another part."""
+        self._handled()
+        if isinstance(message, Report):
+            self._unanswered.pop(message.request_id, None)
+        self.waits = 0
+        self.machine.send_control(self.node.id, dst, message, self.cause)
+
+    def send(self, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
+        """Send any other message, of ``nbytes``; those of one ``channel`` leave one after another."""
+        self.waits = 0
+        return self.machine.send(self.node.id, dst, nbytes, message, channel)
+
+    def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
+        """Answer an order with a report (``error``: it has failed), a read with its bytes, a write when it is there.
+
+        Of a message of a queue, which is such a write, its PE is told.
+
+        UnsupportedError for what this part was not asked, or has answered.
+        """
+        asked = self._unanswered.pop(_key(question), None)
+        if asked is None:
+            raise UnsupportedError(f"nobody waits for an answer to {_shown(question)} of {self.node.id}")
+        recorder, now = self.machine.recorder, self.clock.time
+        if isinstance(question, ReadRequest):
+            recorder.accessed(question.op, now)
+            reply = ReadReply(op=question.op, part=question.part)
+            self.send(question.requester, question.access.nbytes, reply, "read")
+        elif isinstance(question, QueueData):
+            question.committed(now)
+            there = pe_part(*question.pe, "pe_dma")
+            self.send(there, self.machine.header_bytes, QueueArrival(data=question), "arrival")
+        elif isinstance(question, WriteData):
+            recorder.committed(question.op, now)
+            self.send(
+                question.requester, self.machine.header_bytes, WriteAck(op=question.op, part=question.part), "ack"
+            )
+        else:
+            self.tell(asked.sender, Report(request_id=question.request_id, pes=pes, error=error))
+
+    def blocked(self) -> tuple[str, ...]:
+        """What this part has not answered."""
+        return tuple(map(self.standing, self._unanswered.values()))
+
+    def standing(self, asked: Delivery) -> str:
+        """What there is to say of something that is not answered: override it to say what that waits for."""
+        taken = id(asked.message) not in self._delivered
+        return f"has not {'answered' if taken else 'taken'} {_shown(asked.message)} from {asked.sender}"
+
+    # --- for the machine ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start ``run``."""
+        behaviour: object = self.run()
+        if not isinstance(behaviour, Generator):
+            raise UnsupportedError(
+                f"run() of {self.node.impl} is no generator: it has to yield the events it waits for"
+            )
+        self.process(behaviour)
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Put a message into the inbox. UnsupportedError when all processes of the part have ended."""
+        delivery = Delivery(message, transfer.route.links[0].src, transfer.row)
+        self._delivered[id(message)] = delivery
+        key = _key(message)
+        if key is not None:
+            self._unanswered[key] = delivery
+        self.waits = 0
+        self.inbox.deliver(message)
+        if not self._n_alive:
+            self._check_taken()
+
+    def reset(self) -> None:
+        """Forget what was under way, and begin ``run`` anew."""
+        for driven in self._processes.values():
+            driven.close()
+        self._processes = {}
+        self._n_alive = 0
+        self.inbox = Inbox(self.env)
+        self.random.seed(self.node.id)
+        self.cause = ROOT
+        self._delivered = {}
+        self._unanswered = {}
+        self.waits = 0
+        self.begin()
+
+    def _drive(self, behaviour: Behaviour, cause: Cause) -> Behaviour:
+        """Carry ``behaviour`` out: it acts after the message that it has taken last, at first after ``cause``."""
+        step: Callable[[Any], Event] = behaviour.send
+        value: Any = None
+        while True:
+            self.cause = cause
+            try:
+                event = step(value)
+            except StopIteration as end:
+                self._n_alive -= 1
+                self._check_taken()
+                return end.value
+            cause = self.cause
+            self.waits += 1
+            if not isinstance(event, Event) or event.env is not self.env or self.waits > MOST_WAITS:
+                step, value = behaviour.throw, UnsupportedError(self._problem(event))
+                continue
+            taking = event.__class__ is Take
+            if taking and cause[0] >= 0:
+                self._handled()
+            try:
+                value = yield event
+                step = behaviour.send
+            except GeneratorExit:
+                behaviour.close()
+                raise
+            except BaseException as failure:  # of what it waits for
+                step, value = behaviour.throw, failure
+                continue
+            if taking or value.__class__ is ConditionValue:
+                cause = self._cause_of(value, cause)
+
+    def _problem(self, event: object) -> str:
+        """Why a process cannot wait for what it has yielded."""
+        if not isinstance(event, Event):
+            wanted = "self.inbox.get(), self.wait_ns(5), a request of a simpy.Resource, self.process(...)"
+            return f"it yielded {_shown(event)}, which is no event to wait for: yield {wanted}"
+        if event.env is not self.env:
+            return "it yielded an event of another SimPy environment: make it with self.env"
+        return (
+            f"it has waited {MOST_WAITS:,} times in a row, and no message came or went: a part that never rests "
+            "keeps the run from ending. Wait for a message, and work out what has happened since the last one"
+        )
+
+    def _cause_of(self, value: object, cause: Cause) -> Cause:
+        """What a process comes after that goes on with ``value``: a message, or what has come of several."""
+        for each in value.values() if isinstance(value, ConditionValue) else (value,):
+            delivery = self._delivered.pop(id(each), None)
+            if delivery is not None:
+                cause = delivery.row, By.ORDER
+        return cause
+
+    def _handled(self) -> None:
+        """The message that the process has taken last is dealt with, as far as the log is concerned."""
+        row, log = self.cause[0], self.machine.log
+        if row >= 0 > log.rows[row + END]:
+            log.close(row, self.clock.time)
+
+    def _check_taken(self) -> None:
+        """UnsupportedError when messages are left and no process is."""
+        if self.inbox.items and not self._n_alive:
+            found = _shown(self.inbox.items[0])
+            raise UnsupportedError(
+                f"{found} came, and run() has ended: let it take messages for ever, "
+                "with 'while True: message = yield self.inbox.get()'"
+            )
+
+
+def _key(message: Any) -> Hashable | None:
+    """What a message asks for, if it has to be answered."""
+    kind = message.__class__
+    if kind in _ORDERS:
+        return int(message.request_id)
+    return (message.op, message.part) if kind in _ACCESSES or isinstance(message, QueueData) else None
+
+
+def _shown(value: object) -> str:
+    """A value in a message of error, by its type where that says more."""
+    if isinstance(value, PartOrder | SipOrder | CubeOrder | PeOrder | Report):
+        return f"the {type(value).__name__} of request {value.request_id}"
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return repr(value) if plain else f"a {type(value).__name__}"

@@ -1,0 +1,61 @@
+"""Parts in transit: packets pass through them. A class of a user's may decide which way, and when they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.common.units import ns_to_ps
+from kernbench.engine.machine import Component, Machine, sound_ns
+from kernbench.topology.graph import Node
+from kernbench.transport import Junction, Transfer, Way
+
+
+class TransitPart(Component):
+    """A part that packets pass through. What it costs them is ``overhead_ns``; what else it does is up to a subclass.
+
+    A class that overrides ``forward`` or ``hold_ns`` is asked once for each transfer that enters the part, when its
+    head does (``overhead_ns`` is over by then); its packets follow the head. Such transfers never go express.
+    """
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        cls = type(self)
+        self._chooses = cls.forward is not TransitPart.forward
+        self._holds = cls.hold_ns is not TransitPart.hold_ns
+        if self._chooses or self._holds:
+            self.junction = Junction(self._decide, divides=self._chooses)
+
+    def forward(self, transfer: Transfer, ways: Sequence[Way]) -> Way:
+        """The way by which ``transfer`` goes on, one of ``ways``.
+
+        The first is the one that it takes when nobody decides; for each other link out of this part that begins a way
+        with the fewest hops there is one. FIFOs behind a part that overrides this are unbounded.
+        """
+        return ways[0]
+
+    def hold_ns(self, transfer: Transfer) -> float:
+        """How long the head of ``transfer`` waits here before it asks for its link.
+
+        What comes behind it by the same link stays behind it.
+        """
+        return 0.0
+
+    def _decide(self, transfer: Transfer, hop: int) -> int:
+        """Send the head of ``transfer`` on, from link number ``hop`` of its route; for how many ps it is held."""
+        if self._chooses:
+            self._choose(transfer, hop)
+        return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._holds else 0
+
+    def _choose(self, transfer: Transfer, hop: int) -> None:
+        links = transfer.route.links
+        planned, *others = self.machine.ways(links[hop:])
+        passed = {link.src for link in links[:hop]}
+        ways = (planned, *(way for way in others if passed.isdisjoint(way.nodes)))
+        found: object = self.forward(transfer, ways)
+        way = next((each for each in ways if each is found), None)
+        if way is None:
+            what = "None" if found is None else f"a {type(found).__name__}"
+            raise UnsupportedError(f"forward() returned {what}, which is none of the {len(ways)} ways it was given")
+        if way is not planned:
+            self.machine.network.redirect(transfer, hop, way.links)
