@@ -66,7 +66,7 @@ def test_any_ranks(ops: list[str], late: int) -> None:
     """Two ranks that launch, copy, and wait for each other."""
     topology = machine(*ONE_CUBE)
     engine = NeedsEngine(topology)
-    trace = TraceLog(memories=True)
+    trace = TraceLog()
     trace.begin(engine.machine)
 
     def of_rank(torch: Any, rank: int) -> None:

@@ -18,7 +18,6 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg, PeCoord
-from kernbench.transport import Transfer
 
 
 class Moved(NamedTuple):
@@ -58,17 +57,6 @@ class OpStarted(NamedTuple):
     reads: int
     writes: int
     launch_id: int
-
-
-class MemoryServed(NamedTuple):
-    """The memory behind ``node`` works on operation ``op`` from ``start_ps`` to ``end_ps``, or until its next event:
-    an access that is cut short for another's turn was announced with the end it would have had."""
-
-    node: str
-    op: int
-    writing: bool
-    start_ps: int
-    end_ps: int
 
 
 class Printed(NamedTuple):
@@ -170,14 +158,10 @@ class Hooks:
         "queue",
         "queue_waited",
         "scratch_waited",
-        "sent",
-        "served",
         "slot_released",
     )
 
     def __init__(self) -> None:
-        self.sent: Hook[Transfer] = Hook()  # put on the fabric; its ``arg`` is the message
-        self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
         self.scratch_waited: Hook[ScratchWaited] = Hook()
         self.inverted: Hook[Inverted] = Hook()

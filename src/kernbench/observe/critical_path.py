@@ -36,9 +36,9 @@ from kernbench.core.log import (
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import Report
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_dma import Spot, walk_access, walk_dma, walk_message
 from kernbench.observe.critical_path_model import Chain, CriticalPath, Hop, KernelPlace, Part, WaitedFor
-from kernbench.observe.trace_log import Exchange, Seen, TraceLog
+from kernbench.observe.inside_dma import InsideDma
+from kernbench.observe.trace_log import Seen, TraceLog
 
 _OWN: dict[int, Part] = {
     Kind.GEMM: Part.GEMM,
@@ -166,6 +166,7 @@ class _Walk:
         self._table = seen.machine.log
         self._rows = seen.machine.log.rows
         self._chain = chain
+        self._dma = InsideDma(seen, chain)
 
     def walk(self, place: _Place) -> Row:
         """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
@@ -195,13 +196,8 @@ class _Walk:
     def _inside(self, row: Row, kind: int, place: _Place) -> None:
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
-            spot = Spot(pe, line, start)
-            op = self._seen.op_of.get(row, -1)
-            exchanges, turns = self._seen.exchanges.get(op, []), self._seen.turns_of.get(op, [])
-            if place.at == "accessed":
-                walk_access(self._chain, spot, exchanges, turns, self._machine)
-            else:
-                walk_dma(self._chain, spot, max(exchanges, key=_answered, default=None), turns, self._machine)
+            self._dma.walk(row, pe, line, accessed=place.at == "accessed")
+            self._chain.back_to(start, Part.DMA_SETUP, pe, line)
             return
         if kind == Kind.CONTROL:
             part = _CONTROL.get(self._text(row), Part.DOWN)
@@ -220,11 +216,9 @@ class _Walk:
 
     def _sent(self, row: Row) -> _Place | None:
         """From a message on its way, or in its slot, back to the set-up of its descriptor."""
-        spot = Spot(self._pe(row), self._rows[row + LINE], self._rows[row + START])
-        op = self._seen.op_of.get(row, -1)
-        for exchange in self._seen.exchanges.get(op, ()):
-            walk_message(self._chain, spot, exchange, self._seen.turns_of.get(op, []), self._machine)
-        self._chain.back_to(spot.start_ps, Part.DMA_SETUP, spot.pe, spot.line)
+        pe, line = self._pe(row), self._rows[row + LINE]
+        self._dma.walk(row, pe, line)
+        self._chain.back_to(self._rows[row + START], Part.DMA_SETUP, pe, line)
         return self._to_cause(row)
 
     # What rows began after.
@@ -312,7 +306,3 @@ class _Walk:
 
     def _text(self, row: Row) -> str:
         return str(self._table.whats[self._rows[row + WHAT]])
-
-
-def _answered(exchange: Exchange) -> int:
-    return exchange.answered.delivered_ps if exchange.answered is not None else -1

@@ -1,7 +1,7 @@
 """Transport: packets with credits over directed links. Links own time; see docs/transport.md."""
 
 from kernbench.transport.network import Network
-from kernbench.transport.state import Hop, Link, LinkBusy, Port, Route, Transfer
+from kernbench.transport.state import Hop, Link, Port, Route, Transfer
 from kernbench.transport.timing import AT_ONCE, Pace, Profile, Supply
 
-__all__ = ["AT_ONCE", "Hop", "Link", "LinkBusy", "Network", "Pace", "Port", "Profile", "Route", "Supply", "Transfer"]
+__all__ = ["AT_ONCE", "Hop", "Link", "Network", "Pace", "Port", "Profile", "Route", "Supply", "Transfer"]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
-from kernbench.transport.state import HopTimes, Input, Link, LinkBusy, Packet, Port, Transfer
+from kernbench.transport.state import HopTimes, Input, Link, Packet, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -118,6 +118,8 @@ def arbitrate(link: Link) -> None:
 def grant(link: Link, source: Input, now: int) -> None:
     """Send the front packet of ``source``."""
     packet = source.fifo.popleft()
+    if link.watch.on:
+        link.watch.granted(link, source, packet, now)
     size = packet.size
     free = now + (link.times_ps.get(size) or link.serialise_ps(size))
     link.free_at = free
@@ -127,8 +129,6 @@ def grant(link: Link, source: Input, now: int) -> None:
     transfer = packet.transfer
     if transfer.hop_times is not None:
         _note_hop(transfer.hop_times, packet, now, tail)
-    if link.busy_hook.listeners:
-        link.busy_hook.emit(LinkBusy(link.src, link.dst, transfer.serial, now, free, size))
     hop = packet.hop = packet.hop + 1
     if hop == len(packet.links):
         if transfer.head_ps == NEVER:

@@ -13,19 +13,8 @@ from typing import NamedTuple, TypeAlias
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
-from kernbench.core.hook import Hook
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
-
-
-class LinkBusy(NamedTuple):
-    """A link carried ``nbytes`` of transfer ``transfer_id`` from ``start_ps`` to ``end_ps`` (one or more packets)."""
-
-    src: str
-    dst: str
-    transfer_id: int
-    start_ps: int
-    end_ps: int
-    nbytes: int
+from kernbench.transport.watch import Watch
 
 
 class LinkUse(NamedTuple):
@@ -57,9 +46,11 @@ class HopTimes:
 
 
 class Packet:
-    """A packet on its way."""
+    """A packet on its way. ``came``: when its head came where it waits; only of a watched one behind a link."""
 
-    __slots__ = ("hop", "last", "links", "need", "size", "tail", "transfer")
+    __slots__ = ("came", "hop", "last", "links", "need", "size", "tail", "transfer")
+
+    came: int
 
     def __init__(self, transfer: Transfer, size: int, last: bool, hop: int, tail: int) -> None:
         self.transfer = transfer
@@ -89,7 +80,6 @@ class Link(Waiting):
     __slots__ = (
         "armed_at",
         "arrive_rank",
-        "busy_hook",
         "busy_ps",
         "bw_gbs",
         "capacity",
@@ -108,6 +98,7 @@ class Link(Waiting):
         "times_ps",
         "used",
         "users",
+        "watch",
     )
 
     def __init__(
@@ -116,7 +107,7 @@ class Link(Waiting):
         index: int,
         ends: tuple[str, str],
         figures: LinkFigures,
-        busy_hook: Hook[LinkBusy],
+        watch: Watch,
         measure: Callable[[Link], LinkUse],
     ) -> None:
         """``measure`` says what the link has done up to now: what it carries express is entered later."""
@@ -128,7 +119,7 @@ class Link(Waiting):
         self.bw_gbs, self.overhead_ps, self.capacity, _ = figures
         self.hop_ps = figures.hop_ps
         self.times_ps: dict[int, int] = {}  # of the packet sizes it has seen
-        self.busy_hook = busy_hook
+        self.watch = watch
         self.measure = measure
         self.free_at = 0
         self.requests: list[tuple[int, int, Input]] = []  # when they are valid, by which input
