@@ -14,9 +14,10 @@ from kernbench.components.queue_lane import Lane
 from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.hooks import Moved, OpStarted, SlotReleased, Streamed
+from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queue_state import QueuePair, queue_pairs_of
-from kernbench.engine.recorder import Recorder
+from kernbench.engine.record_content import Moved, Streamed
+from kernbench.engine.recorder import OpStarted, Recorder
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import Command
 from kernbench.messages.requests import HostMsg, PeCoord

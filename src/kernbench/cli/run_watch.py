@@ -188,7 +188,9 @@ class Watch:
         self.extras = self.outputs.extras(self.engine, self.log, self.sanitizer, end_ns)
         head = self._head(self.engine)
         links = None if self.result is None else self.result.links
-        report = report_run(self.engine, links)
+        report = report_run(
+            self.engine, links, self.log.seen.works if self.outputs.explain and self.log is not None else None
+        )
         if as_json:
             print_json(run_document(self.machine, head, report, self.extras))
         else:

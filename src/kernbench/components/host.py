@@ -9,8 +9,9 @@ from kernbench.common.ids import sip_part
 from kernbench.components.initiator import Initiator
 from kernbench.core.log import Row
 from kernbench.di.registry import register
-from kernbench.engine.hooks import Moved, OpStarted
 from kernbench.engine.machine import Component, Done, Machine, Outcome
+from kernbench.engine.record_content import Moved
+from kernbench.engine.recorder import OpStarted
 from kernbench.messages.control import (
     CubeTargets,
     FillOrder,

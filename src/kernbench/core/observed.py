@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.core.log import NONE, WIDTH, By
+from kernbench.core.log import NONE, WIDTH, By, Row
 
 Column: TypeAlias = NDArray[np.int64]
 
@@ -85,8 +85,11 @@ class LinkColumns(NamedTuple):
 
 TransferColumns: TypeAlias = TransferFields[Column]
 TurnColumns: TypeAlias = TurnFields[Column]
-_TRANSFER, _TURN, _LINK = (len(each._fields) for each in (TransferFields, TurnFields, LinkColumns))
-_END, _HELD_BY, _BEHIND = (TransferFields._fields.index(name) for name in ("end", "held_by", "behind"))
+_TRANSFER, _TURN, _CARRIED = (len(each._fields) for each in (TransferFields, TurnFields, LinkColumns))
+_START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND = map(
+    TransferFields._fields.index, ("start", "end", "cause", "zero_load", "held_by", "behind")
+)
+_NOTHING, _LINK, _BANK = (int(by) for by in (By.NOTHING, By.LINK, By.BANK))
 _TURN_END = TurnFields._fields.index("end")
 
 
@@ -117,28 +120,40 @@ class Observed:
         """How many there are: the number of the next."""
         return len(self._transfers) // _TRANSFER
 
-    def open_transfer(self, row: TransferFields[int]) -> int:
-        """A transfer begins: its number. One that answers another is a part of what that is."""
-        if row.of == NONE and row.by == By.LINK:
-            row = row._replace(of=self._transfers[row.cause * _TRANSFER])
-        self._transfers += row
-        return self.n_transfers - 1
+    def open_transfer(
+        self, way: tuple[int, int, int], nbytes: int, start: int, zero_load: int, about: tuple[Carries, Row, int]
+    ) -> int:
+        """A transfer begins: its number. ``way``: from a part to a part by a route; ``about``: as ``Watch`` is told."""
+        rows, (src, dst, route), (what, of, cause) = self._transfers, way, about
+        number, by = len(rows) // _TRANSFER, _NOTHING
+        if cause >= 0:
+            by = _LINK
+            if of < 0:
+                of = rows[cause * _TRANSFER]
+        rows += (of, src, dst, nbytes, start, NONE, cause, by, zero_load, NONE, NONE, what, route)
+        return number
 
-    def close_transfer(self, number: int, end: int, held_by: int, behind: int) -> None:
-        """Its last byte is there."""
-        at, rows = number * _TRANSFER, self._transfers
-        rows[at + _END], rows[at + _HELD_BY], rows[at + _BEHIND] = end, held_by, behind
+    def close_transfer(self, number: int, end: int) -> bool:
+        """Its last byte is there. Returns whether something has held it."""
+        rows, at = self._transfers, number * _TRANSFER
+        rows[at + _END] = end
+        return end > rows[at + _START] + rows[at + _ZERO_LOAD]
+
+    def note_held(self, number: int, held_by: int, behind: int) -> None:
+        """What has held it, and who had that."""
+        at = number * _TRANSFER
+        self._transfers[at + _HELD_BY], self._transfers[at + _BEHIND] = held_by, behind
 
     def open_turn(self, access: int, memory: int, server: Hashable, start: int, end: int) -> None:
         """``server`` of a memory works on the access that transfer ``access`` asked for, from ``start`` to ``end``.
 
         It begins after the turn before it on that server, if that was in the way: one that was to go on is cut.
         """
-        turns, cause, by = self._turns, access, By.LINK
+        turns, cause, by = self._turns, access, _LINK
         before = self._last_turns.get(server, NONE)
         if before >= 0 and turns[before * _TURN + _TURN_END] >= start:
             turns[before * _TURN + _TURN_END] = start
-            cause, by = before, By.BANK
+            cause, by = before, _BANK
         self._last_turns[server] = self._turns_of[access] = len(turns) // _TURN
         turns += (access, memory, start, end, cause, by)
 
@@ -147,10 +162,22 @@ class Observed:
         at = number * _TRANSFER
         return TransferFields(*self._transfers[at : at + _TRANSFER])
 
+    def row_of(self, number: int) -> Row:
+        """The row that a transfer is a part of."""
+        return self._transfers[number * _TRANSFER]
+
     def turn(self, number: int) -> TurnFields[int]:
         """A turn."""
         at = number * _TURN
         return TurnFields(*self._turns[at : at + _TURN])
+
+    def supplied_by(self, reply: int) -> tuple[int, int, int] | None:
+        """The last turn that supplied a reply, its end, and the turn that was in its way; None: nobody wrote one."""
+        turn = self._turns_of.get(self._transfers[reply * _TRANSFER + _CAUSE])
+        if turn is None:
+            return None
+        found = self.turn(turn)
+        return turn, found.end, found.cause if found.by == By.BANK else NONE
 
     def last_turn(self, access: int) -> int:
         """The last turn by now of the access that a transfer asked for; NONE: there was none."""
@@ -168,7 +195,7 @@ class Observed:
 
     def carried(self) -> LinkColumns:
         """What links have carried by now."""
-        return LinkColumns(*_columns(self.links or [], _LINK))
+        return LinkColumns(*_columns(self.links or [], _CARRIED))
 
 
 def _columns(rows: list[int], width: int) -> NDArray[Any]:

@@ -10,53 +10,10 @@ from typing import Literal, NamedTuple
 from kernbench.core.hook import Hook
 from kernbench.core.log import Row
 from kernbench.messages.commands import (
-    GemmComposite,
-    LoadCommand,
-    MathComposite,
     PeCommand,
-    StoreCommand,
 )
 from kernbench.messages.operands import Operand
-from kernbench.messages.requests import HostMsg, PeCoord
-
-
-class Moved(NamedTuple):
-    """What a DMA operation moves: ``segments`` are the physical (address, nbytes) ranges of the memory side."""
-
-    what: LoadCommand | StoreCommand | HostMsg
-    segments: tuple[tuple[int, int], ...]
-
-
-class Streamed(NamedTuple):
-    """A composite; ``segments`` are the physical ranges of what it streams: inputs, epilogue operands, output."""
-
-    what: GemmComposite | MathComposite
-    segments: tuple[tuple[tuple[int, int], ...], ...]
-
-
-class TileMoved(NamedTuple):
-    """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
-
-    parent: int
-    operand: str
-    tile: tuple[int, ...]
-    reading: bool
-
-
-class OpStarted(NamedTuple):
-    """Operation ``op`` of a launch (-1: of none) occupies ``component`` from ``start_ps`` on.
-
-    ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
-    how many have to happen before its result is in memory; 0: it is there when it ends.
-    """
-
-    op: int
-    component: str
-    what: Moved | Streamed | TileMoved | PeCommand
-    start_ps: int
-    reads: int
-    writes: int
-    launch_id: int
+from kernbench.messages.requests import PeCoord
 
 
 class Printed(NamedTuple):

@@ -18,12 +18,12 @@ from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
-from kernbench.engine.hooks import Hooks, OpStarted
+from kernbench.engine.hooks import Hooks
 from kernbench.engine.memories import Memories
 from kernbench.engine.observation import Observation
 from kernbench.engine.places import CALLED
 from kernbench.engine.record_content import ContentMaker
-from kernbench.engine.recorder import Recorder
+from kernbench.engine.recorder import OpStarted, Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.control import ControlMessage, PeReport
 from kernbench.messages.requests import HostMsg

@@ -84,6 +84,7 @@ class PathFinder:
     handles: Sequence[RequestHandle]
     _known: dict[int, CriticalPath] = field(default_factory=dict)
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
+    _run: Chain | None = None  # the walk through the whole run: most requests are parts of it
 
     def __post_init__(self) -> None:
         log = self.log.machine.log
@@ -93,9 +94,12 @@ class PathFinder:
         """The path from the submission of a finished request to its completion; its steps add up to that time."""
         found = self._known.get(handle.request_id)
         if found is None:
-            chain = Chain(handle.submitted_ps, handle.ended_ps)
-            self._walk(chain, self.log.machine.log.requests[handle.request_id])
-            found = chain.finish(handle.submitted_ps, handle.ended_ps, handle.request_id)
+            row, times = self.log.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+            found = None if self._run is None else self._run.within(row, *times, handle.request_id)
+            if found is None:
+                chain = Chain(*times)
+                self._walk(chain, row)
+                found = chain.finish(*times, handle.request_id)
             self._known[handle.request_id] = found
         return found
 
@@ -110,7 +114,7 @@ class PathFinder:
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
-        chain = Chain(begin_ps, end_ps, through_kernels=True)
+        self._run = chain = Chain(begin_ps, end_ps, through_kernels=True)
         last = self._last_request(end_ps)
         if last is None or (self._end(last) < end_ps and self._under_way(end_ps)):
             last = self._last_row(end_ps)
@@ -181,9 +185,11 @@ class _Walk:
         self._chain.launch_id = rows[row + LAUNCH]
         if place.at != "start":
             last = rows[row + LAST]
+            kind = rows[row + KIND]
+            if kind == Kind.REQUEST and self._chain.at_ps == rows[row + END]:
+                self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
                 return _Place(last)
-            kind = rows[row + KIND]
             if kind == Kind.IPCQ_COPY:
                 return self._received(row)
             if kind == Kind.SEND:
@@ -228,6 +234,12 @@ class _Walk:
         cause, by = rows[row + CAUSE], rows[row + BY]
         if cause < 0:
             return None
+        if rows[row + KIND] == Kind.LAUNCH and by in (By.KERNEL, By.CREDIT):
+            chain.entered.append(len(chain.steps))
+            if not chain.through_kernels:
+                place = _Place(rows[row + PARENT])
+                chain.back_to(rows[place.row + END], Part.EARLIER_KERNEL)
+                return place
         match by:
             case By.SETUP | By.QUEUE:
                 part = Part.DMA_SETUP if by == By.SETUP else Part.QUEUES
@@ -237,9 +249,6 @@ class _Walk:
                 chain.back_to(self._seen.ordered_by(cause), Part.COMMON_START)
                 chain.back_to(rows[cause + END], Part.DOWN)
                 place = _Place(cause)
-            case By.KERNEL | By.CREDIT if rows[row + KIND] == Kind.LAUNCH and not chain.through_kernels:
-                place = _Place(rows[row + PARENT])
-                chain.back_to(rows[place.row + END], Part.EARLIER_KERNEL)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
                 self._note_hop(row, cause, _MEMORY[By(by)])
                 place = _Place(cause, "end" if by == By.MEMORY_END else "accessed")

@@ -71,7 +71,7 @@ class InsideDma:
         if answer is not None:
             self._transfer(answer, Part.DOORBELL if message else Part.RESPONSE)
         self._to(max(asked.end, self._chain.at_ps - access_ps), Part.ACCESS)
-        if self._chain.at_ps > asked.end:  # the memory is slower than the way
+        if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
             self._served(turn, self._head_ps(number, asked))
         self._transfer(asked, Part.MESSAGE if message else Part.REQUEST)
 
@@ -89,11 +89,13 @@ class InsideDma:
 
     def _served(self, turn: int, since_ps: int) -> None:
         """Back through a memory's turns to ``since_ps``."""
-        while turn >= 0 and self._chain.at_ps > since_ps:
-            found = self._tables.turn(turn)
-            own = self._tables.transfer(found.of).of == self._row
-            self._to(max(found.end, since_ps), Part.MEMORY_QUEUE)
-            self._to(max(found.start, since_ps), Part.SERVICE if own else Part.MEMORY_QUEUE)
+        tables, when = self._tables, self._chain.at_ps
+        while turn >= 0 and when > since_ps:
+            found = tables.turn(turn)
+            when = found.start
+            if tables.row_of(found.of) == self._row:
+                self._to(max(found.end, since_ps), Part.MEMORY_QUEUE)
+                self._to(max(when, since_ps), Part.SERVICE)
             turn = found.cause if found.by == By.BANK else NONE
         self._to(since_ps, Part.MEMORY_QUEUE)
 

@@ -259,13 +259,12 @@ class _Gatherer:
         """The busiest links, by the bytes of all transfers, headers included."""
         graph, network, transfers = self._machine.graph, self._machine.network, self._seen.transfers
         sent = np.flatnonzero(self._within(transfers.start) & (transfers.end >= 0))
-        routes, which = np.unique(transfers.route[sent], return_inverse=True)
-        by_route = np.zeros(len(routes), np.int64)
-        np.add.at(by_route, which, transfers.nbytes[sent])
+        by_route = np.zeros(len(network.watch.routes), np.int64)
+        np.add.at(by_route, transfers.route[sent], transfers.nbytes[sent])
         amounts: dict[Link, int] = {}
-        for route, nbytes in zip(routes.tolist(), by_route.tolist(), strict=True):
+        for route in dict.fromkeys(transfers.route[sent].tolist()):
             for link in network.watch.routes[route].links:
-                amounts[link] = amounts.get(link, 0) + nbytes
+                amounts[link] = amounts.get(link, 0) + int(by_route[route])
         busiest: dict[str, tuple[float, Link]] = {}
         for link, amount in amounts.items():
             resource = "host link" if graph.edge(link.src, link.dst).link_class in HOST_LINKS else "NoC"

@@ -315,7 +315,7 @@ class Express:
                 self.clock.call_at(tail + link.overhead_ps, deliver, transfer, transfer.route.deliver_rank)
             return
         link.used += size
-        packet.tail, packet.came = tail + link.hop_ps, start + link.hop_ps
+        packet.tail = tail + link.hop_ps
         if start + link.hop_ps > now:
             self.clock.call_at(start + link.hop_ps, arrive, packet, RANK_ARRIVE + link.index)
         else:

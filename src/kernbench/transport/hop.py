@@ -118,15 +118,18 @@ def arbitrate(link: Link) -> None:
 def grant(link: Link, source: Input, now: int) -> None:
     """Send the front packet of ``source``."""
     packet = source.fifo.popleft()
-    if link.watch.on:
-        link.watch.granted(link, source, packet, now)
     size = packet.size
     free = now + (link.times_ps.get(size) or link.serialise_ps(size))
+    transfer, watch = packet.transfer, link.watch
+    if watch.on:
+        if link.had != transfer.number or source.left != transfer.number:
+            watch.granted(link, source, transfer, now)
+        if watch.keeps_links:
+            watch.carried(transfer, link, now, free, size)
     link.free_at = free
     link.granted_bytes += size
     link.busy_ps += free - now
     tail = packet.tail if packet.tail > free else free
-    transfer = packet.transfer
     if transfer.hop_times is not None:
         _note_hop(transfer.hop_times, packet, now, tail)
     hop = packet.hop = packet.hop + 1

@@ -46,11 +46,9 @@ class HopTimes:
 
 
 class Packet:
-    """A packet on its way. ``came``: when its head came where it waits; only of a watched one behind a link."""
+    """A packet on its way."""
 
-    __slots__ = ("came", "hop", "last", "links", "need", "size", "tail", "transfer")
-
-    came: int
+    __slots__ = ("hop", "last", "links", "need", "size", "tail", "transfer")
 
     def __init__(self, transfer: Transfer, size: int, last: bool, hop: int, tail: int) -> None:
         self.transfer = transfer
@@ -65,13 +63,14 @@ class Packet:
 class Waiting:
     """Where packets wait for a link."""
 
-    __slots__ = ("clear_at", "fifo", "index", "ready_at")
+    __slots__ = ("clear_at", "fifo", "index", "left", "ready_at")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.fifo: deque[Packet] = deque()
         self.ready_at = 0  # when the packet that left last has left wholly
         self.clear_at = 0  # from then on an express transfer finds nobody here; NEVER while packets use it
+        self.left = -1  # where transport is watched, the number of who left it last, or was sent from it last
 
 
 class Link(Waiting):
@@ -89,6 +88,7 @@ class Link(Waiting):
         "figures",
         "free_at",
         "granted_bytes",
+        "had",
         "hop_ps",
         "measure",
         "overhead_ps",
@@ -128,6 +128,7 @@ class Link(Waiting):
         self.credits: deque[tuple[int, int]] = deque()
         self.users = 0  # packet-level transfers that have not passed it
         self.granted_bytes = 0
+        self.had = -1  # where transport is watched, the number of who was granted it last
         self.busy_ps = 0
         self.peak = 0
 
@@ -222,11 +223,12 @@ class Transfer:
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
     While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; ``admission``
     numbers express transfers in the order they were admitted, which is the order they use a link in. ``row``: of the
-    log, if it is one.
+    log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
     """
 
     __slots__ = (
         "admission",
+        "ahead",
         "arg",
         "delivered_ps",
         "done",
@@ -238,6 +240,7 @@ class Transfer:
         "n_full",
         "nbytes",
         "next_packet",
+        "number",
         "port",
         "profile",
         "route",
@@ -251,6 +254,8 @@ class Transfer:
 
     profile: Profile
     """Once it was admitted to the express path"""
+    number: int
+    ahead: int
 
     def __init__(
         self,
