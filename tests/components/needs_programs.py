@@ -219,7 +219,7 @@ def play(
 ) -> tuple[NeedsEngine, TraceLog]:
     """Launches of a kernel of ``ops`` behind each other, and what the host does meanwhile; ``queues``: settings."""
     engine = NeedsEngine(machine(*SMALL, *TIGHT, *changes))
-    trace = TraceLog(memories=True)
+    trace = TraceLog()
     trace.begin(engine.machine)
     pes = [(0, 0, pe) for pe in range(PES)]
     with engine.observed():

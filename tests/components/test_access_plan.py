@@ -89,3 +89,18 @@ def test_shards_of_a_virtual_range_are_joined_in_order() -> None:
         ("sip0.cube0.hbm0", BASE, 100),
         ("sip0.cube3.hbm4", second, 60),
     ]
+
+
+def test_rows_across_the_end_of_a_slice_stay_together_and_in_order() -> None:
+    """Four rows of 8 bytes, 16 apart, of which the second is cut: equal neighbours of one place are rows of one access.
+
+    The slice ends 20 bytes after the first: rows at 0 and 16 … 20, then 20 … 24, and those at 32 and 48.
+    """
+    start = BASE + SLICE - 20
+    targets = plan(ADDRESSES, ((start, 56),), (4, 8), 1, (16, 1))
+    assert [(node[-1], a.pa - start, a.row_bytes, a.rows, a.stride) for node, a in targets] == [
+        ("0", 0, 8, 1, 0),
+        ("0", 16, 4, 1, 0),
+        ("1", 20, 4, 1, 0),
+        ("1", 32, 8, 2, 16),
+    ]

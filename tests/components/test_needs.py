@@ -31,6 +31,8 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
     for path, start, end in paths:
         check(path, start, end)
         assert Part.WAIT not in {each.part for each in path.parts}, path
+    for each, (path, _, _) in zip(engine.handles, paths[1:], strict=True):
+        assert path == PathFinder(trace, engine.handles).of_request(each), "walked alone, or as a part of the run's"
 
 
 @settings(max_examples=25)
@@ -66,7 +68,7 @@ def test_any_ranks(ops: list[str], late: int) -> None:
     """Two ranks that launch, copy, and wait for each other."""
     topology = machine(*ONE_CUBE)
     engine = NeedsEngine(topology)
-    trace = TraceLog(memories=True)
+    trace = TraceLog()
     trace.begin(engine.machine)
 
     def of_rank(torch: Any, rank: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, read_compared
 from kernbench.evaluation.compare_results import STAGES, compare_results, verdict
@@ -130,6 +132,68 @@ def test_failed_points_are_left_out() -> None:
     assert compare_results(a, a).unmatched == (1, 1)
     with pytest.raises(InputError, match="failed on one side"):
         compare_results(a, file(("m",), result(0, "invalid", m=1)))
+
+
+# --- results of earlier versions --------------------------------------------------------------------------------------
+
+
+def run_file(folder: Path, name: str, sim_ns: float, **more: Any) -> str:
+    """What ``kernbench run --json`` printed, as short as it gets, and ``more``."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"bench": "b", "sim_ns": sim_ns, "params": {}, "configuration": {}, **more}))
+    return str(path)
+
+
+def explained(total_ps: int, parts: dict[str, int], **more: Any) -> dict[str, Any]:
+    path = {"total_ps": total_ps, "parts": [{"part": part, "ps": ps} for part, ps in parts.items()]}
+    return {"critical_path": path, **more}
+
+
+def test_a_run_that_says_little_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
+    roof = {"binding": "HBM", "bounds": [{"resource": "HBM", "ps": 5_000}]}
+    whole = explained(8_000, {"GEMM": 8_000}, roofline=roof)
+    old = run_file(tmp_path, "old", 10.0)
+    new = run_file(
+        tmp_path,
+        "new",
+        8.0,
+        phases=[{"phase": "launch", "busy_ns": 8.0}],
+        engines=[{"engine": "GEMM", "busy_ns": 7.0}],
+        launches=[{"name": "gemm", "total_ns": 8.0, "kernel_ns": 7.0}],
+        explanation={**whole, "launches": [whole]},
+    )
+    found = compare_results(read_compared(old), read_compared(new))
+    assert (found.time.ns, found.stages, found.busy) == (-2.0, (), ())
+    assert verdict(found) == (
+        "B takes -2.000 ns (-20.0%)",
+        "no parameter differs",
+        "A does not say a critical path, B does: not compared",
+        "A does not say a roofline, B does: not compared",
+        "A does not say how long launches took, B does: not compared",
+        "A does not say how long phases were under way, B does: not compared",
+        "A does not say how long engines were busy, B does: not compared",
+    )
+
+
+def test_a_path_without_a_roofline_is_compared_by_stages(tmp_path: Path) -> None:
+    """What an earlier version called otherwise is a stage of its own, so that stages still add up."""
+    old = run_file(tmp_path, "old", 10.0, explanation=explained(10_000, {"GEMM": 7_000, "bank wait": 3_000}))
+    new = run_file(tmp_path, "new", 8.0, explanation=explained(8_000, {"GEMM": 7_000, "memory queue": 1_000}))
+    found = compare_results(read_compared(old), read_compared(new))
+    assert [(each.name, each.ns) for each in found.stages] == [("unknown", -3.0), ("memory", 1.0), ("GEMM", 0.0)]
+    assert sum(each.ns for each in found.stages) == found.time.ns
+    assert "A has parts of the critical path that this version does not know: bank_wait" in verdict(found)
+
+
+def test_the_command_says_what_it_cannot_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (
+        run_file(tmp_path, "old", 10.0),
+        run_file(tmp_path, "new", 8.0, explanation=explained(8_000, {"GEMM": 8_000})),
+    )
+    assert main(["compare", old, new]) == 0
+    assert "A does not say a critical path, B does: not compared" in capsys.readouterr().out
+    assert main(["compare", old, new, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unsaid"] == ["A does not say a critical path, B does: not compared"]
 
 
 def test_nothing_fits() -> None:

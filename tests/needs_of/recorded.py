@@ -14,14 +14,14 @@ from kernbench.components.queue_lane import Lane
 from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.hooks import Moved, OpStarted, SlotReleased, Streamed
+from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queue_state import QueuePair, queue_pairs_of
-from kernbench.engine.recorder import Recorder
+from kernbench.engine.record_content import Moved, Streamed
+from kernbench.engine.recorder import OpStarted, Recorder
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import Command
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.topology.builder import Topology
-from kernbench.transport import Transfer
 from kernbench.triton_emu.places import Slot
 
 
@@ -64,19 +64,17 @@ class NeedsEngine(GraphEngine):
     """An engine whose needs can be checked after the run."""
 
     def __init__(self, topology: Topology, enable_data: bool = False) -> None:
-        super().__init__(topology, enable_data)
+        super().__init__(topology, enable_data, trace_hops=True)
         self.waited: dict[int, RequestHandle | None] = {}  # what the host had waited for when it submitted a request
         self.programs: dict[PeCoord, list[Program]] = {}
-        self.sent: list[Transfer] = []
+        self.sent = self.machine.network.traced
         self.releases: list[Release] = []
         self.messages: dict[tuple[QueuePair, int], Row] = {}  # by the queue that sends them, and number
         self.place_of: dict[Row, tuple[QueuePair, int]] = {}
         self.takers: dict[Stage, list[Token]] = {}  # of the slots of a stage, in order
         self.slots: dict[Stage, int] = {}
         self._host_waited: RequestHandle | None = None
-        hooks = self.machine.hooks
-        hooks.sent.subscribe(self.sent.append)
-        hooks.slot_released.subscribe(self._released)
+        self.machine.hooks.slot_released.subscribe(self._released)
 
     def submit(self, msg: HostMsg) -> RequestHandle:
         self.waited[len(self.handles)] = self._host_waited

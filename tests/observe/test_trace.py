@@ -14,7 +14,6 @@ import pytest
 
 from engine_support import Placed, machine, place
 from kernbench.common.errors import InputError
-from kernbench.core.hook import Hook
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import (
     KernelLaunchMsg,
@@ -193,7 +192,9 @@ def test_a_memory_works_as_long_as_its_accesses_take() -> None:
     """Turns that are cut for others' end where the next one begins."""
     engine = traced_gemm(128)
     turns = spans(events_of(engine), "memories", "sip0.cube0.hbm0")
-    moved = sum(each.access.nbytes for of_op in log_of(engine).seen.exchanges.values() for each in of_op)
+    seen = log_of(engine).seen
+    answers = seen.transfers.nbytes[seen.answers[seen.asks]]  # the bytes of what is read, and headers
+    moved = np.maximum(seen.transfers.nbytes[seen.asks], answers).sum()
     assert sum(e["dur"] for e in turns) * 1e3 == pytest.approx(moved / 204.8, rel=1e-6)
 
 
@@ -251,13 +252,11 @@ def test_what_a_filter_never_keeps_need_not_be_observed() -> None:
 
 def test_nothing_is_observed_unless_asked() -> None:
     engine = GraphEngine(machine(*SMALL), enable_data=False)
-    hooks = engine.machine.hooks
-    unused: tuple[Hook[Any], ...] = (hooks.sent, hooks.served, hooks.queue, engine.machine.network.link_busy)
-    assert not any(hook.listeners for hook in unused)
-    engine = GraphEngine(machine(*SMALL), enable_data=False, observers=[TraceLog()])
-    hooks = engine.machine.hooks
-    used: tuple[Hook[Any], ...] = (hooks.sent, hooks.served, hooks.queue, engine.machine.network.link_busy)
-    assert [bool(hook.listeners) for hook in used] == [True, False, True, False]
+    plain, watched = engine.machine, GraphEngine(machine(*SMALL), False, observers=[TraceLog()]).machine
+    assert [each.network.watch.on for each in (plain, watched)] == [False, True]
+    assert not watched.network.watch.keeps_links
+    assert plain.observation is None
+    assert [bool(each.hooks.queue.listeners) for each in (plain, watched)] == [False, True]
 
 
 def test_observing_changes_no_time() -> None:

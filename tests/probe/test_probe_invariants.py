@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from kernbench.common.ids import sip_part
+from kernbench.core.observed import Observed
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import CASES, Absent, find_case
@@ -17,7 +18,8 @@ from kernbench.probe.measure import probe_case, run_once, run_streams
 from kernbench.probe.report import ProbeReport
 from kernbench.probe.site import Flow, Site, StreamPlan, dma_stream
 from kernbench.topology.builder import Topology
-from kernbench.transport import LinkBusy, Network
+from kernbench.transport import Link, Network
+from observed import log_of, logged, watched
 
 NAMES = [case.name for case in CASES]
 ALONE = [name for name in NAMES if name != "pe-hotspot"]
@@ -108,34 +110,30 @@ def test_equal_flows_get_equal_shares_of_a_link(n: int) -> None:
     for source in range(n):
         net.link(f"s{source}", "merge", bw_gbs=256.0, overhead_ns=1.0, fifo_bytes=4 * packet)
     net.link("merge", "end", bw_gbs=256.0, overhead_ns=1.0)
-    granted = watch(net)
+    tables = watched(net)
     for source in range(n):
         net.send([f"s{source}", "merge", "end"], 64 * packet)
     net.run()
-    check_shares(granted["merge", "end"], n, packet)
+    check_shares(granted(tables, net.links["merge", "end"]), n, packet)
 
 
 def test_two_pes_of_a_corner_share_the_way_out(machine: Topology) -> None:
-    site, engine = Site(machine.topology_obj), GraphEngine(machine, enable_data=False)
-    granted = watch(engine.machine.network)
+    site, engine = Site(machine.topology_obj), logged(machine, links=True)
     plan = StreamPlan(nbytes=1 << 16, transactions=1, outstanding=1)
     for pe in (0, 1):
         at = site.slices(0, [5])[pe]
         write = replace(site.pe_read((0, 0, pe), at), reading=False)
         engine.submit(dma_stream(write, (0, 0, pe), plan))
     engine.drain()
-    check_shares(granted["sip0.cube0.xbar_NW", "sip0.cube0.r0_0"], 2, 1024)
+    tables, way = log_of(engine).seen.tables, engine.machine.network.links["sip0.cube0.xbar_NW", "sip0.cube0.r0_0"]
+    check_shares(granted(tables, way), 2, 1024)
 
 
-def watch(net: Network) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """(transfer, bytes) of every grant, by link."""
-    granted: dict[tuple[str, str], list[tuple[int, int]]] = {}
-
-    def note(event: LinkBusy) -> None:
-        granted.setdefault((event.src, event.dst), []).append((event.transfer_id, event.nbytes))
-
-    net.link_busy.subscribe(note)
-    return granted
+def granted(tables: Observed, link: Link) -> list[tuple[int, int]]:
+    """(transfer, bytes) of every grant of a link."""
+    carried = tables.carried()
+    mine = carried.link == link.index
+    return list(zip(carried.transfer[mine].tolist(), carried.nbytes[mine].tolist(), strict=True))
 
 
 def check_shares(grants: list[tuple[int, int]], n: int, packet: int) -> None:

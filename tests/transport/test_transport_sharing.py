@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transport_congestion import poisson_mesh
-from transport_scenarios import Scenario, Send, Wire, build, random_scenario, run
+from transport_scenarios import Scenario, Send, Wire, build, carried, random_scenario, run
 
 from kernbench.common.errors import TransportError
 from kernbench.transport import Network, Pace, Supply
+from observed import watched
 
 EXPRESS = pytest.mark.parametrize("express", [True, False])
 KIB = 1024
@@ -77,18 +78,14 @@ def test_equal_flows_get_equal_shares_to_a_packet(n, express) -> None:
 
 def test_shares_are_equal_all_the_way() -> None:
     net = star(4)
-    net.trace_hops = True
-    carried = [0] * 4
-    net.link_busy.subscribe(lambda b: b.src == "hub" and count(carried, b.transfer_id, b.nbytes))
+    tables = watched(net)
     for i in range(4):
         net.send([f"s{i}", "hub", "sink"], 64 * KIB)
     for stop in range(50, 1000, 50):
         net.run(until_ns=float(stop))
-        assert max(carried) - min(carried) <= KIB
-
-
-def count(totals: list[int], which: int, nbytes: int) -> None:
-    totals[which] += nbytes
+        through = [nbytes for (src, _, _), (_, _, nbytes) in carried(net, tables).items() if src == "hub"]
+        assert len(through) == 4
+        assert max(through) - min(through) <= KIB
 
 
 @EXPRESS

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from kernbench.transport import AT_ONCE, Hop, LinkBusy, Network, Pace, Supply, Transfer
+from kernbench.core.observed import Observed
+from kernbench.transport import AT_ONCE, Hop, Network, Pace, Supply, Transfer
+from observed import watched
 
 PACKET_BYTES = (4, 16, 64, 256)
 BANDWIDTHS = (1.0, 2.0, 3.7, 64.0, 128.0, 204.8, 256.0, 100_000.0)
@@ -85,21 +86,16 @@ class Run:
     revoked: int
 
 
-class Carried:
-    """Listens to ``link_busy``: first start, last end and bytes per link and transfer."""
-
-    def __init__(self) -> None:
-        self.bytes_of: defaultdict[tuple[str, str, int], int] = defaultdict(int)
-        self.span_of: dict[tuple[str, str, int], tuple[int, int]] = {}
-
-    def __call__(self, busy: LinkBusy) -> None:
-        key = (busy.src, busy.dst, busy.transfer_id)
-        start, end = self.span_of.get(key, (busy.start_ps, busy.end_ps))
-        self.span_of[key] = (min(start, busy.start_ps), max(end, busy.end_ps))
-        self.bytes_of[key] += busy.nbytes
-
-    def result(self) -> dict[tuple[str, str, int], tuple[int, int, int]]:
-        return {key: (*span, self.bytes_of[key]) for key, span in sorted(self.span_of.items())}
+def carried(net: Network, tables: Observed) -> dict[tuple[str, str, int], tuple[int, int, int]]:
+    """First start, last end and bytes per link and transfer."""
+    serials = tables.transfers().of
+    found: dict[tuple[str, str, int], tuple[int, int, int]] = {}
+    links = {link.index: key for key, link in net.links.items()}
+    for number, link, start, end, nbytes in zip(*(each.tolist() for each in tables.carried()), strict=True):
+        key = (*links[link], int(serials[number]))
+        first, last, total = found.get(key, (start, end, 0))
+        found[key] = min(first, start), max(last, end), total + nbytes
+    return dict(sorted(found.items()))
 
 
 def build(packet_bytes: int, wires: tuple[Wire, ...], *, express: bool = True) -> Network:
@@ -141,8 +137,7 @@ def _fed(net: Network, transfer: Transfer) -> Callable[[Feed], None]:
 def run(scenario: Scenario, *, express: bool) -> Run:
     """Run ``scenario`` to the end."""
     net = build(scenario.packet_bytes, scenario.wires, express=express)
-    carried = Carried()
-    net.link_busy.subscribe(carried)
+    tables = watched(net)
     transfers = [post(net, send) for send in scenario.sends]
     stops: list[LinkFigures] = []
     for stop in scenario.stops_ns:
@@ -156,7 +151,7 @@ def run(scenario: Scenario, *, express: bool) -> Run:
         tuple(t.hops for t in transfers),
         link_figures(net),
         tuple(stops),
-        carried.result(),
+        carried(net, tables),
     )
     return Run(outcome, net.clock.n_events - calls, net.express.n_admitted, net.express.n_revoked)
 

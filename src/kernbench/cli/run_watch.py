@@ -24,7 +24,7 @@ from kernbench.engine.requests import Limits
 from kernbench.observe.op_log_io import checked_path, write_op_log
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.observe.trace import make_trace
-from kernbench.observe.trace_filter import EVERYTHING, LINKS, MEMORY, TraceFilter, parse_filter
+from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
 from kernbench.observe.trace_io import write_trace
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench, Run
@@ -58,8 +58,7 @@ class Outputs:
         if self.trace is None and not self.explain:
             return None
         links = self.trace is not None and self.keep.may_keep(LINKS)
-        memories = self.explain or self.keep.may_keep(MEMORY)
-        return TraceLog(links=links, memories=memories, watch_queues=self.trace is not None)
+        return TraceLog(links=links, watch_queues=self.trace is not None)
 
     def extras(self, engine: GraphEngine, log: TraceLog | None, sanitizer: Sanitizer | None, end_ns: float) -> Extras:
         """What the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
@@ -189,7 +188,9 @@ class Watch:
         self.extras = self.outputs.extras(self.engine, self.log, self.sanitizer, end_ns)
         head = self._head(self.engine)
         links = None if self.result is None else self.result.links
-        report = report_run(self.engine, links)
+        report = report_run(
+            self.engine, links, self.log.seen.works if self.outputs.explain and self.log is not None else None
+        )
         if as_json:
             print_json(run_document(self.machine, head, report, self.extras))
         else:

@@ -16,14 +16,10 @@ from kernbench.components.pe_parts import PeParts
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
-from kernbench.engine.hooks import (
-    Inverted,
-    Moved,
-    OpStarted,
-    Printed,
-    Streamed,
-)
+from kernbench.engine.hooks import Inverted, Printed
 from kernbench.engine.machine import Machine
+from kernbench.engine.record_content import Moved, Streamed
+from kernbench.engine.recorder import OpStarted
 from kernbench.messages.commands import (
     AtomicCommand,
     Composite,

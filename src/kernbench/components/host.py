@@ -10,8 +10,9 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import sip_part
 from kernbench.components.initiator import Initiator, Target
 from kernbench.di.registry import register
-from kernbench.engine.hooks import Moved, OpStarted
 from kernbench.engine.machine import Done, Machine, Outcome
+from kernbench.engine.record_content import Moved
+from kernbench.engine.recorder import OpStarted
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.control import (
     CubeTargets,

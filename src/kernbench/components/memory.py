@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.components.responder import Responder
-from kernbench.engine.hooks import MemoryServed
 from kernbench.engine.machine import sound_ns
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.fabric import ReadRequest, WriteData
@@ -82,7 +81,7 @@ class Memory(ThinkingPart):
             yield self.wait_ns(sound_ns("serve()", time))
         elif (yield from time) is not None:
             raise UnsupportedError("serve() yields, and returns a value: a generator says by waiting how long it takes")
-        served = self.machine.hooks.served
-        if served.listeners:
-            served.emit(MemoryServed(self.node.id, request.op, write, begin_ps, self.clock.time))
+        observation = self.machine.observation
+        if observation is not None:
+            observation.turn(request, self.node.id, (request.op, request.part), begin_ps, self.clock.time)
         self.answer(request)

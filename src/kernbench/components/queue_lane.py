@@ -185,13 +185,7 @@ class Lane:
             self.deliver = target.write if isinstance(target, PeDma) else target.receive
         port, route = way
         machine, nbytes = self._ipcq.machine, posting.access.row_bytes
-        network, hook = machine.network, machine.hooks.sent
-        if hook.listeners:
-            transfer = network.make(port, route, nbytes, _delivered, posting)
-            hook.emit(transfer)
-            network.inject(transfer)
-        else:
-            network.post(port, route, nbytes, _delivered, posting)
+        machine.network.post(port, route, nbytes, _delivered, posting)
 
     def free(self, slot: Slot, /) -> None:
         """The kernel has done with ``slot``: when the tail moves on, a credit goes back on the fast path.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kernbench.common.ids import pe_part
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
-from kernbench.engine.hooks import MemoryServed
 from kernbench.messages.fabric import (
     Access,
     AtomicData,
@@ -96,7 +95,7 @@ class Responder:
                 after(done)
 
         transfer.done = delivered
-        self.reads.submit(_ReadJob(self, request.op, transfer, pace))
+        self.reads.submit(_ReadJob(self, request, transfer, pace))
 
     def _take_port(self) -> Port:
         """A port that sends nothing: answers under way at once leave by different ones, so none blocks another."""
@@ -110,8 +109,8 @@ class Responder:
         server, access, write_ps = self.writes, message.access, self.write_ps
         whole = write_ps(access)
         busy = server.work_since(transfer.head_ps, whole)
-        if busy < whole and self.machine.hooks.served.listeners:
-            self.served(message.op, True, server.free_at - (whole - busy), server.free_at)
+        if busy < whole and self.machine.observation is not None:
+            self.served(message, server, server.free_at - (whole - busy), server.free_at)
         if busy == 0:
             if self.access_ps:
                 self.clock.call_at(self.clock.time + self.access_ps, self._commit, message)
@@ -140,11 +139,11 @@ class Responder:
             self.component.node.id, pe_part(*message.pe, "pe_dma"), QueueArrival(data=message), "arrival"
         )
 
-    def served(self, op: int, writing: bool, start: int, end: int) -> None:
-        """Tell who listens that the memory works on ``op``."""
-        hook = self.machine.hooks.served
-        if hook.listeners:
-            hook.emit(MemoryServed(self.component.node.id, op, writing, start, end))
+    def served(self, message: ReadRequest | WriteData, server: MemoryServer, start: int, end: int) -> None:
+        """Tell who observes it that ``server`` works on an access."""
+        observation = self.machine.observation
+        if observation is not None:
+            observation.turn(message, self.component.node.id, server, start, end)
 
     def commit_at(self, when: int, job: _WriteJob, promise: int) -> None:
         """Commit ``job`` at ``when`` if its ``promise`` still stands then."""
@@ -159,17 +158,18 @@ class Responder:
 class _ReadJob(Job):
     """Served packets feed the transfer that carries them away."""
 
-    __slots__ = ("op", "responder", "transfer")
+    __slots__ = ("request", "responder", "transfer")
 
-    def __init__(self, responder: Responder, op: int, transfer: Transfer, pace: Pace) -> None:
+    def __init__(self, responder: Responder, request: ReadRequest, transfer: Transfer, pace: Pace) -> None:
         super().__init__(transfer.packets, pace)
         self.responder = responder
-        self.op = op
+        self.request = request
         self.transfer = transfer
 
     def begin(self, first: int, count: int, start: int) -> None:
-        self.responder.served(self.op, False, start, start + self.span(first, count))
-        network = self.responder.machine.network
+        responder = self.responder
+        responder.served(self.request, responder.reads, start, start + self.span(first, count))
+        network = responder.machine.network
         supply = Supply(first, count, start, self.pace)
         if first == 0:
             network.inject(self.transfer, supply)
@@ -192,7 +192,7 @@ class _WriteJob(Job):
         self.promise = 0
 
     def begin(self, first: int, count: int, start: int) -> None:
-        self.responder.served(self.message.op, True, start, start + self.span(first, count))
+        self.responder.served(self.message, self.responder.writes, start, start + self.span(first, count))
         if first + count == self.packets:
             self.responder.commit_at(start + self.span(first, count), self, self.promise)
 

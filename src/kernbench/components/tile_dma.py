@@ -13,8 +13,9 @@ from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import Token
 from kernbench.core.log import Cause, Row
-from kernbench.engine.hooks import OpStarted, TileMoved
 from kernbench.engine.machine import Machine
+from kernbench.engine.record_content import TileMoved
+from kernbench.engine.recorder import OpStarted
 from kernbench.messages.requests import PeCoord
 from kernbench.triton_emu.tile_plans import Tile, Window
 

@@ -79,6 +79,8 @@ class By(IntEnum):
     BARRIER = 16  # all have come to a barrier
     KERNEL = 17  # the kernel has been entered; an earlier one on the PE is over
     HOST = 18  # the host submitted it, after what it had waited for
+    LINK = 19  # of what is observed: a transfer is there
+    BANK = 20  # likewise: the memory was busy with another turn
 
     @property
     def label(self) -> str:

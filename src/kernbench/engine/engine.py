@@ -37,7 +37,6 @@ from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
-from kernbench.transport import Transfer
 
 # Asking for the time of day costs as much as a few events.
 EVENTS_PER_LOOK = 1024
@@ -79,7 +78,6 @@ class GraphEngine:
         self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
-        self._transfers: list[Transfer] = []
         self._failure: PartError | None = None  # of a user's part, and what failed with it
         self._lost: frozenset[int] = frozenset()
         self._waited: Row = NONE  # of the request whose end the host has waited for
@@ -87,8 +85,6 @@ class GraphEngine:
             if node.is_extra:  # it may act before anybody asks for it
                 self.machine.component(node.id)
         self.machine.network.trace_hops = trace_hops
-        if trace_hops:
-            self.machine.hooks.sent.subscribe(self._transfers.append)
         self._limits = limits = limits or Limits()
         self._last_ps = NEVER if limits.sim_ns is None else ns_to_ps(limits.sim_ns)
         self._deadline = None if limits.wall_s is None else time.monotonic() + limits.wall_s
@@ -305,7 +301,7 @@ class GraphEngine:
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
         """How a finished request ended, and where its time went. KernbenchError while it is under way."""
-        return handle.completion(), handle.trace(self._transfers)
+        return handle.completion(), handle.trace(self.machine.network.traced)
 
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
         """Give up requests: their kernels are stopped, and what is under way ends.

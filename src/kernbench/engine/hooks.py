@@ -10,66 +10,10 @@ from typing import Literal, NamedTuple
 from kernbench.core.hook import Hook
 from kernbench.core.log import Row
 from kernbench.messages.commands import (
-    AtomicCommand,
-    GemmComposite,
-    LoadCommand,
-    MathComposite,
     PeCommand,
-    StoreCommand,
 )
 from kernbench.messages.operands import Operand
-from kernbench.messages.requests import HostMsg, PeCoord
-from kernbench.transport import Transfer
-
-
-class Moved(NamedTuple):
-    """What a DMA operation moves: ``segments`` are the physical (address, nbytes) ranges of the memory side."""
-
-    what: LoadCommand | StoreCommand | AtomicCommand | HostMsg
-    segments: tuple[tuple[int, int], ...]
-
-
-class Streamed(NamedTuple):
-    """A composite; ``segments`` are the physical ranges of what it streams: inputs, epilogue operands, output."""
-
-    what: GemmComposite | MathComposite
-    segments: tuple[tuple[tuple[int, int], ...], ...]
-
-
-class TileMoved(NamedTuple):
-    """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
-
-    parent: int
-    operand: str
-    tile: tuple[int, ...]
-    reading: bool
-
-
-class OpStarted(NamedTuple):
-    """Operation ``op`` of a launch (-1: of none) occupies ``component`` from ``start_ps`` on.
-
-    ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
-    how many have to happen before its result is in memory; 0: it is there when it ends.
-    """
-
-    op: int
-    component: str
-    what: Moved | Streamed | TileMoved | PeCommand
-    start_ps: int
-    reads: int
-    writes: int
-    launch_id: int
-
-
-class MemoryServed(NamedTuple):
-    """The memory behind ``node`` works on operation ``op`` from ``start_ps`` to ``end_ps``, or until its next event:
-    an access that is cut short for another's turn was announced with the end it would have had."""
-
-    node: str
-    op: int
-    writing: bool
-    start_ps: int
-    end_ps: int
+from kernbench.messages.requests import PeCoord
 
 
 class Printed(NamedTuple):
@@ -171,14 +115,10 @@ class Hooks:
         "queue",
         "queue_waited",
         "scratch_waited",
-        "sent",
-        "served",
         "slot_released",
     )
 
     def __init__(self) -> None:
-        self.sent: Hook[Transfer] = Hook()  # put on the fabric; its ``arg`` is the message
-        self.served: Hook[MemoryServed] = Hook()
         self.printed: Hook[Printed] = Hook()
         self.scratch_waited: Hook[ScratchWaited] = Hook()
         self.inverted: Hook[Inverted] = Hook()

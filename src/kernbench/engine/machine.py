@@ -20,11 +20,12 @@ from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
-from kernbench.engine.hooks import Hooks, OpStarted
+from kernbench.engine.hooks import Hooks
 from kernbench.engine.memories import Memories
+from kernbench.engine.observation import Observation
 from kernbench.engine.places import called_at
 from kernbench.engine.record_content import ContentMaker
-from kernbench.engine.recorder import Recorder
+from kernbench.engine.recorder import OpStarted, Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.control import ControlMessage, PeReport
 from kernbench.messages.operands import Operand
@@ -168,6 +169,7 @@ class Machine:
         self.log = Log()
         self.recorder = Recorder(self.log, keep_data=keep_data)
         self.contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
+        self.observation: Observation | None = None
         self.op_log = RecordViews(self.log, self.contents)
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
@@ -214,6 +216,11 @@ class Machine:
     def components(self) -> tuple[Component, ...]:
         """The components made so far, in the order of their first use."""
         return tuple(self._components.values())
+
+    def observe(self, *, links: bool = False) -> None:
+        """From now on keep what transfers, memories and, if asked, links do. Nothing may have happened yet."""
+        links = links or (self.observation is not None and self.observation.tables.links is not None)
+        self.observation = Observation(self.log, self.recorder, self.network, links=links)
 
     def begin_op(self, event: OpStarted, cause: Cause) -> Row:
         """Log an operation that begins after ``cause``."""
@@ -270,10 +277,7 @@ class Machine:
         self, port: Port, src: str, dst: str, nbytes: int, message: object, via_port: str | None = None
     ) -> Transfer:
         """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
-        transfer = self.network.make(port, self.route(src, dst, via_port), nbytes, self._delivered, message)
-        if self.hooks.sent.listeners:
-            self.hooks.sent.emit(transfer)
-        return transfer
+        return self.network.make(port, self.route(src, dst, via_port), nbytes, self._delivered, message)
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
         """Send ``message`` from the port of ``src`` for ``channel`` now."""

@@ -13,7 +13,6 @@ from kernbench.common.operators import PLAIN, Attributes
 from kernbench.core.log import Kind
 from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams
 from kernbench.engine.address_map import AddressMap, Segment
-from kernbench.engine.hooks import Moved, Streamed, TileMoved
 from kernbench.messages.commands import (
     AtomicCommand,
     DotCommand,
@@ -21,18 +20,42 @@ from kernbench.messages.commands import (
     GemmComposite,
     LoadCommand,
     MathCommand,
+    MathComposite,
     MemoryRef,
     SendCommand,
     StoreCommand,
     StreamOperand,
 )
 from kernbench.messages.operands import NOWHERE, Operand
-from kernbench.messages.requests import MemoryWriteMsg
+from kernbench.messages.requests import HostMsg, MemoryWriteMsg
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Content: TypeAlias = tuple[tuple[Operand | float, ...], Operand | None, OpParams, Array | None]
 """What phase 2 needs of a record: inputs, output, params and data"""
 TIMES_ONLY: Content = ((), None, NO_PARAMS, None)
+
+
+class Moved(NamedTuple):
+    """What a DMA operation moves: ``segments`` are the physical (address, nbytes) ranges of the memory side."""
+
+    what: LoadCommand | StoreCommand | AtomicCommand | HostMsg
+    segments: tuple[tuple[int, int], ...]
+
+
+class Streamed(NamedTuple):
+    """A composite; ``segments`` are the physical ranges of what it streams: inputs, epilogue operands, output."""
+
+    what: GemmComposite | MathComposite
+    segments: tuple[tuple[tuple[int, int], ...], ...]
+
+
+class TileMoved(NamedTuple):
+    """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
+
+    parent: int
+    operand: str
+    tile: tuple[int, ...]
+    reading: bool
 
 
 class SentMessage(NamedTuple):

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernbench.common.errors import KernbenchError
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row
-from kernbench.engine.hooks import OpStarted, TileMoved
-from kernbench.engine.record_content import Computed, SentMessage, describe
-from kernbench.messages.commands import MathCommand, SendCommand
+from kernbench.engine.record_content import Computed, Moved, SentMessage, Streamed, TileMoved, describe
+from kernbench.messages.commands import MathCommand, PeCommand, SendCommand
 from kernbench.messages.operands import Operand
 
 _MATH, _IPCQ_COPY = int(Kind.MATH), int(Kind.IPCQ_COPY)
+
+
+class OpStarted(NamedTuple):
+    """Operation ``op`` of a launch (-1: of none) occupies ``component`` from ``start_ps`` on.
+
+    ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
+    how many have to happen before its result is in memory; 0: it is there when it ends.
+    """
+
+    op: int
+    component: str
+    what: Moved | Streamed | TileMoved | PeCommand
+    start_ps: int
+    reads: int
+    writes: int
+    launch_id: int
 
 
 @dataclass(slots=True)

@@ -95,25 +95,25 @@ class Explained(_Part):
     """Where the time of a launch, or of the run, went."""
 
     critical_path: PathTaken
-    roofline: Bounds
+    roofline: Bounds | None = None
 
 
 class Explanation(Explained):
     """The same of the run and of its launches."""
 
-    launches: tuple[Explained, ...]
+    launches: tuple[Explained, ...] = ()
 
 
 class RunDocument(_Part):
-    """A run that went well."""
+    """A run that went well. What an earlier version did not say is not there."""
 
     bench: str
     sim_ns: float
     params: dict[str, Any]
     configuration: dict[str, Any]
-    phases: tuple[PhaseUse, ...]
-    engines: tuple[EngineUse, ...]
-    launches: tuple[LaunchUse, ...]
+    phases: tuple[PhaseUse, ...] = ()
+    engines: tuple[EngineUse, ...] = ()
+    launches: tuple[LaunchUse, ...] = ()
     explanation: Explanation | None = None
 
     def row(self) -> Row:
@@ -150,8 +150,10 @@ def _explained(found: Explanation) -> Row:
 
 
 def _group(group: str, found: Explained) -> Row:
-    binding = found.roofline.binding
     row: Row = {part_column(group, each.part): ps_to_ns(each.ps) for each in found.critical_path.parts}
+    if found.roofline is None:
+        return row
+    binding = found.roofline.binding
     row |= {bound_column(group, each.resource): ps_to_ns(each.ps) for each in found.roofline.bounds}
     if binding is not None:
         row |= {f"{group}.bound": binding, f"{group}.bound_ns": row[bound_column(group, binding)]}

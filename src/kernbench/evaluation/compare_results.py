@@ -33,6 +33,18 @@ _NAMED: Mapping[str, tuple[Part, ...]] = {
 _ELSEWHERE = frozenset(part for parts in _NAMED.values() for part in parts)
 STAGES: Mapping[str, tuple[Part, ...]] = {**_NAMED, "queues": tuple(part for part in Part if part not in _ELSEWHERE)}
 """The parts of a critical path, by what an architect would change to shorten them."""
+UNKNOWN = "unknown"
+"""The stage of parts that this version does not know."""
+_PATH = part_column("run", "")[: -len("_ns")]
+_PATH_COLUMNS = frozenset(part_column("run", part) for part in Part)
+_SAID: Mapping[str, str] = {
+    _PATH: "a critical path",
+    "launch.bound": "a roofline",
+    "launch.ns": "how long launches took",
+    "phase.": "how long phases were under way",
+    "engine.": "how long engines were busy",
+}
+"""What results say, by how its columns begin."""
 NOTHING = "nothing"
 """What binds where nobody kept a roofline."""
 
@@ -91,7 +103,8 @@ class BoundGroup:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
-    and engines, which overlap. ``unmatched``: results of each side without a partner or without figures.
+    and engines, which overlap. ``unmatched``: results of each side without a partner or without figures. ``unsaid``:
+    what one side does not say, such as one of an earlier version, so that it is not compared; in sentences.
     """
 
     differing: tuple[Differing, ...]
@@ -102,6 +115,7 @@ class Comparison:
     groups: tuple[BoundGroup, ...]
     stages: tuple[Change, ...]
     busy: tuple[Change, ...]
+    unsaid: tuple[str, ...]
 
 
 def compare_results(a: ResultFile, b: ResultFile) -> Comparison:
@@ -118,9 +132,37 @@ def compare_results(a: ResultFile, b: ResultFile) -> Comparison:
         time=_sum("all", (pair.time for pair in pairs)),
         launch=_sum("longest launch", (pair.launch for pair in pairs)),
         groups=_groups(pairs),
-        stages=_stages(good) if all(pair.stages for pair in pairs) else (),
+        stages=_stages(good) if _both_say(good, _PATH) else (),
         busy=_busy(good),
+        unsaid=tuple(_unsaid(good)),
     )
+
+
+def _says(result: ResultFigures, begin: str) -> bool:
+    return any(column.startswith(begin) and cell is not None for column, cell in result.row.items())
+
+
+def _both_say(pairs: Sequence[tuple[ResultFigures, ResultFigures]], begin: str) -> bool:
+    return all(_says(each, begin) for pair in pairs for each in pair)
+
+
+def _unsaid(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterator[str]:
+    """What only one side says, or says in words that are not known."""
+    for begin, what in _SAID.items():
+        said = [all(_says(each, begin) for each in side) for side in zip(*pairs, strict=True)]
+        if said in ([True, False], [False, True]):
+            lacking, having = ("B", "A") if said[0] else ("A", "B")
+            yield f"{lacking} does not say {what}, {having} does: not compared"
+    for name, side in zip("AB", zip(*pairs, strict=True), strict=True):
+        unknown = _unknown_parts(side)
+        if unknown:
+            yield f"{name} has parts of the critical path that this version does not know: {', '.join(unknown)}"
+
+
+def _unknown_parts(results: Iterable[ResultFigures]) -> list[str]:
+    """The parts of critical paths, as columns call them, that this version does not have."""
+    columns = dict.fromkeys(column for each in results for column in each.row if column.startswith(_PATH))
+    return [column.removeprefix(_PATH).removesuffix("_ns") for column in columns if column not in _PATH_COLUMNS]
 
 
 def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[tuple[ResultFigures, ResultFigures]]]:
@@ -189,7 +231,8 @@ def _sum(name: str, changes: Iterable[Change]) -> Change:
 def _stages(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
     """The stages of the critical path of the whole run, summed over pairs, the largest change first."""
     found = []
-    for stage, parts in STAGES.items():
+    unknown = _unknown_parts(each for pair in pairs for each in pair)
+    for stage, parts in {**STAGES, UNKNOWN: unknown}.items():
         changes = _ordered(
             _sum(part, (_change(part, a, b, part_column("run", part)) for a, b in pairs)) for part in parts
         )
@@ -201,6 +244,9 @@ def _stages(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Chang
 def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
     from_names = {f"phase {name}": f"phase.{name}.busy_ns" for name in PHASES}
     from_names |= {f"engine {name}": f"engine.{slug(name)}.busy_ns" for name in ENGINE_OF.values()}
+    for begin in ("phase.", "engine."):
+        if not _both_say(pairs, begin):
+            from_names = {name: column for name, column in from_names.items() if not column.startswith(begin)}
     return _ordered(_sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items())
 
 
@@ -231,6 +277,7 @@ def _sentences(found: Comparison) -> Iterator[str]:
         yield "what differs: " + "; ".join(_said(each) for each in found.differing)
     else:
         yield "no parameter differs"
+    yield from found.unsaid
     if found.stages and found.time.ns:
         most = found.stages[0]
         part = most.parts[0]

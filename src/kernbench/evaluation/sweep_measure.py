@@ -84,7 +84,7 @@ def fits(cell: object, kind: type) -> bool:
 
 def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> Row:
     """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
-    report = report_run(engine, result.links)
+    report = report_run(engine, result.links, None if log is None else log.seen.works)
     row = _head(result) | _report(report) | _traffic(report.traffic)
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}

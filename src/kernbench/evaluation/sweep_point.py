@@ -135,7 +135,7 @@ def _row_without_figures(error: BaseException) -> Row:
 
 
 def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row:
-    log = TraceLog(memories=True, watch_queues=False) if job.explain else None
+    log = TraceLog(watch_queues=False) if job.explain else None
     engine = GraphEngine(machine, job.verify, observers=() if log is None else (log,))
     result = run_bench(
         topology=machine,

@@ -36,9 +36,9 @@ from kernbench.core.log import (
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import Report
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_dma import Spot, walk_access, walk_dma, walk_message
 from kernbench.observe.critical_path_model import Chain, CriticalPath, Hop, KernelPlace, Part, WaitedFor
-from kernbench.observe.trace_log import Exchange, Seen, TraceLog
+from kernbench.observe.inside_dma import InsideDma
+from kernbench.observe.trace_log import Seen, TraceLog
 
 _OWN: dict[int, Part] = {
     Kind.GEMM: Part.GEMM,
@@ -84,6 +84,7 @@ class PathFinder:
     handles: Sequence[RequestHandle]
     _known: dict[int, CriticalPath] = field(default_factory=dict)
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
+    _run: Chain | None = None  # the walk through the whole run: most requests are parts of it
 
     def __post_init__(self) -> None:
         log = self.log.machine.log
@@ -93,9 +94,12 @@ class PathFinder:
         """The path from the submission of a finished request to its completion; its steps add up to that time."""
         found = self._known.get(handle.request_id)
         if found is None:
-            chain = Chain(handle.submitted_ps, handle.ended_ps)
-            self._walk(chain, self.log.machine.log.requests[handle.request_id])
-            found = chain.finish(handle.submitted_ps, handle.ended_ps, handle.request_id)
+            row, times = self.log.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+            found = None if self._run is None else self._run.within(row, *times, handle.request_id)
+            if found is None:
+                chain = Chain(*times)
+                self._walk(chain, row)
+                found = chain.finish(*times, handle.request_id)
             self._known[handle.request_id] = found
         return found
 
@@ -110,7 +114,7 @@ class PathFinder:
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
-        chain = Chain(begin_ps, end_ps, through_kernels=True)
+        self._run = chain = Chain(begin_ps, end_ps, through_kernels=True)
         last = self._last_request(end_ps)
         if last is None or (self._end(last) < end_ps and self._under_way(end_ps)):
             last = self._last_row(end_ps)
@@ -166,6 +170,7 @@ class _Walk:
         self._table = seen.machine.log
         self._rows = seen.machine.log.rows
         self._chain = chain
+        self._dma = InsideDma(seen, chain)
 
     def walk(self, place: _Place) -> Row:
         """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
@@ -180,9 +185,11 @@ class _Walk:
         self._chain.launch_id = rows[row + LAUNCH]
         if place.at != "start":
             last = rows[row + LAST]
+            kind = rows[row + KIND]
+            if kind == Kind.REQUEST and self._chain.at_ps == rows[row + END]:
+                self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
                 return _Place(last)
-            kind = rows[row + KIND]
             if kind == Kind.IPCQ_COPY:
                 return self._received(row)
             if kind == Kind.SEND:
@@ -195,13 +202,8 @@ class _Walk:
     def _inside(self, row: Row, kind: int, place: _Place) -> None:
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
-            spot = Spot(pe, line, start)
-            op = self._seen.op_of.get(row, -1)
-            exchanges, turns = self._seen.exchanges.get(op, []), self._seen.turns_of.get(op, [])
-            if place.at == "accessed":
-                walk_access(self._chain, spot, exchanges, turns, self._machine)
-            else:
-                walk_dma(self._chain, spot, max(exchanges, key=_answered, default=None), turns, self._machine)
+            self._dma.walk(row, pe, line, accessed=place.at == "accessed")
+            self._chain.back_to(start, Part.DMA_SETUP, pe, line)
             return
         if kind == Kind.CONTROL:
             part = _CONTROL.get(self._text(row), Part.DOWN)
@@ -220,11 +222,9 @@ class _Walk:
 
     def _sent(self, row: Row) -> _Place | None:
         """From a message on its way, or in its slot, back to the set-up of its descriptor."""
-        spot = Spot(self._pe(row), self._rows[row + LINE], self._rows[row + START])
-        op = self._seen.op_of.get(row, -1)
-        for exchange in self._seen.exchanges.get(op, ()):
-            walk_message(self._chain, spot, exchange, self._seen.turns_of.get(op, []), self._machine)
-        self._chain.back_to(spot.start_ps, Part.DMA_SETUP, spot.pe, spot.line)
+        pe, line = self._pe(row), self._rows[row + LINE]
+        self._dma.walk(row, pe, line)
+        self._chain.back_to(self._rows[row + START], Part.DMA_SETUP, pe, line)
         return self._to_cause(row)
 
     # What rows began after.
@@ -234,6 +234,12 @@ class _Walk:
         cause, by = rows[row + CAUSE], rows[row + BY]
         if cause < 0:
             return None
+        if rows[row + KIND] == Kind.LAUNCH and by in (By.KERNEL, By.CREDIT):
+            chain.entered.append(len(chain.steps))
+            if not chain.through_kernels:
+                place = _Place(rows[row + PARENT])
+                chain.back_to(rows[place.row + END], Part.EARLIER_KERNEL)
+                return place
         match by:
             case By.SETUP | By.QUEUE:
                 part = Part.DMA_SETUP if by == By.SETUP else Part.QUEUES
@@ -243,9 +249,6 @@ class _Walk:
                 chain.back_to(self._seen.ordered_by(cause), Part.COMMON_START)
                 chain.back_to(rows[cause + END], Part.DOWN)
                 place = _Place(cause)
-            case By.KERNEL | By.CREDIT if rows[row + KIND] == Kind.LAUNCH and not chain.through_kernels:
-                place = _Place(rows[row + PARENT])
-                chain.back_to(rows[place.row + END], Part.EARLIER_KERNEL)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
                 self._note_hop(row, cause, _MEMORY[By(by)])
                 place = _Place(cause, "end" if by == By.MEMORY_END else "accessed")
@@ -312,7 +315,3 @@ class _Walk:
 
     def _text(self, row: Row) -> str:
         return str(self._table.whats[self._rows[row + WHAT]])
-
-
-def _answered(exchange: Exchange) -> int:
-    return exchange.answered.delivered_ps if exchange.answered is not None else -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -175,7 +175,8 @@ class Chain:
     """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``.
 
     What it passes on a PE belongs to the launch ``launch_id``. ``through_kernels``: it goes on through a kernel that
-    the PE was busy with before; that of one launch only says for how long.
+    the PE was busy with before; that of one launch only says for how long. ``passed``: how many steps and hops there
+    were when it came to the end of a request; ``entered``: how many steps when it went into an earlier kernel.
     """
 
     floor_ps: int
@@ -184,6 +185,23 @@ class Chain:
     through_kernels: bool = False
     steps: list[Step] = field(default_factory=list)
     hops: list[Hop] = field(default_factory=list)
+    passed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    entered: list[int] = field(default_factory=list)
+
+    def within(self, row: int, start_ps: int, end_ps: int, launch_id: int) -> CriticalPath | None:
+        """The path of a request that this one has passed, by its row; None where that goes, or may go, another way."""
+        n_steps, n_hops = self.passed.get(row, (len(self.steps), 0))
+        own: list[Step] = []
+        for step in self.steps[n_steps:]:
+            if step.end_ps <= start_ps:
+                break
+            own.append(step if step.start_ps >= start_ps else replace(step, start_ps=start_ps))
+        if not own or own[0].end_ps != end_ps or own[-1].start_ps != start_ps:
+            return None
+        if any(n_steps <= each <= n_steps + len(own) for each in self.entered):
+            return None
+        hops = [hop for hop in self.hops[n_hops:] if hop.end_ps > start_ps]
+        return CriticalPath(start_ps, end_ps, tuple(reversed(own)), tuple(reversed(hops)), launch_id)
 
     def back_to(self, when: int, part: Part, pe: PeCoord | None = None, line: int = 0) -> None:
         """The time from ``when`` to where the path has come was spent on ``part``; no step when that is none."""

@@ -13,15 +13,16 @@ from functools import partial
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernbench.common.units import ps_to_ns
-from kernbench.core.clock import NEVER
+from kernbench.core.observed import Carries, Column
 from kernbench.engine.record_content import Computed, TileAmounts
 from kernbench.messages.commands import MathCommand
 from kernbench.observe.critical_path_model import CriticalPath, Part
-from kernbench.observe.trace_log import Exchange, TraceLog
+from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times
-from kernbench.transport import Link, Route, Transfer
+from kernbench.transport import Link
 
 HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
 Interval = tuple[int, int]
@@ -224,45 +225,46 @@ class _Gatherer:
             mine = self._gemm[np.isin(about, tiles)]
             yield from self._busiest(mine, np.full(len(mine), self._tile_macs), "compute", "MACs", rate)
 
-    def _within(self, when: int) -> bool:
-        return self._path.start_ps <= when <= self._path.end_ps
-
-    def _exchanges(self) -> Iterator[tuple[int, Exchange]]:
-        """Accesses of memories with their operations: those of the launch, or all."""
-        exchanges = self._seen.exchanges
-        for op in exchanges if self._launch_id is None else self._seen.ops_of(self._launch_id):
-            yield from ((op, each) for each in exchanges[op] if self._within(each.asked.injected_ps))
-
     def _memories(self) -> Iterator[Load]:
-        machine = self._machine
-        cube = machine.spec.cube
+        """Bytes of the accesses of the launch, or of all, by memory."""
+        seen, machine = self._seen, self._machine
+        transfers, cube = seen.transfers, machine.spec.cube
+        asks = seen.asks[self._within(transfers.start[seen.asks])]
+        if self._launch_id is not None:
+            of = transfers.of[asks]
+            asks = asks[(of >= 0) & (seen.columns.launch[of] == self._launch_id)]
+        reading = transfers.what[asks] == Carries.REQUEST
+        carrier = np.where(reading, seen.answers[asks], asks)  # of the bytes; an access that has not begun has none
+        nbytes = np.where(carrier >= 0, transfers.nbytes[carrier], 0)
+        served = np.isin(seen.turns.of, asks)
         rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs), "sram": ("SRAM", cube.sram_bw_gbs)}
-        amounts: dict[str, int] = {}
-        ops: dict[str, dict[int, None]] = {}
-        for op, exchange in self._exchanges():
-            amounts[exchange.node] = amounts.get(exchange.node, 0) + exchange.access.nbytes
-            ops.setdefault(exchange.node, {})[op] = None
-        for node, amount in amounts.items():
+        for part in dict.fromkeys(transfers.dst[asks].tolist()):
+            node = seen.columns.parts[part]
             found = rates.get(machine.graph.node(node).kind)
             if found is not None:
-                bound = Bound(found[0], node, amount, "bytes", found[1])
-                yield Load(bound, partial(self._turns, node, ops[node]))
+                amount = int(nbytes[transfers.dst[asks] == part].sum())
+                yield Load(Bound(found[0], node, amount, "bytes", found[1]), partial(self._turns, part, served))
 
-    def _turns(self, node: str, ops: Iterable[int]) -> Iterator[Interval]:
-        """When a memory worked on some operations."""
-        turns = (turn for op in ops for turn in self._seen.turns_of.get(op, ()))
-        return ((turn.start_ps, turn.end_ps) for turn in turns if turn.node == node)
+    def _within(self, when: Times) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = (self._path.start_ps <= when) & (when <= self._path.end_ps)
+        return found
+
+    def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:
+        """When a memory worked on what it ``served``."""
+        turns = self._seen.turns
+        mine = served & (turns.memory == memory)
+        return zip(turns.start[mine].tolist(), turns.end[mine].tolist(), strict=True)
 
     def _links(self) -> Iterator[Load]:
         """The busiest links, by the bytes of all transfers, headers included."""
-        graph = self._machine.graph
-        by_route: dict[Route, int] = {}
-        for transfer in self._transfers():
-            by_route[transfer.route] = by_route.get(transfer.route, 0) + transfer.nbytes
+        graph, network, transfers = self._machine.graph, self._machine.network, self._seen.transfers
+        sent = np.flatnonzero(self._within(transfers.start) & (transfers.end >= 0))
+        by_route = np.zeros(len(network.watch.routes), np.int64)
+        np.add.at(by_route, transfers.route[sent], transfers.nbytes[sent])
         amounts: dict[Link, int] = {}
-        for route, nbytes in by_route.items():
-            for link in route.links:
-                amounts[link] = amounts.get(link, 0) + nbytes
+        for route in dict.fromkeys(transfers.route[sent].tolist()):
+            for link in network.watch.routes[route].links:
+                amounts[link] = amounts.get(link, 0) + int(by_route[route])
         busiest: dict[str, tuple[float, Link]] = {}
         for link, amount in amounts.items():
             resource = "host link" if graph.edge(link.src, link.dst).link_class in HOST_LINKS else "NoC"
@@ -271,20 +273,25 @@ class _Gatherer:
                 busiest[resource] = ns, link
         for resource, (_, link) in busiest.items():
             bound = Bound(resource, f"{link.src} → {link.dst}", amounts[link], "bytes", link.bw_gbs)
-            yield Load(bound, partial(self._in_turn, link))
+            yield Load(bound, partial(self._in_turn, link, sent))
 
-    def _transfers(self) -> Iterator[Transfer]:
-        given = self._seen.injected_between(self._path.start_ps, self._path.end_ps)
-        return (transfer for transfer in given if transfer.delivered_ps < NEVER)
-
-    def _in_turn(self, link: Link) -> Iterator[Interval]:
+    def _in_turn(self, link: Link, sent: Column) -> Iterator[Interval]:
         """When a link is busy if transfers use it whole and in turn: sharing it changes none of its idle time."""
-        free_at = 0
+        free_at, transfers = 0, self._seen.transfers
+        begins = {
+            at: route.offsets[route.links.index(link)]
+            for at, route in enumerate(self._machine.network.watch.routes)
+            if link in route.links
+        }
         for when, nbytes in sorted(
-            (transfer.injected_ps + offset, transfer.nbytes)
-            for transfer in self._transfers()
-            for each, offset in zip(transfer.route.links, transfer.route.offsets, strict=True)
-            if each is link
+            (start + begins[route], nbytes)
+            for start, nbytes, route in zip(
+                transfers.start[sent].tolist(),
+                transfers.nbytes[sent].tolist(),
+                transfers.route[sent].tolist(),
+                strict=True,
+            )
+            if route in begins
         ):
             start = max(when, free_at)
             free_at = start + link.serialise_ps(nbytes)

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 
 from kernbench.common.ids import pe_part
 from kernbench.core.clock import NEVER
-from kernbench.core.log import Row
+from kernbench.core.log import END, KIND, PARENT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.machine import Machine
-from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.numerics.replay_extents import ExtentIndex, bounds
 from kernbench.observe.sanitizer_races import Access, accesses_of
 from kernbench.observe.trace_queues import Message, QueueLog
-from kernbench.transport import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +38,10 @@ class QueueWatch:
     machine: Machine
     _log: QueueLog = field(init=False)
     _removed: dict[PeCoord, int] = field(default_factory=dict)
-    _transfers: dict[Row, Transfer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._log = QueueLog(self.machine)
         self._log.watch()
-        self.machine.hooks.sent.subscribe(self._sent)
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
         """The host has submitted ``msg``: where queues are removed, their slots become ordinary memory."""
@@ -57,11 +53,12 @@ class QueueWatch:
 
         Its record goes on until the message has arrived.
         """
-        return {
-            (pe_part(*each.pe, "pe_ipcq"), each.sent_ps, each.pa): self._transfers[each.row].delivered_ps
-            for each in self._log.messages.values()
-            if each.row in self._transfers
-        }
+        log, found = self.machine.log, {}
+        for send in range(0, len(log.rows), WIDTH):
+            if log.rows[send + KIND] == Kind.SEND:
+                message, end = self._log.messages[log.rows[send + PARENT]], log.rows[send + END]
+                found[pe_part(*message.pe, "pe_ipcq"), message.sent_ps, message.pa] = NEVER if end < 0 else end
+        return found
 
     def left(self, busy: Collection[PeCoord]) -> Iterator[Message]:
         """Messages that lie in queues though no kernel is ``busy`` on their PE to receive them."""
@@ -107,7 +104,3 @@ class QueueWatch:
             return None
         low, high = min(a for a, _ in common), max(b for _, b in common)
         return Misuse(access, low, high - low, had[-1] if had else None, others[-1] if others else None)
-
-    def _sent(self, transfer: Transfer) -> None:
-        if isinstance(transfer.arg, QueueData):
-            self._transfers[transfer.arg.row] = transfer

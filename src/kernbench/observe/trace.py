@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kernbench.common.collector import patient_collector
 from kernbench.common.ids import pe_name, pe_part
 from kernbench.core.clock import NEVER
+from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
@@ -24,7 +25,7 @@ from kernbench.observe.trace_filter import (
     TraceFilter,
 )
 from kernbench.observe.trace_flows import FlowMaker
-from kernbench.observe.trace_log import Seen, TraceLog
+from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import Fact, Place, Span, Trace, Track, fact
 from kernbench.observe.trace_queues import Message
 from kernbench.observe.works import Work
@@ -81,9 +82,7 @@ class _Maker:
         for wait in self.log.queues.waits:
             flows.note_wait(wait, self._wait(wait))
         for each in self.seen.control():
-            flows.note_control(
-                each, self._control(each.dst, type(each.message).__name__, each.begun_ps, each.handled_ps)
-            )
+            flows.note_control(each, self._control(each))
         self._memories(flows)
         self._links()
         flows.make()
@@ -146,32 +145,34 @@ class _Maker:
         facts = (fact("line", wait.line), fact("kernel", wait.kernel), fact("launch", wait.launch_id))
         return self._span(track, Span(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
 
-    def _control(self, node: str, name: str, start_ps: int, end_ps: int) -> Span | None:
-        if end_ps == start_ps:  # a CPU that takes no time for messages has no row
+    def _control(self, each: Handled) -> Span | None:
+        if each.handled_ps == each.begun_ps:  # a CPU that takes no time for messages has no row
             return None
-        kind = self.graph.node(node).kind
-        track = self._track(self._place(node), kind, 0, (CONTROL,), node)
-        return self._span(track, Span(name, start_ps, end_ps))
+        kind = self.graph.node(each.dst).kind
+        track = self._track(self._place(each.dst), kind, 0, (CONTROL,), each.dst)
+        return self._span(track, Span(each.name, each.begun_ps, each.handled_ps))
 
     def _memories(self, flows: FlowMaker) -> None:
         """One span for each turn."""
         place, seen = Place("memories", 1), self.seen
-        works = {seen.op_of[work.row]: work for work in seen.each_work() if work.row in seen.op_of}
-        for turn in self.seen.turns:
-            way = "write" if turn.writing else "read"
-            tcm = self.graph.node(turn.node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
-            track = self._track(place, f"{turn.node} TCM {way}" if tcm else turn.node, 0, (MEMORY,), turn.node)
-            name = f"{way} {_name(works[turn.op])}" if turn.op in works else way
-            flows.note_turn(turn, self._span(track, Span(name, turn.start_ps, turn.end_ps)))
+        works = {work.row: work for work in seen.each_work()}
+        for asked, memory, start, end in zip(*(column.tolist() for column in seen.turns[:4]), strict=True):
+            node = seen.columns.parts[memory]
+            way = "read" if seen.transfers.what[asked] == Carries.REQUEST else "write"
+            tcm = self.graph.node(node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
+            track = self._track(place, f"{node} TCM {way}" if tcm else node, 0, (MEMORY,), node)
+            work = works.get(seen.row_of(asked))
+            name = way if work is None else f"{way} {_name(work)}"
+            flows.note_turn(asked, self._span(track, Span(name, start, end)))
 
     def _links(self) -> None:
-        order = {(edge.src, edge.dst): at for at, edge in enumerate(self.graph.edges)} if self.log.busy else {}
-        place = Place("links", 2)
-        for each in self.log.busy:
-            row = f"{each.src} → {each.dst}"
-            track = self._track(place, row, order[each.src, each.dst], (LINKS,), each.src, each.dst)
-            facts = (fact("transfer", each.transfer_id),)
-            self._span(track, Span(f"{each.nbytes} B", each.start_ps, each.end_ps, facts))
+        edges, place = self.graph.edges, Place("links", 2)
+        for transfer, link, start, end, nbytes in zip(
+            *(column.tolist() for column in self.seen.tables.carried()), strict=True
+        ):
+            edge = edges[link]
+            track = self._track(place, f"{edge.src} → {edge.dst}", link, (LINKS,), edge.src, edge.dst)
+            self._span(track, Span(f"{nbytes} B", start, end, (fact("transfer", transfer),)))
 
     def _place(self, node_id: str) -> Place:
         node = self.graph.node(node_id)

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import PS_PER_NS
-from kernbench.core.clock import NEVER
 from kernbench.core.log import Row
-from kernbench.engine.hooks import MemoryServed, QueueWaited
+from kernbench.core.observed import Carries
+from kernbench.engine.hooks import QueueWaited
 from kernbench.messages.control import PeOrder, Report
-from kernbench.messages.fabric import QueueData
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.trace_log import Exchange, Handled, Seen, TraceLog
+from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import Flow, Span, Trace
 from kernbench.observe.trace_queues import Message
 from kernbench.observe.works import Work
@@ -31,7 +30,7 @@ class FlowMaker:
     requests: dict[int, Span] = field(default_factory=dict)
     kernels: dict[tuple[int, str], Span] = field(default_factory=dict)
     works: dict[Row, Span] = field(default_factory=dict)
-    served: dict[tuple[int, str], list[Span]] = field(default_factory=dict)
+    served: dict[int, list[Span]] = field(default_factory=dict)
     slots: dict[Row, Span] = field(default_factory=dict)
     waits: list[tuple[QueueWaited, Span]] = field(default_factory=list)
     handled: list[tuple[Handled, Span | None]] = field(default_factory=list)
@@ -66,10 +65,10 @@ class FlowMaker:
         if span is not None:
             self.waits.append((wait, span))
 
-    def note_turn(self, turn: MemoryServed, span: Span | None) -> None:
-        """The span of a turn of a memory."""
+    def note_turn(self, asked: int, span: Span | None) -> None:
+        """The span of a turn of a memory for what transfer ``asked`` asked for."""
         if span is not None:
-            self.served.setdefault((turn.op, turn.node), []).append(span)
+            self.served.setdefault(asked, []).append(span)
 
     def note_control(self, handled: Handled, span: Span | None) -> None:
         """The span in which a CPU works on a message."""
@@ -77,52 +76,53 @@ class FlowMaker:
 
     def make(self) -> None:
         """Add the flows."""
-        for op, exchanges in self.seen.exchanges.items():
-            span = self.works.get(self.log.row_of[op])
-            if span is not None:
-                for exchange in exchanges:
-                    self._of_exchange(op, exchange, span)
+        for asked, turns in self.served.items():
+            work = self.works.get(self.seen.row_of(asked))
+            if work is not None:
+                self._of_access(asked, turns[0], turns[-1], work)
         for message in self.log.queues.messages.values():
             self._of_message(message)
         for wait, span in self.waits:
             self._of_wait(wait, span)
         self._of_control()
 
-    def _of_exchange(self, op: int, exchange: Exchange, work: Span) -> None:
+    def _of_access(self, number: int, first: Span, last: Span, work: Span) -> None:
         """To the memory, and back."""
-        turns = self.served.get((op, exchange.node))
-        if not turns:
-            return
-        first, last = turns[0], turns[-1]
-        asked, answered = exchange.asked, exchange.answered
-        leaves = max(work.start_ps, asked.injected_ps)
-        self._add("data" if exchange.writing else "request", work, leaves, first, max(leaves, first.start_ps))
-        if answered is not None and answered.delivered_ps < NEVER and not isinstance(asked.arg, QueueData):
-            name = "acknowledgement" if exchange.writing else "data"
-            left = last.end_ps if exchange.writing else first.start_ps
-            self._add(name, last if exchange.writing else first, left, work, answered.delivered_ps)
+        asked, answer = self.seen.tables.transfer(number), self.seen.answer(number)
+        leaves = max(work.start_ps, asked.start)
+        reading = asked.what == Carries.REQUEST
+        self._add("request" if reading else "data", work, leaves, first, max(leaves, first.start_ps))
+        if answer is not None and answer.end >= 0 and reading:
+            self._add("data", first, first.start_ps, work, answer.end)
+        elif answer is not None and answer.end >= 0 and asked.what == Carries.WRITE:
+            self._add("acknowledgement", last, last.end_ps, work, answer.end)
 
     def _of_message(self, message: Message) -> None:
         """From the send to the slot; a memory beside the receiver rings its doorbell."""
         slot, sent = self.slots.get(message.row), self.works.get(message.row)
         if slot is None:
             return
-        op = self.seen.op_of[message.row]
-        (exchange,) = self.seen.exchanges[op]
-        if sent is not None:
-            self._add("message", sent, exchange.asked.injected_ps, slot, message.arrived_ps)
-        turns = self.served.get((op, exchange.node))
-        if exchange.answered is not None and turns:
-            self._add("doorbell", turns[-1], exchange.answered.injected_ps, slot, message.arrived_ps)
+        asked = self._sent(message)
+        if asked is not None:
+            doorbell, turns = self.seen.answer(asked), self.served.get(asked)
+            if sent is not None:
+                self._add("message", sent, self.seen.tables.transfer(asked).start, slot, message.arrived_ps)
+            if doorbell is not None and turns:
+                self._add("doorbell", turns[-1], doorbell.start, slot, message.arrived_ps)
+
+    def _sent(self, message: Message) -> int | None:
+        """The transfer of a message; None before it is on its way."""
+        send = self.seen.send_of.get(message.row)
+        return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)
 
     def _of_wait(self, wait: QueueWaited, span: Span) -> None:
         """From what a wait ended by: the send of the message, or the slot that was given back."""
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
                 sent = self.works.get(message.row) if message.queue == wait.direction else None
-                if sent is not None:
-                    leaves = self.seen.exchanges[self.seen.op_of[message.row]][0].asked.injected_ps
-                    self._add("message", sent, leaves, span, wait.end_ps)
+                asked = self._sent(message)
+                if sent is not None and asked is not None:
+                    self._add("message", sent, self.seen.tables.transfer(asked).start, span, wait.end_ps)
             return
         credit = self.log.queues.credit_before((wait.pe, wait.direction), wait.start_ps, wait.end_ps)
         freed = None if credit is None else self.log.queues.released.get((credit.pe, credit.direction, credit.time_ps))
@@ -132,37 +132,30 @@ class FlowMaker:
 
     def _of_control(self) -> None:
         """Every message goes from the span that its sender was in when it left."""
-        left = {
-            (each.dst, each.message.request_id, each.handled_ps): span
-            for each, span in self.handled
-            if span is not None
-        }
+        left = {(each.dst, each.request_id, each.handled_ps): span for each, span in self.handled if span is not None}
         for each, span in self.handled:
-            request_id, leaves = each.message.request_id, each.transfer.injected_ps
             src = self._sender(each, left)
             dst = span if span is not None else self._receiver(each)
             if src is not None and dst is not None:
-                self._add(type(each.message).__name__, src, leaves, dst, self._arrival(each, dst, request_id))
+                self._add(each.name, src, each.sent_ps, dst, self._arrival(each, dst))
 
     def _sender(self, each: Handled, left: dict[tuple[str, int, int], Span]) -> Span | None:
-        request_id = each.message.request_id
         if each.src == HOST:
-            return self.requests.get(request_id)
-        found = left.get((each.src, request_id, each.transfer.injected_ps))
-        return found if found is not None else self.kernels.get((request_id, each.src))
+            return self.requests.get(each.request_id)
+        found = left.get((each.src, each.request_id, each.sent_ps))
+        return found if found is not None else self.kernels.get((each.request_id, each.src))
 
     def _receiver(self, each: Handled) -> Span | None:
         """Where a message arrives whose handling takes no time."""
-        request_id = each.message.request_id
-        if each.dst == HOST and isinstance(each.message, Report):
-            return self.requests.get(request_id)
-        return self.kernels.get((request_id, each.dst))
+        if each.dst == HOST and each.name == Report.__name__:
+            return self.requests.get(each.request_id)
+        return self.kernels.get((each.request_id, each.dst))
 
-    def _arrival(self, each: Handled, dst: Span, request_id: int) -> int:
+    def _arrival(self, each: Handled, dst: Span) -> int:
         """When it is there: an order waits for the kernel's start."""
-        if isinstance(each.message, PeOrder) and dst is self.kernels.get((request_id, each.dst)):
+        if each.name == PeOrder.__name__ and dst is self.kernels.get((each.request_id, each.dst)):
             return dst.start_ps
-        return each.transfer.delivered_ps if each.dst == HOST else max(each.begun_ps, dst.start_ps)
+        return each.delivered_ps if each.dst == HOST else max(each.begun_ps, dst.start_ps)
 
     def _add(self, name: str, src: Span, leaves: int, dst: Span, arrives: int) -> None:
         """A flow; both ends are drawn within their spans."""

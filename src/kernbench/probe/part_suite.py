@@ -31,7 +31,6 @@ from kernbench.observe.statistics import link_traffic
 from kernbench.probe.part_traffic import SMALL_MACHINE, Torch, every_program, fill_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.transport import Transfer
 
 LIMITS = Limits(wall_s=120)
 """For parts that never come to rest: the traffic takes less than a second"""
@@ -61,18 +60,16 @@ class Trial:
     """
 
     def __init__(self, topology: Topology) -> None:
-        self.engine = GraphEngine(topology, limits=LIMITS)
+        self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
         self.sent = Counter[str]()
         self.passed = {HOST}
-        self.engine.machine.hooks.sent.subscribe(self._note)
         with RuntimeContext[Any](self.engine) as torch:
             self.wrong = [*every_program(torch)]
         self.engine.drain()
-
-    def _note(self, transfer: Transfer) -> None:
-        links = transfer.route.links
-        self.sent[links[-1].dst] += transfer.nbytes
-        self.passed.update(link.src for link in links[1:])
+        for transfer in self.engine.machine.network.traced:
+            links = transfer.route.links
+            self.sent[links[-1].dst] += transfer.nbytes
+            self.passed.update(link.src for link in links[1:])
 
 
 class Subject:

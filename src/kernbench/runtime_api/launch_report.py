@@ -73,14 +73,17 @@ class RunReport:
     queues: tuple[QueueTraffic, ...] = ()
 
 
-def report_run(engine: GraphEngine, links: tuple[LinkTraffic, ...] | None = None) -> RunReport:
+def report_run(
+    engine: GraphEngine, links: tuple[LinkTraffic, ...] | None = None, works: Works | None = None
+) -> RunReport:
     """The figures of a run, as far as it got.
 
     ``links``: what they had carried when the program was over; None: it is still under way, so what they have by now.
+    ``works``: those of the log by now, where somebody has them already.
     """
     launched = launches_of(engine.handles)
-    columns = engine.machine.log.columns()
-    works = Works(engine.machine.log, columns)
+    works = works or Works(engine.machine.log, engine.machine.log.columns())
+    columns = works.columns
     return RunReport(
         launches=tuple(_split(works, longest, count) for longest, count in longest_of_each_name(launched)),
         engines=_engines(works, launched),

@@ -2,7 +2,7 @@
 
 from kernbench.transport.junction import Junction
 from kernbench.transport.network import Network
-from kernbench.transport.state import Hop, Link, LinkBusy, Port, Route, Transfer, Way
+from kernbench.transport.state import Hop, Link, Port, Route, Transfer, Way
 from kernbench.transport.timing import AT_ONCE, Pace, Profile, Supply
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "Hop",
     "Junction",
     "Link",
-    "LinkBusy",
     "Network",
     "Pace",
     "Port",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from kernbench.core.hook import Hook
-from kernbench.transport.state import LinkBusy, Transfer
+from kernbench.transport.state import Transfer
+from kernbench.transport.watch import Watch
 
 
 class Claim:
@@ -152,7 +152,7 @@ class Claims:
         self.standing_bytes = self.streams = 0
 
 
-def tell_course(transfer: Transfer, hook: Hook[LinkBusy], now: int) -> None:
+def tell_course(transfer: Transfer, watch: Watch, now: int) -> None:
     """Tell who observes it what express ``transfer`` has done by ``now``: its hops, an interval per link."""
     profile, times, after = transfer.profile, transfer.hop_times, now - transfer.start_ps
     for hop, link in enumerate(transfer.route.links):
@@ -165,6 +165,6 @@ def tell_course(transfer: Transfer, hook: Hook[LinkBusy], now: int) -> None:
             times.starts[hop] = start
             if last == profile.n_full:
                 times.tails[hop] = transfer.start_ps + profile.tail(last, hop)
-        if hook.listeners:
+        if watch.keeps_links:
             end = transfer.start_ps + profile.start(last, hop) + link.serialise_ps(transfer.size_of(last))
-            hook.emit(LinkBusy(link.src, link.dst, transfer.serial, start, end, nbytes))
+            watch.carried(transfer, link, start, end, nbytes)

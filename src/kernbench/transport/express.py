@@ -16,19 +16,19 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from kernbench.core.clock import NEVER, Clock
-from kernbench.core.hook import Hook
 from kernbench.transport.claims import Claim, Claims, tell_course
 from kernbench.transport.hop import collect, deliver, offer, refill, resume
-from kernbench.transport.state import Input, Link, LinkBusy, LinkUse, Packet, Port, Route, Transfer
+from kernbench.transport.state import Input, Link, LinkUse, Packet, Port, Route, Transfer
 from kernbench.transport.timing import AT_ONCE, Profile
+from kernbench.transport.watch import Watch
 
 
 class Express:
     """Admits transfers to the express path and turns them back into packets."""
 
-    def __init__(self, clock: Clock, busy_hook: Hook[LinkBusy]) -> None:
+    def __init__(self, clock: Clock, watch: Watch) -> None:
         self.clock = clock
-        self.busy_hook = busy_hook
+        self.watch = watch
         self.n_admitted = 0
         self.n_revoked = 0
         self._arrived = self._arrive
@@ -85,8 +85,8 @@ class Express:
                 self._carried.append(route)
             carried[profile] = carried.get(profile, 0) + 1
         now = self.clock.time
-        if transfer.hop_times is not None or self.busy_hook.listeners:
-            tell_course(transfer, self.busy_hook, now)
+        if transfer.hop_times is not None or self.watch.keeps_links:
+            tell_course(transfer, self.watch, now)
         transfer.express = False
         transfer.deliver(now)
 
@@ -277,7 +277,7 @@ class Express:
         transfer.express = False
         if profile.offsets[final] > after:
             transfer.head_ps = NEVER
-        tell_course(transfer, self.busy_hook, now)
+        tell_course(transfer, self.watch, now)
         for hop, link in enumerate(links):
             link.users += profile.start(profile.n_full, min(hop + 1, final)) > after
         transfer.next_packet = profile.n_full + 1
@@ -300,6 +300,8 @@ class Express:
             start, tail = begin + profile.start(number, hop), begin + profile.tail(number, hop)
             link.free_at = max(link.free_at, start + link.serialise_ps(size))
             here.ready_at = max(here.ready_at, tail)
+            if self.watch.on:
+                self.watch.placed(transfer, link, here)
             if hop and tail > now:
                 before = links[hop - 1]
                 before.used += size

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
-from kernbench.transport.state import HopTimes, Input, Link, LinkBusy, Packet, Port, Transfer
+from kernbench.transport.state import HopTimes, Input, Link, Packet, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -120,15 +120,18 @@ def grant(link: Link, source: Input, now: int) -> None:
     packet = source.fifo.popleft()
     size = packet.size
     free = now + (link.times_ps.get(size) or link.serialise_ps(size))
+    transfer, watch = packet.transfer, link.watch
+    if watch.on:
+        if link.had != transfer.number or source.left != transfer.number:
+            watch.granted(link, source, transfer, now)
+        if watch.keeps_links:
+            watch.carried(transfer, link, now, free, size)
     link.free_at = free
     link.granted_bytes += size
     link.busy_ps += free - now
     tail = packet.tail if packet.tail > free else free
-    transfer = packet.transfer
     if transfer.hop_times is not None:
         _note_hop(transfer.hop_times, packet, now, tail)
-    if link.busy_hook.listeners:
-        link.busy_hook.emit(LinkBusy(link.src, link.dst, transfer.serial, now, free, size))
     hop = packet.hop = packet.hop + 1
     if hop == len(packet.links):
         if transfer.head_ps == NEVER:

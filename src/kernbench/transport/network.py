@@ -8,12 +8,12 @@ from itertools import pairwise
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER, Clock
-from kernbench.core.hook import Hook
 from kernbench.transport import hop
 from kernbench.transport.express import Express
 from kernbench.transport.junction import Junction
-from kernbench.transport.state import HopTimes, Link, LinkBusy, Port, Route, Transfer
+from kernbench.transport.state import HopTimes, Link, Port, Route, Transfer
 from kernbench.transport.timing import LinkFigures, Supply, Timing
+from kernbench.transport.watch import Watch
 
 PORT_INDEX_BASE = 1 << 24
 
@@ -22,7 +22,7 @@ class Network:
     """Links, ports and transfers on one clock.
 
     ``packet_bytes`` is the unit of arbitration, the same on every link; ``express`` switches the exact fast path for
-    uncontended transfers; ``trace_hops`` keeps per-link times of every transfer sent after it is set.
+    uncontended transfers; ``trace_hops`` keeps every transfer made after it is set in ``traced``, with per-link times.
     """
 
     def __init__(self, packet_bytes: int = 1024, *, clock: Clock | None = None, express: bool = True) -> None:
@@ -31,10 +31,11 @@ class Network:
         self.packet_bytes = packet_bytes
         self.clock = clock if clock is not None else Clock()
         self.links: dict[tuple[str, str], Link] = {}
-        self.link_busy: Hook[LinkBusy] = Hook()
-        self.express = Express(self.clock, self.link_busy)
+        self.watch = Watch()
+        self.express = Express(self.clock, self.watch)
         self.express_enabled = express
         self.trace_hops = False
+        self.traced: list[Transfer] = []
         self.n_transfers = 0
         self._link_indices: set[int] = set()
         self._ports: dict[tuple[str, str], Port] = {}
@@ -84,7 +85,7 @@ class Network:
         capacity = NEVER if fifo_bytes is None else fifo_bytes
         figures = LinkFigures(bw_gbs, ns_to_ps(overhead_ns), capacity, self.packet_bytes)
         arrive = hop.arrive if junction is None else junction.arrive
-        made = Link(self.clock, index, (src, dst), figures, self.link_busy, self.express.measure, arrive)
+        made = Link(self.clock, index, (src, dst), figures, self.watch, self.express.measure, arrive)
         if junction is not None:  # as if some packet were always to come
             made.users, made.clear_at = 1, NEVER
         self.links[src, dst] = made
@@ -155,6 +156,7 @@ class Network:
         port.undelivered += 1
         if self.trace_hops:
             transfer.hop_times = HopTimes(len(route.links))
+            self.traced.append(transfer)
         return transfer
 
     def inject(self, transfer: Transfer, supply: Supply | None = None, *, open_ended: bool = False) -> None:
@@ -163,6 +165,8 @@ class Network:
         ``supply`` says when its bytes become available (default: at once); ``open_ended``: they are supplied later.
         """
         transfer.injected_ps = self.clock.time
+        if self.watch.on:
+            self.watch.sent(transfer)
         if supply is not None or open_ended:
             transfer.extend_supplies(supply)
         if self.express_enabled and self.express.admit(transfer):
@@ -175,7 +179,7 @@ class Network:
 
     def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> None:
         """Make a transfer of what is all there, and put it on its port now."""
-        if self.trace_hops or not self.express_enabled:
+        if self.watch.on or self.trace_hops or not self.express_enabled:
             self.inject(self.make(port, route, nbytes, done, arg))
             return
         transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
@@ -211,6 +215,8 @@ class Network:
         transfer.route = Route(links, Timing(tuple(link.figures for link in links)))
         if transfer.hop_times is not None:
             transfer.hop_times.resize(len(links))
+        if self.watch.on:
+            self.watch.redirected(transfer)
 
     def run(self, until_ns: float | None = None) -> None:
         """Run until nothing is left (or ``until_ns``); TransportError when packets are stuck for ever."""

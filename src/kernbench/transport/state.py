@@ -13,19 +13,8 @@ from typing import NamedTuple, TypeAlias
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
-from kernbench.core.hook import Hook
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
-
-
-class LinkBusy(NamedTuple):
-    """A link carried ``nbytes`` of transfer ``transfer_id`` from ``start_ps`` to ``end_ps`` (one or more packets)."""
-
-    src: str
-    dst: str
-    transfer_id: int
-    start_ps: int
-    end_ps: int
-    nbytes: int
+from kernbench.transport.watch import Watch
 
 
 class LinkUse(NamedTuple):
@@ -84,13 +73,14 @@ class Packet:
 class Waiting:
     """Where packets wait for a link."""
 
-    __slots__ = ("clear_at", "fifo", "index", "ready_at")
+    __slots__ = ("clear_at", "fifo", "index", "left", "ready_at")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.fifo: deque[Packet] = deque()
         self.ready_at = 0  # when the packet that left last has left wholly
         self.clear_at = 0  # from then on an express transfer finds nobody here; NEVER while packets use it
+        self.left = -1  # where transport is watched, the number of who left it last, or was sent from it last
 
 
 class Link(Waiting):
@@ -100,7 +90,6 @@ class Link(Waiting):
         "armed_at",
         "arrive",
         "arrive_rank",
-        "busy_hook",
         "busy_ps",
         "bw_gbs",
         "capacity",
@@ -110,6 +99,7 @@ class Link(Waiting):
         "figures",
         "free_at",
         "granted_bytes",
+        "had",
         "hop_ps",
         "measure",
         "overhead_ps",
@@ -119,6 +109,7 @@ class Link(Waiting):
         "times_ps",
         "used",
         "users",
+        "watch",
     )
 
     def __init__(
@@ -127,7 +118,7 @@ class Link(Waiting):
         index: int,
         ends: tuple[str, str],
         figures: LinkFigures,
-        busy_hook: Hook[LinkBusy],
+        watch: Watch,
         measure: Callable[[Link], LinkUse],
         arrive: Callable[[Packet], None],
     ) -> None:
@@ -143,7 +134,7 @@ class Link(Waiting):
         self.bw_gbs, self.overhead_ps, self.capacity, _ = figures
         self.hop_ps = figures.hop_ps
         self.times_ps: dict[int, int] = {}  # of the packet sizes it has seen
-        self.busy_hook = busy_hook
+        self.watch = watch
         self.measure = measure
         self.arrive = arrive
         self.free_at = 0
@@ -153,6 +144,7 @@ class Link(Waiting):
         self.credits: deque[tuple[int, int]] = deque()
         self.users = 0  # packet-level transfers that have not passed it
         self.granted_bytes = 0
+        self.had = -1  # where transport is watched, the number of who was granted it last
         self.busy_ps = 0
         self.peak = 0
 
@@ -271,11 +263,12 @@ class Transfer:
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
     While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; ``admission``
     numbers express transfers in the order they were admitted, which is the order they use a link in. ``row``: of the
-    log, if it is one.
+    log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
     """
 
     __slots__ = (
         "admission",
+        "ahead",
         "arg",
         "delivered_ps",
         "done",
@@ -287,6 +280,7 @@ class Transfer:
         "n_full",
         "nbytes",
         "next_packet",
+        "number",
         "port",
         "profile",
         "route",
@@ -300,6 +294,8 @@ class Transfer:
 
     profile: Profile
     """Once it was admitted to the express path"""
+    number: int
+    ahead: int
 
     def __init__(
         self,

@@ -115,9 +115,10 @@ def busy_memories(log: TraceLog, end_ps: int) -> dict[int, Spans]:
     """The time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
     nodes = log.machine.graph.nodes
     rows = {node.id: TimelineRow() for node in nodes.values() if is_memory(node)}
-    for turn in log.seen.turns:
-        if turn.node in rows and turn.start_ps < end_ps:
-            rows[turn.node].add(turn.start_ps, min(turn.end_ps, end_ps), 0)
+    turns, parts = log.seen.turns, log.seen.columns.parts
+    for memory, start, end in zip(turns.memory.tolist(), turns.start.tolist(), turns.end.tolist(), strict=True):
+        if parts[memory] in rows and start < end_ps:
+            rows[parts[memory]].add(start, min(end, end_ps), 0)
     return {at: rows[node].busy() for at, node in enumerate(nodes) if node in rows}
 
 

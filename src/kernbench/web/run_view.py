@@ -120,7 +120,7 @@ class _RunView:
         engine = self.run.engine
         self.launches = [each for each in launches_of(engine.handles) if each.ended_ps > each.submitted_ps]
         self.activity = activity_of(self.run.log, engine.handles, self.run.end_ps)
-        self.traffic = SpanRows(self.run.traffic.by_link())
+        self.traffic = SpanRows(self.run.traffic())
         self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(busy_rows, self.activity.rows.values())))))
         self.memories = SpanRows(busy_memories(self.run.log, self.run.end_ps))
 

@@ -1,0 +1,207 @@
+"""What is observed beside the rows of the log, when somebody asks: transfers, turns of memories, what links carried.
+
+Tables of integers, like the log; their owners write them: the transport its transfers and links, a memory its turns.
+Times are in ps, -1 while they are unknown. These rows refine the inside of a row of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from enum import IntEnum
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernbench.core.log import NONE, WIDTH, By, Row
+
+Column: TypeAlias = NDArray[np.int64]
+
+
+class Carries(IntEnum):
+    """What a transfer is to its receiver."""
+
+    OTHER = 0
+    CONTROL = 1  # a message of the control path
+    REQUEST = 2  # of a read
+    REPLY = 3
+    WRITE = 4
+    ACK = 5
+    MESSAGE = 6  # of a queue, to its slot
+    DOORBELL = 7  # a memory tells of it
+
+
+T = TypeVar("T")
+
+
+class TransferFields(NamedTuple, Generic[T]):
+    """A transfer, or a column each of many, in the order of their beginnings.
+
+    ``of`` is a row of the log, of which it is a part, ``src`` and ``dst`` are parts there; ``what`` is one of
+    ``Carries``, ``route`` counts those of the network's watch. It begins by ``LINK`` after a transfer that it answers,
+    or by nothing: its row itself sends it. It ends at ``start + zero_load + held``. ``held_by`` says what its last byte
+    waited for then: the turn of a memory that supplied it, or, as ``held_by_link`` says it, a link; ``behind`` is the
+    turn, or the transfer, that had it.
+    """
+
+    of: T
+    src: T
+    dst: T
+    nbytes: T
+    start: T
+    end: T
+    cause: T
+    by: T
+    zero_load: T
+    held_by: T
+    behind: T
+    what: T
+    route: T
+
+
+class TurnFields(NamedTuple, Generic[T]):
+    """A turn of a memory, or a column each of many; ``of`` is the transfer that asked for the access.
+
+    It begins by ``LINK`` after that, or by ``BANK`` after another turn.
+    """
+
+    of: T
+    memory: T
+    start: T
+    end: T
+    cause: T
+    by: T
+
+
+class LinkColumns(NamedTuple):
+    """When a link (by its index) carried ``nbytes`` of a transfer: one or more packets."""
+
+    transfer: Column
+    link: Column
+    start: Column
+    end: Column
+    nbytes: Column
+
+
+TransferColumns: TypeAlias = TransferFields[Column]
+TurnColumns: TypeAlias = TurnFields[Column]
+_TRANSFER, _TURN, _CARRIED = (len(each._fields) for each in (TransferFields, TurnFields, LinkColumns))
+_START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND, _ROUTE = map(
+    TransferFields._fields.index, ("start", "end", "cause", "zero_load", "held_by", "behind", "route")
+)
+_NOTHING, _LINK, _BANK = (int(by) for by in (By.NOTHING, By.LINK, By.BANK))
+_TURN_END = TurnFields._fields.index("end")
+
+
+def held_by_link(index: int) -> int:
+    """How ``held_by`` says that it was a link."""
+    return -2 - index
+
+
+def link_of(held_by: int) -> int:
+    """The index of that link; NONE when it was none."""
+    return -2 - held_by if held_by < NONE else NONE
+
+
+class Observed:
+    """The tables; that of links only with ``links``."""
+
+    __slots__ = ("_last_turns", "_transfers", "_turns", "_turns_of", "links")
+
+    def __init__(self, *, links: bool = False) -> None:
+        self._transfers: list[int] = []
+        self._turns: list[int] = []
+        self.links: list[int] | None = [] if links else None
+        self._last_turns: dict[Hashable, int] = {}  # of each server
+        self._turns_of: dict[int, int] = {}  # the last one of an access
+
+    @property
+    def n_transfers(self) -> int:
+        """How many there are: the number of the next."""
+        return len(self._transfers) // _TRANSFER
+
+    def open_transfer(
+        self, way: tuple[int, int, int], nbytes: int, start: int, zero_load: int, about: tuple[Carries, Row, int]
+    ) -> int:
+        """A transfer begins: its number. ``way``: from a part to a part by a route; ``about``: as ``Watch`` is told."""
+        rows, (src, dst, route), (what, of, cause) = self._transfers, way, about
+        number, by = len(rows) // _TRANSFER, _NOTHING
+        if cause >= 0:
+            by = _LINK
+            if of < 0:
+                of = rows[cause * _TRANSFER]
+        rows += (of, src, dst, nbytes, start, NONE, cause, by, zero_load, NONE, NONE, what, route)
+        return number
+
+    def redirect_transfer(self, number: int, route: int, zero_load: int) -> None:
+        """It takes another route than it set out on."""
+        at = number * _TRANSFER
+        self._transfers[at + _ZERO_LOAD], self._transfers[at + _ROUTE] = zero_load, route
+
+    def close_transfer(self, number: int, end: int) -> bool:
+        """Its last byte is there. Returns whether something has held it."""
+        rows, at = self._transfers, number * _TRANSFER
+        rows[at + _END] = end
+        return end > rows[at + _START] + rows[at + _ZERO_LOAD]
+
+    def note_held(self, number: int, held_by: int, behind: int) -> None:
+        """What has held it, and who had that."""
+        at = number * _TRANSFER
+        self._transfers[at + _HELD_BY], self._transfers[at + _BEHIND] = held_by, behind
+
+    def open_turn(self, access: int, memory: int, server: Hashable, start: int, end: int) -> None:
+        """``server`` of a memory works on the access that transfer ``access`` asked for, from ``start`` to ``end``.
+
+        It begins after the turn before it on that server, if that was in the way: one that was to go on is cut.
+        """
+        turns, cause, by = self._turns, access, _LINK
+        before = self._last_turns.get(server, NONE)
+        if before >= 0 and turns[before * _TURN + _TURN_END] >= start:
+            turns[before * _TURN + _TURN_END] = start
+            cause, by = before, _BANK
+        self._last_turns[server] = self._turns_of[access] = len(turns) // _TURN
+        turns += (access, memory, start, end, cause, by)
+
+    def transfer(self, number: int) -> TransferFields[int]:
+        """A transfer; ``of`` is the place of a row."""
+        at = number * _TRANSFER
+        return TransferFields(*self._transfers[at : at + _TRANSFER])
+
+    def row_of(self, number: int) -> Row:
+        """The row that a transfer is a part of."""
+        return self._transfers[number * _TRANSFER]
+
+    def turn(self, number: int) -> TurnFields[int]:
+        """A turn."""
+        at = number * _TURN
+        return TurnFields(*self._turns[at : at + _TURN])
+
+    def supplied_by(self, reply: int) -> tuple[int, int, int] | None:
+        """The last turn that supplied a reply, its end, and the turn that was in its way; None: nobody wrote one."""
+        turn = self._turns_of.get(self._transfers[reply * _TRANSFER + _CAUSE])
+        if turn is None:
+            return None
+        found = self.turn(turn)
+        return turn, found.end, found.cause if found.by == By.BANK else NONE
+
+    def last_turn(self, access: int) -> int:
+        """The last turn by now of the access that a transfer asked for; NONE: there was none."""
+        return self._turns_of.get(access, NONE)
+
+    def transfers(self) -> TransferColumns:
+        """All transfers by now; ``of`` is the number of a row."""
+        columns = _columns(self._transfers, _TRANSFER)
+        columns[0] //= WIDTH
+        return TransferFields(*columns)
+
+    def turns(self) -> TurnColumns:
+        """All turns by now; one under way has the end that it will have if nobody else comes."""
+        return TurnFields(*_columns(self._turns, _TURN))
+
+    def carried(self) -> LinkColumns:
+        """What links have carried by now."""
+        return LinkColumns(*_columns(self.links or [], _CARRIED))
+
+
+def _columns(rows: list[int], width: int) -> NDArray[Any]:
+    return np.array(rows, dtype=np.int64).reshape(-1, width).T.copy()

@@ -1,0 +1,117 @@
+"""The inside of a DMA's, or a message's, row on a critical path: from its last byte to where it left, by what held it.
+
+A transfer takes its time alone, the rest it was held: by the turn of a memory that supplied it, then the path goes on
+there, or by a link. Turns go by their causes.
+"""
+
+from __future__ import annotations
+
+from kernbench.core.log import NONE, By, Row
+from kernbench.core.observed import Carries, TransferFields
+from kernbench.messages.requests import PeCoord
+from kernbench.observe.critical_path_model import Chain, Part
+from kernbench.observe.trace_log import Seen
+from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
+
+
+class InsideDma:
+    """Walks ``chain`` backwards through the transfers and turns that were ``seen``."""
+
+    def __init__(self, seen: Seen, chain: Chain) -> None:
+        self._seen = seen
+        self._chain = chain
+        self._tables = seen.tables
+        self._row: Row = NONE
+        self._pe: PeCoord | None = None
+        self._line = 0
+
+    def walk(self, row: Row, pe: PeCoord | None, line: int, *, accessed: bool = False) -> None:
+        """From the end of ``row``, or from where memories had ``accessed`` all of it, to where it left.
+
+        It goes by what was answered, or done, last.
+        """
+        self._row, self._pe, self._line = row, pe, line
+        asked = self._seen.asked_by.get(row, [])
+        if accessed:
+            asked = [each for each in asked if 0 <= self._done_ps(each) <= self._chain.at_ps]
+        if asked:
+            self._access(max(asked, key=self._done_ps if accessed else self._answered_ps))
+
+    def _answered_ps(self, asked: int) -> int:
+        answer = self._seen.answer(asked)
+        return NONE if answer is None else answer.end
+
+    def _done_ps(self, number: int) -> int:
+        """When the memory had read, or written, what a transfer asked for; NONE: it has not."""
+        asked = self._tables.transfer(number)
+        if asked.what == Carries.REQUEST:
+            return asked.end + self._access_ps(asked)
+        answer = self._seen.answer(number)
+        return NONE if answer is None else answer.start
+
+    def _access_ps(self, asked: TransferFields[int]) -> int:
+        """How long the memory that a transfer goes to takes before its first byte, or until a write is visible."""
+        attrs = self._seen.machine.graph.node(self._seen.columns.parts[asked.dst]).attrs
+        return attrs.access_ps if isinstance(attrs, HbmCtrlAttrs | SramAttrs) else 0
+
+    def _access(self, number: int) -> None:
+        """From the end of the answer, or of what happened in the memory, to the request's departure."""
+        asked, answer = self._tables.transfer(number), self._seen.answer(number)
+        if answer is not None and answer.start >= self._chain.at_ps:
+            answer = None
+        access_ps, turn = self._access_ps(asked), self._tables.last_turn(number)
+        if asked.what == Carries.REQUEST:
+            if answer is not None:
+                self._reply(answer, turn)
+            self._served(turn, asked.end + access_ps)
+            self._to(asked.end, Part.ACCESS)
+            self._transfer(asked, Part.REQUEST)
+            return
+        message = asked.what == Carries.MESSAGE
+        if answer is not None:
+            self._transfer(answer, Part.DOORBELL if message else Part.RESPONSE)
+        self._to(max(asked.end, self._chain.at_ps - access_ps), Part.ACCESS)
+        if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
+            self._served(turn, self._head_ps(number, asked))
+        self._transfer(asked, Part.MESSAGE if message else Part.REQUEST)
+
+    def _reply(self, reply: TransferFields[int], turn: int) -> None:
+        """Back to its begin, by its own way, or by the memory where that is the slower."""
+        overhead_ps, alone_ps = self._overhead_ps(reply), reply.start + reply.zero_load
+        supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
+        if reply.held_by < 0:  # nobody or a link: not what lies beyond both
+            self._to(self._chain.at_ps - overhead_ps, Part.RESPONSE)
+            self._to(max(supplied_ps, alone_ps - overhead_ps), Part.NETWORK_QUEUE)
+        if reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps:
+            self._to(supplied_ps, Part.RESPONSE)
+            self._served(turn, reply.start)
+        self._to(reply.start, Part.RESPONSE)
+
+    def _served(self, turn: int, since_ps: int) -> None:
+        """Back through a memory's turns to ``since_ps``."""
+        tables, when = self._tables, self._chain.at_ps
+        while turn >= 0 and when > since_ps:
+            found = tables.turn(turn)
+            when = found.start
+            if tables.row_of(found.of) == self._row:
+                self._to(max(found.end, since_ps), Part.MEMORY_QUEUE)
+                self._to(max(when, since_ps), Part.SERVICE)
+            turn = found.cause if found.by == By.BANK else NONE
+        self._to(since_ps, Part.MEMORY_QUEUE)
+
+    def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
+        """When the first byte of a write came; where its memory was busy then, as if the others had not waited."""
+        first = self._tables.turn(int(self._seen.first_turn[number]))
+        return first.start if first.by == By.LINK else asked.end - asked.zero_load + self._overhead_ps(asked)
+
+    def _overhead_ps(self, transfer: TransferFields[int]) -> int:
+        return self._seen.machine.network.watch.routes[transfer.route].total_overhead_ps
+
+    def _transfer(self, transfer: TransferFields[int], part: Part) -> None:
+        """What a transfer took, up to where the path is; what it took more than alone is waiting."""
+        known = transfer.end - self._chain.at_ps
+        self._to(max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known)), part)
+        self._to(transfer.start, Part.NETWORK_QUEUE)
+
+    def _to(self, when: int, part: Part) -> None:
+        self._chain.back_to(when, part, self._pe, self._line)
