@@ -41,6 +41,11 @@ class TransitPart(Component):
         """
         return 0.0
 
+    def reset(self) -> None:
+        """Begin anew, with the same numbers by chance."""
+        if self.junction is not None:
+            self.random.seed(self.node.id)
+
     def _decide(self, transfer: Transfer, hop: int) -> int:
         """Send the head of ``transfer`` on, from link number ``hop`` of its route; for how many ps it is held."""
         if self._chooses:
