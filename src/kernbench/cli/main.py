@@ -76,6 +76,7 @@ class LazyGroup(click.RichGroup):
         "run": ("kernbench.cli.run_command", "Run a bench and say what it took."),
         "list": ("kernbench.cli.list_command", "Benches, parts and probe cases, one line each."),
         "probe": ("kernbench.cli.probe_command", "Predefined traffic: latency, its parts, bandwidth."),
+        "check-part": ("kernbench.cli.check_part_command", "What a part of yours owes the machine, a line a check."),
         "topology": ("kernbench.cli.topology_command", "The machine: counts, links, a drawing to scale."),
         "web": ("kernbench.cli.web_command", "The machine and a run as a page for the browser."),
         "sweep": ("kernbench.cli.sweep_command", "A grid of machine and bench parameters, in parallel."),

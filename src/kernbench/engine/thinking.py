@@ -39,7 +39,7 @@ Question: TypeAlias = SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
 _ORDERS = frozenset((SipOrder, CubeOrder, PeOrder))
 _ACCESSES = frozenset((ReadRequest, WriteData))
 _NUMBERS = (int, float, np.number)
-MOST_WAKES = 1_000_000
+MOST_WAKES = 300_000
 """A part that has waited so often in a row without receiving or sending anything will never stop."""
 
 

@@ -1,0 +1,251 @@
+"""What every implementation of a part owes the machine: checked by traffic on a small machine that is made with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from kernbench.common.errors import (
+    ConfigError,
+    InputError,
+    KernbenchError,
+    SimulationDeadlock,
+    UnknownNameError,
+    text_of,
+)
+from kernbench.common.ids import HOST
+from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
+from kernbench.di.registry import REGISTRY
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.machine import Component
+from kernbench.engine.requests import Limits
+from kernbench.observe.statistics import link_traffic
+from kernbench.probe.part_traffic import SMALL_MACHINE, Torch, every_program, fill_of
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.transport import Transfer
+
+LIMITS = Limits(wall_s=120)
+"""For parts that never come to rest: the traffic takes less than a second"""
+_SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "ucie"), "pe": PE_KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A check of a part at a place of one kind; ``problem``: why it does not hold, None: it does."""
+
+    kind: str
+    name: str
+    problem: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it holds."""
+        return self.problem is None
+
+
+class Trial:
+    """A machine on which all of the traffic has run.
+
+    ``wrong``: what has come out wrong; ``sent``: bytes by destination; ``passed``: the parts that bytes went through.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.engine = GraphEngine(topology, limits=LIMITS)
+        self.sent = Counter[str]()
+        self.passed = {HOST}
+        self.engine.machine.hooks.sent.subscribe(self._note)
+        with RuntimeContext[Any](self.engine) as torch:
+            self.wrong = [*every_program(torch)]
+        self.engine.drain()
+
+    def _note(self, transfer: Transfer) -> None:
+        links = transfer.route.links
+        self.sent[links[-1].dst] += transfer.nbytes
+        self.passed.update(link.src for link in links[1:])
+
+
+class Subject:
+    """The part that is checked, by the name that YAML knows it by, at its places of one kind."""
+
+    def __init__(self, impl: str, kind: str) -> None:
+        self.impl = impl
+        self.kind = kind
+
+    @cached_property
+    def trial(self) -> Trial:
+        """The first run."""
+        return Trial(self.machine())
+
+    def machine(self, *sets: str) -> Topology:
+        """The small machine with it; ``sets``: keys of its own section, and values."""
+        places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
+        own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
+        return resolve_topology("default", [*SMALL_MACHINE, *own])
+
+
+def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[Checked]:
+    """All checks of a part, as they are made, at every kind of place that it is for: ``kinds``, else those it tells.
+
+    ``name``: one that is registered, ``my_pkg.parts:Part`` or ``file.py:Part``. InputError for one that is no part, and
+    for kinds that are none.
+    """
+    impl = name if ".py:" in name else name.replace(":", ".")
+    for kind in _kinds(REGISTRY.lookup(impl), name, kinds):
+        yield from _checks(Subject(impl, kind))
+
+
+def _kinds(cls: type[Part], name: str, wanted: Sequence[str]) -> Sequence[str]:
+    known = REGISTRY.kinds_of(cls)
+    for kind in wanted:
+        if kind not in (known or KINDS):
+            raise UnknownNameError(f"kind of {name}", kind, known or KINDS)
+    if not wanted and not known:
+        raise InputError(f"{name} does not say which kind of part it is: give --kind, one of {', '.join(KINDS)}")
+    return wanted or known
+
+
+def _checks(subject: Subject) -> Iterator[Checked]:
+    """One after another; after the first that fails the others would only repeat it."""
+    for name, check in CHECKS.items():
+        problem = _problem(check, subject)
+        yield Checked(subject.kind, name, problem)
+        if problem is not None:
+            return
+
+
+def _problem(check: Callable[[Subject], Iterator[str]], subject: Subject) -> str | None:
+    try:
+        return next(check(subject), None)
+    except Exception as error:
+        what = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
+        text = error.verdict if isinstance(error, SimulationDeadlock) else text_of(error)
+        return f"{what}{text}".replace("\n", "; ")
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def is_wired(subject: Subject) -> Iterator[str]:
+    """The machine can be made, and every part of the kind in it."""
+    engine = GraphEngine(subject.machine())
+    for node in engine.machine.graph.nodes.values():
+        if node.kind == subject.kind and not isinstance(engine.component(node.id), Component):
+            yield f"{node.id} is no component"
+
+
+def has_typed_attributes(subject: Subject) -> Iterator[str]:
+    """A key that the class does not know is refused."""
+    try:
+        subject.machine("attrs.no_such_key=1")
+    except ConfigError:
+        return
+    yield "its Attrs takes keys that it does not know: derive it from the Attrs of its kind, without extra='allow'"
+
+
+def answers_all(subject: Subject) -> Iterator[str]:
+    """Every request is over, well, and nothing waits any more."""
+    engine = subject.trial.engine
+    yield from (f"{handle} is not over" for handle in engine.handles if not handle.done)
+    for part in engine.machine.components:
+        yield from (f"{part.node.id} still waits: {line}" for line in part.blocked())
+
+
+def conserves_bytes(subject: Subject) -> Iterator[str]:
+    """What is sent arrives, as often and as it was: at its destination, and in the tensors that are read back."""
+    trial, network = subject.trial, subject.trial.engine.machine.network
+    yield from trial.wrong
+    if network.undelivered:
+        yield f"{network.undelivered} transfers were not delivered"
+    arrived = Counter[str]()
+    for link in link_traffic(trial.engine.machine):
+        arrived[link.dst] += link.nbytes
+    for node, nbytes in trial.sent.items():
+        if node not in trial.passed and arrived[node] != nbytes:
+            yield f"{nbytes:,} bytes were sent to {node}, {arrived[node]:,} arrived"
+
+
+def keeps_time(subject: Subject) -> Iterator[str]:
+    """Nothing ends before it begins, and all that has begun ends."""
+    found = subject.trial.engine.machine.log.columns()
+    for number in np.flatnonzero((found.end < found.start) | (found.start < 0)):
+        begin, end = int(found.start[number]), int(found.end[number])
+        until = f"ended at {end} ps" if end >= 0 else "has not ended"
+        yield f"what {found.parts[found.part[number]]} began at {begin} ps {until}"
+
+
+def is_deterministic(subject: Subject) -> Iterator[str]:
+    """The same twice."""
+    first, second = (trial.engine.machine.log.columns() for trial in (subject.trial, Trial(subject.machine())))
+    if first.parts != second.parts or first.start.size != second.start.size:
+        yield f"{second.start.size:,} things happen in a second run, {first.start.size:,} in the first"
+        return
+    for at in np.flatnonzero((first.start != second.start) | (first.end != second.end)):
+        times = (
+            f"{second.start[at]} to {second.end[at]} ps in a second run, not {first.start[at]} to {first.end[at]} ps"
+        )
+        yield f"{first.parts[first.part[at]]} is busy {times}"
+
+
+def resets(subject: Subject) -> Iterator[str]:
+    """After a kernel has failed, and one was given up, programs take as long as on a new machine at the same time."""
+    disturbed, fresh = (GraphEngine(subject.machine(), limits=LIMITS) for _ in range(2))
+    for program in (failing, given_up):
+        with suppress(_PlannedError), RuntimeContext[Any](disturbed) as torch:
+            program(torch)
+    last = disturbed.submit(fill_of(torch))
+    disturbed.run_until(disturbed.now + 50)
+    disturbed.abandon([last])
+    begin_ns = ceil(disturbed.now / 10_000) * 10_000
+    took = []
+    for engine in (disturbed, fresh):
+        engine.run_until(begin_ns)
+        with RuntimeContext[Any](engine) as torch:
+            yield from every_program(torch)
+        took.append(round(engine.now - begin_ns, 3))
+    if took[0] != took[1]:
+        yield f"programs take {took[0]} ns after a launch was given up, {took[1]} ns on a new machine: state is left"
+
+
+class _PlannedError(Exception):
+    """What is to go wrong."""
+
+
+def failing(torch: Torch) -> None:
+    """A launch that fails on one PE."""
+
+    def kernel(ptr: int, *, tl: Any) -> None:
+        tl.load(ptr, (4,), "f32")
+        raise _PlannedError
+
+    torch.launch("failing", kernel, torch.zeros(4))
+
+
+def given_up(torch: Torch) -> None:
+    """A program that ends while its launch goes on."""
+
+    def kernel(ptr: int, *, tl: Any) -> None:
+        while True:
+            tl.load(ptr, (4,), "f32")
+
+    torch.launch("endless", kernel, torch.zeros(4), async_op=True)
+    torch.engine.run_until(torch.engine.now + 2000)
+    raise _PlannedError
+
+
+CHECKS: dict[str, Callable[[Subject], Iterator[str]]] = {
+    "is wired": is_wired,
+    "typed attributes": has_typed_attributes,
+    "answers all requests": answers_all,
+    "conserves bytes": conserves_bytes,
+    "keeps time": keeps_time,
+    "deterministic": is_deterministic,
+    "resets": resets,
+}
