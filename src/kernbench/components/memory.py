@@ -72,9 +72,9 @@ class Memory(ThinkingPart):
         """Serve what comes, each access by a process of its own."""
         while True:
             request = yield self.inbox.get()
-            self.process(self._serve(request))
+            self.process(self._serve_request(request))
 
-    def _serve(self, request: ReadRequest | WriteData) -> Behaviour:
+    def _serve_request(self, request: ReadRequest | WriteData) -> Behaviour:
         begin_ps, piece, write = self.clock.time, request.access, isinstance(request, WriteData)
         access = MemoryAccess(piece.pa, piece.rows, piece.row_bytes, piece.stride, write, request.requester)
         time: object = self.serve(access)

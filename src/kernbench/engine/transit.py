@@ -21,10 +21,10 @@ class TransitPart(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         cls = type(self)
-        self._chooses = cls.forward is not TransitPart.forward
-        self._holds = cls.hold_ns is not TransitPart.hold_ns
-        if self._chooses or self._holds:
-            self.junction = Junction(self._decide, divides=self._chooses)
+        self._asks_way = cls.forward is not TransitPart.forward
+        self._asks_hold = cls.hold_ns is not TransitPart.hold_ns
+        if self._asks_way or self._asks_hold:
+            self.junction = Junction(self._head_came, divides=self._asks_way)
 
     def forward(self, transfer: Transfer, ways: Sequence[Way]) -> Way:
         """The way by which ``transfer`` goes on, one of ``ways``.
@@ -41,13 +41,18 @@ class TransitPart(Component):
         """
         return 0.0
 
-    def _decide(self, transfer: Transfer, hop: int) -> int:
-        """Send the head of ``transfer`` on, from link number ``hop`` of its route; for how many ps it is held."""
-        if self._chooses:
-            self._choose(transfer, hop)
-        return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._holds else 0
+    def reset(self) -> None:
+        """Begin anew, with the same numbers by chance."""
+        if self.junction is not None:
+            self.random.seed(self.node.id)
 
-    def _choose(self, transfer: Transfer, hop: int) -> None:
+    def _head_came(self, transfer: Transfer, hop: int) -> int:
+        """Send the head of ``transfer`` on, from link number ``hop`` of its route; for how many ps it is held."""
+        if self._asks_way:
+            self._ask_way(transfer, hop)
+        return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._asks_hold else 0
+
+    def _ask_way(self, transfer: Transfer, hop: int) -> None:
         links = transfer.route.links
         planned, *others = self.machine.ways(links[hop:])
         passed = {link.src for link in links[:hop]}

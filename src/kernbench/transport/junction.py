@@ -37,6 +37,7 @@ class Junction:
         if packet.last:
             self._under_way.remove(transfer)
         packet.follow()
+        # Behind what came before it by this link, which may enter at this very instant, or later.
         before = self._entered_at.get(link, -1)
         self._entered_at[link] = when = max(when, before)
         if before < when == now:
