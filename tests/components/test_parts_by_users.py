@@ -24,6 +24,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.messages.control import CubeOrder, PartOrder
 from kernbench.messages.requests import MemoryWriteMsg, PartMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.component import ThinkingPart
 from kernbench.topology.builder import resolve_topology
 
@@ -366,6 +367,31 @@ REFUSED = [
 def test_what_nobody_calls_is_refused(engine: Make, cls: type, place: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         engine(cls, place(cls))
+
+
+class Unmade(ThinkingPart):
+    def __init__(self, node: Any, machine: Any) -> None:
+        super().__init__(node, machine)
+        raises(self)
+
+
+def test_an_extra_part_that_cannot_be_made_is_named(engine: Make) -> None:
+    with pytest.raises(PartError, match=r"scratch \(my_parts\.Unmade\) failed at 0 ns: KeyError: 3 \(at .*\.py:\d+\)"):
+        engine(Unmade, scratch(Unmade, "kind: mine"))
+
+
+def test_a_part_in_a_pe_that_never_answers_hides_no_kernel(engine: Make) -> None:
+    cls = serving(too_late)
+    found = engine(cls, "pe.extra.pad={impl: my_parts.Serving, bytes: 64KiB, links: [{to: pe_dma, bw_gbs: 64}]}")
+    with pytest.raises(SimulationDeadlock) as caught, RuntimeContext(found) as torch:
+        torch.launch("stores", stores, torch.zeros(16), torch.map_memory("sip0.cube0.pe0.pad"))
+    text = str(caught.value)
+    assert "no queue is waited for: sip0.cube0.pe0.pad: has not answered a WriteData from sip0.cube0.pe0.pe_dma" in text
+    assert "  sip0.cube0.pe0: kernel 'stores' waits for its commands to end" in text
+
+
+def stores(x_ptr: int, ptr: int, *, tl: Any) -> None:
+    tl.store(ptr, tl.load(x_ptr, 16, "f32"))
 
 
 def test_an_unknown_attribute_is_refused(engine: Make) -> None:

@@ -81,9 +81,7 @@ class GraphEngine:
         self._failure: PartError | None = None  # of a user's part, and what failed with it
         self._lost: frozenset[int] = frozenset()
         self._waited: Row = NONE  # of the request whose end the host has waited for
-        for node in self.topology.topology_obj.nodes.values():
-            if node.is_extra:  # it may act before anybody asks for it
-                self.machine.component(node.id)
+        self._make_extra_parts()
         self.machine.network.trace_hops = trace_hops
         self._limits = limits = limits or Limits()
         self._last_ps = NEVER if limits.sim_ns is None else ns_to_ps(limits.sim_ns)
@@ -91,6 +89,15 @@ class GraphEngine:
         self.observers = tuple(observers)
         for observer in self.observers:
             observer.begin(self.machine)
+
+    def _make_extra_parts(self) -> None:
+        """They may act before anybody asks for them. PartError when one cannot be made."""
+        try:
+            for node in self.topology.topology_obj.nodes.values():
+                if node.is_extra:
+                    self.machine.component(node.id)
+        except Exception as error:
+            raise named_failure(error)  # noqa: B904 - its cause is known
 
     @property
     def now(self) -> float:

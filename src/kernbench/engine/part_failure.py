@@ -24,9 +24,10 @@ class _Call:
 
     @property
     def part(self) -> Component | None:
-        """The part of a user's whose method it is."""
+        """The part of a user's whose method it is; one that has yet to call its base's ``__init__`` is none."""
         owner = self.frame.f_locals.get("self")
-        return owner if isinstance(owner, Component) and not is_builtin(type(owner)) else None
+        users = isinstance(owner, Component) and not is_builtin(type(owner))
+        return owner if users and "clock" in vars(owner) else None
 
     @property
     def is_users(self) -> bool:
