@@ -46,6 +46,7 @@ class Kind(IntEnum):
     TILE_ISSUE = 14  # the scheduler issues a tile
     RAW = 15  # traffic without a program
     CREDIT = 16  # a slot of a queue goes back to a sender who waits for it
+    TRANSLATION = 17  # the MMU walks the pages of a descriptor that its TLB lacks
 
     @property
     def label(self) -> str:
@@ -78,6 +79,7 @@ class By(IntEnum):
     BARRIER = 16  # all have come to a barrier
     KERNEL = 17  # the kernel has been entered; an earlier one on the PE is over
     HOST = 18  # the host submitted it, after what it had waited for
+    TRANSLATION = 19  # the MMU has walked its pages
 
     @property
     def label(self) -> str:

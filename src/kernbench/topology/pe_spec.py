@@ -109,12 +109,23 @@ class DmaSpec(ConfigModel):
     setup_ns: Duration
     ordering: Literal["program", "relaxed"] = "program"
 
+    @property
+    def setup_ps(self) -> int:
+        """``setup_ns`` in ps."""
+        return ns_to_ps(self.setup_ns)
+
 
 class MmuSpec(ConfigModel):
-    """The MMU: the unit of its TLB, and what a hit costs."""
+    """The MMU: the unit of its TLB, how many translations that keeps (0: there is none), and what a miss costs."""
 
     page_bytes: Size
-    tlb_hit_ns: Duration
+    tlb_entries: int = Field(default=0, ge=0, le=1_000_000)
+    tlb_miss_ns: Duration = 0.0
+
+    @property
+    def tlb_miss_ps(self) -> int:
+        """``tlb_miss_ns`` in ps."""
+        return ns_to_ps(self.tlb_miss_ns)
 
 
 class PeComponents(Components):
@@ -140,13 +151,3 @@ class PeSpec(ConfigModel):
     dma: DmaSpec
     mmu: MmuSpec
     components: PeComponents
-
-    @property
-    def descriptor_ns(self) -> float:
-        """What the DMA takes for a descriptor: its set-up, and the translation of its address."""
-        return self.dma.setup_ns + self.mmu.tlb_hit_ns
-
-    @property
-    def descriptor_ps(self) -> int:
-        """``descriptor_ns`` in ps."""
-        return ns_to_ps(self.descriptor_ns)
