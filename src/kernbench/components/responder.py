@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kernbench.common.ids import pe_part
+from kernbench.components.memory_banks import Banks
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
 from kernbench.engine.hooks import MemoryServed
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
@@ -44,8 +45,8 @@ class Responder:
         self,
         component: Component,
         *,
-        reads: MemoryServer,
-        writes: MemoryServer,
+        reads: MemoryServer | Banks,
+        writes: MemoryServer | Banks,
         access_ps: int,
         read_ps: Callable[[Access], int],
         write_ps: Callable[[Access], int],
@@ -87,7 +88,7 @@ class Responder:
                 after(done)
 
         transfer.done = delivered
-        self.reads.submit(_ReadJob(self, request.op, transfer, pace))
+        self.reads.serving(access).submit(_ReadJob(self, request.op, transfer, pace))
 
     def _take_port(self) -> Port:
         """A port that sends nothing: answers under way at once leave by different ones, so none blocks another."""
@@ -98,7 +99,8 @@ class Responder:
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered."""
-        server, access, write_ps = self.writes, message.access, self.write_ps
+        access, write_ps = message.access, self.write_ps
+        server = self.writes.serving(access)
         whole = write_ps(access)
         busy = server.work_since(transfer.head_ps, whole)
         if busy < whole and self.machine.hooks.served.listeners:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.components.memory_service import MemoryServer
+from kernbench.components.memory_banks import servers
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
@@ -14,13 +14,13 @@ from kernbench.transport import Transfer
 
 @register("builtin.sram", kind="sram")
 class Sram(Component):
-    """One server for reads and writes, with its own bandwidth and access time."""
+    """Reads and writes share its banks, each with the bandwidth; it has its own access time."""
 
     Attrs = SramAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.server = MemoryServer(self.clock, machine.spec.quantum_packets)
+        self.server = servers(machine, machine.spec.cube.sram)
         self._responder = Responder(
             self,
             reads=self.server,

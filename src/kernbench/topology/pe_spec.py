@@ -12,7 +12,7 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
-from kernbench.topology.fields import Components, ComponentSpec, Count
+from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count
 
 
 def _dtype_name(text: str) -> str:
@@ -25,7 +25,7 @@ def _dtype_name(text: str) -> str:
 DTypeName = Annotated[str, AfterValidator(_dtype_name)]
 
 
-class TcmSpec(ConfigModel):
+class TcmSpec(BankedSpec):
     """Tightly coupled memory, of which the scheduler keeps a part; read and write ports are separate."""
 
     bytes: Size

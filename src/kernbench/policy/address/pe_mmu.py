@@ -31,7 +31,10 @@ class _Range:
 
 
 class PeMMU:
-    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``; what it maps are byte ranges of any size and alignment."""
+    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``.
+
+    What it maps are byte ranges of any size and alignment.
+    """
 
     def __init__(
         self,
