@@ -8,7 +8,7 @@ bank, packet by packet (a packet is served by the bank of its first byte), and w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from kernbench.components.memory_service import Job, MemoryServer
 from kernbench.core.clock import Clock
@@ -72,7 +72,7 @@ class BankWalk:
         for bank, count in self._pieces:
             pieces.append(_Piece(self._clock, job, bank, first, count))
             first += count
-        for piece, following in zip(pieces, pieces[1:], strict=False):
+        for piece, following in pairwise(pieces):
             piece.following = following
         pieces[0].start()
 

@@ -62,7 +62,7 @@ class MemoryServer:
         """True when nothing is being served."""
         return self.free_at <= self._clock.time and not self._queue
 
-    def serving(self, access: Access) -> MemoryServer:  # noqa: ARG002
+    def serving(self, access: Access) -> MemoryServer:
         """Who serves an access: itself, whatever it is."""
         return self
 
