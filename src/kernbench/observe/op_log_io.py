@@ -210,11 +210,13 @@ def _row(record: OpRecord) -> Row:
 
 
 def _data_row(record: OpRecord) -> Row | None:
-    """Of a host write what it writes, which a replay has taken from the record; of a read what it read."""
+    """The array of a record. A replay takes that of a host write, which was what its output is: bytes."""
     out = record.output
+    if record.data is not None:
+        return {"shape": record.data.shape, "dtype": record.data.dtype.name}
     if record.kind == "memory_write" and out is not None and record.params.pattern is None:
         return {"shape": out.shape, "dtype": out.dtype.numpy.name}
-    return None if record.data is None else {"shape": record.data.shape, "dtype": record.data.dtype.name}
+    return None
 
 
 def _input_row(x: Operand | float | None) -> Row:
