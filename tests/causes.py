@@ -21,6 +21,7 @@ AT_END = {
     By.BARRIER,
     By.KERNEL,
     By.HOST,
+    By.TRANSLATION,
 }
 
 
@@ -33,7 +34,7 @@ def accessed(rows: list[int], row: int) -> int:
 def check_causes(machine: Machine) -> Counter[By]:
     """Every cause attains the start of its row; how many there are of each."""
     rows, spec = machine.log.rows, machine.spec
-    setup = ns_to_ps(spec.pe.dma.setup_ns + spec.pe.mmu.tlb_hit_ns)
+    setup = spec.pe.dma.setup_ps
     queue = ns_to_ps(spec.pe.components.pe_ipcq.attrs.overhead_ns)
     found: Counter[By] = Counter()
     for row in range(0, len(rows), WIDTH):

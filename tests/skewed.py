@@ -113,6 +113,5 @@ def way(topology: Topology, src: str, dst: str) -> Way:
 
 
 def set_up_ns(topology: Topology) -> float:
-    """What the DMA of a PE takes for a descriptor: set-up, and the look-up of its address."""
-    pe = topology.spec.pe
-    return pe.dma.setup_ns + pe.mmu.tlb_hit_ns
+    """What the DMA of a PE takes for a descriptor."""
+    return topology.spec.pe.dma.setup_ns

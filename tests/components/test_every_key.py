@@ -31,8 +31,6 @@ from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
 from kernbench.common.config import Document, Path, apply_overrides, load_document, path_text
 from kernbench.common.errors import ConfigError
 from kernbench.common.units import parse_size
-from kernbench.components.pe_mmu import PeMmuPart
-from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import compile_topology, topology_file
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
@@ -93,6 +91,7 @@ OTHER_VALUES = {
     "topology:cube.components.hbm_ctrl.attrs.efficiency": "0.5",
     "topology:cube.components.sram.attrs.bw_gbs": "99",
     "topology:pe.gemm.dtype_acc": "f16",
+    "topology:pe.mmu.tlb_entries": "3",
     "topology:pe.dma.ordering": "relaxed",
     "ccl:defaults.algorithm": "ring_allreduce_tcm",
     "ccl:defaults.buffer_kind": "hbm",
@@ -114,6 +113,7 @@ OTHER_BY_KEY = {
 REFUSED = ("kind", "impl", "w", "h")
 
 SLOW_SWITCH = ("system.components.switch.attrs.overhead_ns=500",)
+TLB = ("pe.mmu={page_bytes: 512, tlb_entries: 2, tlb_miss_ns: 90}",)
 HOST_ONLY = (host_copies,)
 
 
@@ -121,12 +121,6 @@ def congested(link_class: str) -> Setting:
     """Links of a class with more overhead than bounded FIFOs can bridge."""
     changes = (f"{link_class}.overhead_ns=300", f"{link_class}.fifo=bounded", "transport.long_link_fifo_bytes=4096")
     return Setting(changes, steps=(host_copies, traffic))
-
-
-def tlb(engine: GraphEngine) -> object:
-    """How often the MMUs have found a page in their TLB."""
-    parts = [part for part in engine.machine.components if isinstance(part, PeMmuPart)]
-    return [(part.table.tlb_hits, part.table.tlb_misses) for part in parts]
 
 
 def values(torch: Torch) -> None:
@@ -149,7 +143,9 @@ SETTINGS = {
     "topology:transport.long_link_fifo_bytes": Setting(SLOW_SWITCH, steps=HOST_ONLY),
     # It is there or it is not: what does not fit any more fails.
     "topology:cube.sram.bytes": Setting(("cube.sram.bytes=48KiB",), ("defaults.buffer_kind=sram",), (queues,)),
-    "topology:pe.mmu.page_bytes": Setting(("pe.mmu.page_bytes=64",), steps=EVERY_STEP[:2], observe=tlb),
+    "topology:pe.mmu.page_bytes": Setting(TLB),
+    "topology:pe.mmu.tlb_entries": Setting(TLB),
+    "topology:pe.mmu.tlb_miss_ns": Setting(TLB),
     "ccl:defaults.backpressure": Setting(ccl=("defaults.n_slots=1",), steps=ALL_REDUCE),
     "ccl:defaults.poll_ns": Setting(ccl=("defaults.backpressure=poll", "defaults.n_slots=1"), steps=ALL_REDUCE),
     "topology:pe.components.pe_cpu.attrs.value_ns": Setting(steps=(values,)),

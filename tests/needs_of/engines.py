@@ -21,7 +21,7 @@ class Engines:
         self.run = run
         self._kernels = kernels
         spec = run.machine.spec
-        self._setup_ps = ns_to_ps(spec.pe.dma.setup_ns + spec.pe.mmu.tlb_hit_ns)
+        self._setup_ps = spec.pe.dma.setup_ps
         self._queue_ps = ns_to_ps(spec.pe.components.pe_ipcq.attrs.overhead_ns)
         self._tile_rows: dict[tuple[Row, int, Kind], list[Row]] = {}
         # Each stage passes its tokens on, and lets go of a slot for each.

@@ -64,6 +64,13 @@ SLIPS = [
     ("bytes: 32MiB", "bytes: 1GiB", "1GiB", "cube.sram.bytes: found 1 GiB, but field sub_offset of an address has 29"),
     ("bytes: 16MiB", "bytes: 1GiB", "1GiB", "pe.tcm.bytes: found 1 GiB, but the address range of a TCM is 256 MiB"),
     ("scheduler_reserved_bytes: 4MiB", "scheduler_reserved_bytes: 16MiB", "16MiB, read", "pe.tcm.scheduler_reserved_b"),
+    (
+        "bytes: 32MiB",
+        "bytes: 32MiB, banks: 2, bank_bytes: 512",
+        "512 ",
+        "cube.sram.bank_bytes: found 512, must be at le",
+    ),
+    ("bytes: 16MiB", "bytes: 16MiB, bank_bytes: 5000", "5000", "pe.tcm.bank_bytes: found 5000, must be a power of two"),
     ("page_bytes: 4096", "page_bytes: 5000", "5000", "pe.mmu.page_bytes: found 5000, must be a power of two"),
     ("packet_bytes: 1024", "packet_bytes: 0", "0    ", "transport.packet_bytes: found 0, must be at least 1"),
     (

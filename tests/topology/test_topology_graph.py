@@ -60,10 +60,10 @@ def test_the_default_machine_has_the_parts_of_the_specification(graph: Graph) ->
 
 
 def test_times_of_a_pe_follow_from_its_numbers(compiled: Compile) -> None:
-    changes = ("pe.dma.setup_ns=1.3", "pe.mmu.tlb_hit_ns=0.2", "pe.tcm.write_bw_gbs=256", "pe.math.startup_ns=0.5")
+    changes = ("pe.dma.setup_ns=1.3", "pe.tcm.write_bw_gbs=256", "pe.math.startup_ns=0.5")
     spec = compiled(*changes).topology_obj.spec
     pe, cube = spec.pe, spec.cube
-    assert pe.descriptor_ps == 1500
+    assert pe.dma.setup_ps == 1300
     assert (pe.tcm.read_ps(1024), pe.tcm.write_ps(1024)) == (2000, 4000)
     assert [pe.gemm.tile_ps(dtype(name)) for name in ("f32", "f16", "i8")] == [64_000, 16_000, 8_000]
     assert (pe.math.operation_ns(64), pe.math.operation_ps(64)) == (0.75, 750)

@@ -221,6 +221,8 @@ def _traffic(report: RunReport) -> Iterator[tuple[str, str]]:
     if report.queues:
         messages, nbytes = (sum(each) for each in zip(*((q.messages, q.nbytes) for q in report.queues), strict=True))
         yield "queues", f"{messages:,} messages, {format_size(nbytes)}, sent by {len(report.queues)} PEs"
+    if report.translation is not None:
+        yield "TLB", f"{report.translation.hits:,} hits, {report.translation.misses:,} misses"
     yield "events", f"{report.events:,} for {report.transfers:,} transfers; {report.records:,} records in the op-log"
 
 

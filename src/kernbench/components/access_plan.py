@@ -45,6 +45,18 @@ def _step(dim: tuple[int, int]) -> float:
     return abs(dim[1]) or inf
 
 
+def pages(
+    va: int, shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None, page_bytes: int
+) -> tuple[int, ...]:
+    """The numbers of the pages that an array at ``va`` touches, each once, in the order of its accesses."""
+    run, dims = runs(shape, itemsize, strides)
+    found: dict[int, None] = {}
+    for steps in itertools.product(*(range(n) for n, _ in dims)):
+        start = va + sum(i * s for i, (_, s) in zip(steps, dims, strict=True))
+        found.update(dict.fromkeys(range(start // page_bytes, (start + run - 1) // page_bytes + 1)))
+    return tuple(found)
+
+
 def plan(
     addresses: AddressMap,
     segments: tuple[Segment, ...],

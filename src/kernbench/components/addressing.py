@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernbench.common.dtypes import row_major
@@ -18,11 +19,15 @@ from kernbench.messages.operands import NOWHERE
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A load or a store: its physical ranges, the accesses that they make, the bytes that it touches."""
+    """A load or a store: its physical ranges, the accesses that they make, the bytes that it touches.
+
+    ``pages``: what the TLB has to know.
+    """
 
     segments: tuple[Segment, ...]
     targets: tuple[Target, ...]
     touched: Touched
+    pages: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +64,19 @@ class Addressing:
         if strides is None and command.valid is not None:
             strides = row_major(array.shape, itemsize)
         low, span = extent(shape, itemsize, strides)
+        pages: Sequence[int] = ()
         if command.physical:
             segments: tuple[Segment, ...] = ((command.va + low, span),)
         else:
             segments = self._physical(command.va + low, span)
+            pages = self._parts.mmu.pages(command.va, shape, itemsize, strides)
         targets = plan(self._addresses, segments, shape, itemsize, strides)
         self._parts.dma.check_reach(node for node, _ in targets)
         if not self._most_rows:
-            return Descriptor(segments, targets, NOTHING)
+            return Descriptor(segments, targets, NOTHING, pages)
         touched = footprints(segments, shape, itemsize, strides, self._most_rows)
         loading = isinstance(command, LoadCommand)
-        return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched))
+        return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched), pages)
 
     def _of_runs(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
         """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""

@@ -210,7 +210,12 @@ class KernelExecution:
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
         moved = Moved(command, work.segments)
         begun = partial(self._begun, op, self.parts.dma.node.id, moved, reads, writes)
-        self.parts.dma.start(op, reading, targets, begun, partial(self._moved, command, op), cause)
+        descriptor = op, reading, targets, begun, partial(self._moved, command, op)
+        start = self.parts.dma.start
+        if work.pages:
+            self.parts.mmu.walk(work.pages, self._request_id, command.line, cause, partial(start, *descriptor))
+        else:
+            start(*descriptor, cause)
 
     def _start_atomic(self, command: AtomicCommand, work: Descriptor, cause: Cause) -> None:
         targets, answers = work.targets, command.dst is not None

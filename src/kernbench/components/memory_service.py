@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from kernbench.core.clock import Clock
+from kernbench.messages.fabric import Access
 from kernbench.transport import Pace
 
 
@@ -60,6 +61,10 @@ class MemoryServer:
     def idle(self) -> bool:
         """True when nothing is being served."""
         return self.free_at <= self._clock.time and not self._queue
+
+    def serving(self, access: Access) -> MemoryServer:
+        """Who serves an access: itself, whatever it is."""
+        return self
 
     def work_since(self, since: int, busy: int) -> int:
         """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now; what is left of it.

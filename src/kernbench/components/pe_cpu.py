@@ -72,9 +72,9 @@ class PeCpu(SerialCpu):
         try:
             match message.order:
                 case MapOrder(mapping):
-                    self._parts.mmu.table.map(mapping)
+                    self._parts.mmu.map(mapping)
                 case UnmapOrder(va_base):
-                    self._parts.mmu.table.unmap(va_base)
+                    self._parts.mmu.unmap(va_base)
                 case QueueOrder(setup):
                     self._parts.ipcq.install(setup)
                 case QueueRemoval(installation):

@@ -1,7 +1,7 @@
 """The DMA of a PE: descriptors of its own kernel, and the way by which others reach its TCM.
 
 Two virtual channels, ``compute`` and ``queue``, are two ports on the fabric and interleave per packet. Each takes
-``setup_ns`` (and the MMU's look-up) per descriptor, one after another; transfers overlap.
+``setup_ns`` per descriptor, one after another; transfers overlap.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class PeDma(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        setup_ps = machine.spec.pe.descriptor_ps
+        setup_ps = machine.spec.pe.dma.setup_ps
         self.compute = DmaChannel(self, "compute", setup_ps)
         self.queue = DmaChannel(self, "queue", setup_ps)
         tcm = machine.part(pe_part(*node.pe_coord, "pe_tcm"), PeTcm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.components.memory_service import MemoryServer
+from kernbench.components.memory_banks import servers
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
@@ -18,8 +18,8 @@ class PeTcm(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.read_port = MemoryServer(self.clock, machine.spec.quantum_packets)
-        self.write_port = MemoryServer(self.clock, machine.spec.quantum_packets)
+        self.read_port = servers(machine, machine.spec.pe.tcm)
+        self.write_port = servers(machine, machine.spec.pe.tcm)
         self._write_ps = (-1, 0)  # the bytes of the last one, and its time: messages come in few sizes
 
     def read_ps(self, access: Access) -> int:

@@ -8,9 +8,10 @@ time overlaps with the arrival of the data; what is left of it is served when th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kernbench.common.ids import pe_part
+from kernbench.components.memory_banks import Banks, BankWalk
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
 from kernbench.messages.fabric import (
     Access,
@@ -26,6 +27,9 @@ from kernbench.transport import Pace, Port, Supply, Transfer
 
 if TYPE_CHECKING:
     from kernbench.engine.machine import Component
+
+
+Server: TypeAlias = MemoryServer | BankWalk
 
 
 class Responder:
@@ -52,8 +56,8 @@ class Responder:
         self,
         component: Component,
         *,
-        reads: MemoryServer,
-        writes: MemoryServer,
+        reads: MemoryServer | Banks,
+        writes: MemoryServer | Banks,
         access_ps: int,
         read_ps: Callable[[Access], int],
         write_ps: Callable[[Access], int],
@@ -95,7 +99,8 @@ class Responder:
                 after(done)
 
         transfer.done = delivered
-        self.reads.submit(_ReadJob(self, request, transfer, pace))
+        server = self.reads.serving(access)
+        server.submit(_ReadJob(self, request, server, transfer, pace))
 
     def _take_port(self) -> Port:
         """A port that sends nothing: answers under way at once leave by different ones, so none blocks another."""
@@ -106,7 +111,8 @@ class Responder:
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered."""
-        server, access, write_ps = self.writes, message.access, self.write_ps
+        access, write_ps = message.access, self.write_ps
+        server = self.writes.serving(access)
         whole = write_ps(access)
         busy = server.work_since(transfer.head_ps, whole)
         if busy < whole and self.machine.observation is not None:
@@ -118,7 +124,7 @@ class Responder:
                 self._commit(message)
             return
         packet_bytes = self.machine.network.packet_bytes
-        server.submit(_WriteJob(self, message, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
+        server.submit(_WriteJob(self, message, server, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
 
     def _commit(self, message: WriteData) -> None:
         if isinstance(message, QueueData):
@@ -139,7 +145,7 @@ class Responder:
             self.component.node.id, pe_part(*message.pe, "pe_dma"), QueueArrival(data=message), "arrival"
         )
 
-    def served(self, message: ReadRequest | WriteData, server: MemoryServer, start: int, end: int) -> None:
+    def served(self, message: ReadRequest | WriteData, server: Server, start: int, end: int) -> None:
         """Tell who observes it that ``server`` works on an access."""
         observation = self.machine.observation
         if observation is not None:
@@ -158,17 +164,20 @@ class Responder:
 class _ReadJob(Job):
     """Served packets feed the transfer that carries them away."""
 
-    __slots__ = ("request", "responder", "transfer")
+    __slots__ = ("request", "responder", "server", "transfer")
 
-    def __init__(self, responder: Responder, request: ReadRequest, transfer: Transfer, pace: Pace) -> None:
+    def __init__(
+        self, responder: Responder, request: ReadRequest, server: Server, transfer: Transfer, pace: Pace
+    ) -> None:
         super().__init__(transfer.packets, pace)
         self.responder = responder
         self.request = request
+        self.server = server
         self.transfer = transfer
 
     def begin(self, first: int, count: int, start: int) -> None:
         responder = self.responder
-        responder.served(self.request, responder.reads, start, start + self.span(first, count))
+        responder.served(self.request, self.server, start, start + self.span(first, count))
         network = responder.machine.network
         supply = Supply(first, count, start, self.pace)
         if first == 0:
@@ -183,16 +192,17 @@ class _ReadJob(Job):
 class _WriteJob(Job):
     """Served packets are in memory; when all are, the write is committed. ``promise`` counts the cuts."""
 
-    __slots__ = ("message", "promise", "responder")
+    __slots__ = ("message", "promise", "responder", "server")
 
-    def __init__(self, responder: Responder, message: WriteData, pace: Pace, packet_bytes: int) -> None:
+    def __init__(self, responder: Responder, message: WriteData, server: Server, pace: Pace, packet_bytes: int) -> None:
         super().__init__((message.access.nbytes - 1) // packet_bytes + 1, pace)
         self.responder = responder
         self.message = message
+        self.server = server
         self.promise = 0
 
     def begin(self, first: int, count: int, start: int) -> None:
-        self.responder.served(self.message, self.responder.writes, start, start + self.span(first, count))
+        self.responder.served(self.message, self.server, start, start + self.span(first, count))
         if first + count == self.packets:
             self.responder.commit_at(start + self.span(first, count), self, self.promise)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernbench.components.memory import Memory
-from kernbench.components.memory_service import MemoryServer
+from kernbench.components.memory_banks import servers
 from kernbench.components.responder import Responder
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
@@ -14,7 +14,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.sram", kind="sram")
 class Sram(Memory):
-    """One server for reads and writes, with its own bandwidth and access time."""
+    """Reads and writes share its banks, each with the bandwidth; it has its own access time."""
 
     Attrs = SramAttrs
 
@@ -22,7 +22,7 @@ class Sram(Memory):
         super().__init__(node, machine)
         if not self.serves_as_built:
             return
-        self.server = MemoryServer(self.clock, machine.spec.quantum_packets)
+        self.server = servers(machine, machine.spec.cube.sram)
         self._responder = Responder(
             self,
             reads=self.server,

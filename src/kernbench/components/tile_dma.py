@@ -12,7 +12,7 @@ from kernbench.components.access_plan import extent, plan
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import Token
-from kernbench.core.log import Cause, Row
+from kernbench.core.log import LAUNCH, LINE, Cause, Row
 from kernbench.engine.machine import Machine
 from kernbench.engine.record_content import TileMoved
 from kernbench.engine.recorder import OpStarted
@@ -64,14 +64,15 @@ class TileDma:
         segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
         targets = plan(machine.addresses, segments, window.shape, window.itemsize, window.strides)
         op = machine.next_op()
-        self._dma.start(
-            op,
-            reading,
-            targets,
-            partial(self._begun, op, work, window, reading, len(targets)),
-            partial(self._ended, op, done),
-            cause,
-        )
+        begun = partial(self._begun, op, work, window, reading, len(targets))
+        descriptor = op, reading, targets, begun, partial(self._ended, op, done)
+        pages = self._mmu.pages(window.va, window.shape, window.itemsize, window.strides)
+        if pages:
+            whole, rows = work.plan.row, machine.log.rows
+            launch, line = rows[whole + LAUNCH], rows[whole + LINE]
+            self._mmu.walk(pages, launch, line, cause, partial(self._dma.start, *descriptor))
+        else:
+            self._dma.start(*descriptor, cause)
 
     def _begun(
         self, op: int, work: TileWork, window: Window, reading: bool, accesses: int, start_ps: int, cause: Cause

@@ -47,6 +47,7 @@ class Kind(IntEnum):
     TILE_ISSUE = 15  # the scheduler issues a tile
     RAW = 16  # traffic without a program
     CREDIT = 17  # a slot of a queue goes back to a sender who waits for it
+    TRANSLATION = 18  # the MMU walks the pages of a descriptor that its TLB lacks
 
     @property
     def label(self) -> str:
@@ -81,6 +82,7 @@ class By(IntEnum):
     HOST = 18  # the host submitted it, after what it had waited for
     LINK = 19  # of what is observed: a transfer is there
     BANK = 20  # likewise: the memory was busy with another turn
+    TRANSLATION = 21  # the MMU has walked its pages
 
     @property
     def label(self) -> str:

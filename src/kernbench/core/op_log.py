@@ -50,8 +50,9 @@ class OpRecord:
     ``name``: the operator of a ``math``, the plan of a ``gemm``. ``inputs``: operands and numbers, in the operator's
     order. A record without operands carries timing only and is not replayed: those of stages, which have ``tile``
     indices and the ``parent`` they are a part of, and every record of a run without data. ``data``: a host write's
-    array, or what a ``memory_read`` read once it is replayed. ``line``: of the kernel's source, 0 outside kernels;
-    ``launch_id`` is -1 there. ``order``: what it waited for last was an earlier access to the same bytes, so compared.
+    array until it is replayed, what a ``memory_read`` read once it is. ``line``: of the kernel's source, 0 outside
+    kernels; ``launch_id`` is -1 there. ``order``: what it waited for last was an earlier access to the same bytes, so
+    compared.
     """
 
     seq: int

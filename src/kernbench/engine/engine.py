@@ -30,7 +30,7 @@ from kernbench.engine.requests import Completion, Limits, RequestHandle, Request
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import IpcqInitMsg
-from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
+from kernbench.messages.requests import HostMsg, KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
@@ -157,7 +157,7 @@ class GraphEngine:
     def submit(self, msg: HostMsg) -> RequestHandle:
         """Start a request now and return at once."""
         self._recover()
-        numbered = replace(msg, request_id=len(self._handles))
+        numbered = self._numbered(msg, len(self._handles))
         handle = RequestHandle(numbered, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
@@ -191,6 +191,14 @@ class GraphEngine:
             self._ended.append(handle)
             self._waited = row
             self.machine.clock.halt()
+
+    def _numbered(self, msg: HostMsg, request_id: int) -> HostMsg:
+        """What is kept of a request: what a write carries goes into its record, and is gone when it is written."""
+        if isinstance(msg, MemoryWriteMsg) and msg.data is not None:
+            if self.enable_data:
+                self.machine.contents.host_arrays[request_id] = msg.data
+            return replace(msg, request_id=request_id, data=None)
+        return replace(msg, request_id=request_id)
 
     def _entry(self, msg: HostMsg) -> Component:
         return self.component(pe_part(*msg.pe, "pe_dma") if isinstance(msg, PeDmaMsg) else HOST)

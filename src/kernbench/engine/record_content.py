@@ -123,9 +123,14 @@ _DESCRIBED: dict[type, Callable[[Any], tuple[Kind, str, int]]] = {
 
 
 class ContentMaker:
-    """Makes contents; ``tile_sizes`` (m, k, n) go into those of composites."""
+    """Makes contents; ``tile_sizes`` (m, k, n) go into those of composites.
+
+    ``host_arrays``: what requests of the host write, by their number. Each goes into its record, which lets go of it
+    once it is in memory, so that it is there once.
+    """
 
     def __init__(self, addresses: AddressMap, tile_sizes: tuple[int, int, int]) -> None:
+        self.host_arrays: dict[int, Array] = {}
         self._addresses = addresses
         self._tile_sizes = tile_sizes
         self._makers: dict[type, Callable[[Any], Content]] = {
@@ -158,10 +163,13 @@ class ContentMaker:
             there = self._moved(what, what.src, moved, 0)
             given = (what.src,) if what.compared is None else (what.compared, what.src)
             return (there, *given), there, NO_PARAMS if what.dst is None else OpParams(old=what.dst), None
-        if not isinstance(what, MemoryWriteMsg) or (what.data is None and what.pattern is None):
+        if not isinstance(what, MemoryWriteMsg):
+            return TIMES_ONLY
+        data = self.host_arrays.pop(what.request_id, None)
+        if data is None and what.pattern is None:
             return TIMES_ONLY
         params = OpParams(pattern=what.pattern) if what.pattern is not None else NO_PARAMS
-        return (), self.bytes_at(*moved.segments[0]), params, what.data
+        return (), self.bytes_at(*moved.segments[0]), params, data
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
         """A range of physical memory, as bytes."""

@@ -83,7 +83,7 @@ class ClosedForms:
     def __init__(self, machine: Machine, queues: QueueSettings) -> None:
         self._machine, self._spec, self._queues = machine, machine.spec, queues
         pe = self._spec.pe
-        self._setup_ns = pe.descriptor_ns
+        self._setup_ns = pe.dma.setup_ns
         self.ends_ns = 2 * pe.components.pe_ipcq.attrs.overhead_ns + self._setup_ns
         self.start_ns = ps_to_ns(pe.components.pe_cpu.attrs.first_issue_ps)
 

@@ -130,13 +130,13 @@ class IdealPipeline:
         """Set-up and request there, access; the data, as the memory gives them or the way takes them; back."""
         memory = transfer_ps(nbytes, self._slice_gbs)
         request = self._there_ps + transfer_ps(self._header_bytes, self._there_gbs)
-        before = self._pe.descriptor_ps + request + self._access_ps
+        before = self._pe.dma.setup_ps + request + self._access_ps
         return TileStep("DMA in", max(memory, transfer_ps(nbytes, self._back_gbs)), before, self._back_ps, memory)
 
     def _write(self, nbytes: int) -> TileStep:
         """Set-up and there; the data; access, acknowledgement back."""
         memory = transfer_ps(nbytes, self._slice_gbs)
-        before = self._pe.descriptor_ps + self._there_ps
+        before = self._pe.dma.setup_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
         return TileStep("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
 

@@ -154,10 +154,11 @@ def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, privat
     out = _output(record)
     if record.data is not None:
         raw = as_bytes(record.data).reshape(-1)
+        record.data = None  # it is in memory from now on, once
     elif record.params.pattern:
         raw = np.resize(np.frombuffer(record.params.pattern, np.uint8), out.nbytes)
     else:
-        raise RunError("a memory write has neither data nor a pattern")
+        raise RunError("a memory write has neither data nor a pattern (a replay takes the data)")
     if raw.nbytes != out.nbytes:
         raise RunError(f"{raw.nbytes} bytes do not fill an output of {out.nbytes}")
     return raw.view(out.dtype.numpy).reshape(out.shape)

@@ -51,6 +51,7 @@ _OWN: dict[int, Part] = {
     Kind.LAUNCH: Part.LAUNCH,
     Kind.ISSUE: Part.ISSUE,
     Kind.TILE_ISSUE: Part.TILE_ISSUE,
+    Kind.TRANSLATION: Part.TRANSLATION,
 }
 _CONTROL = {"Report": Part.UP, "BarrierArrival": Part.BARRIER, "BarrierRelease": Part.BARRIER}
 _DMA = frozenset((Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC))

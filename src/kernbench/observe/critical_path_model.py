@@ -23,6 +23,7 @@ class Part(StrEnum):
     LAUNCH = "kernel launch"
     ISSUE = "command issue"
     TILE_ISSUE = "tile issue"
+    TRANSLATION = "translation"
     DMA_SETUP = "DMA set-up"
     REQUEST = "request network"
     ACCESS = "memory access"

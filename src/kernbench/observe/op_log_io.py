@@ -206,9 +206,19 @@ def _row(record: OpRecord) -> Row:
         "inputs": [_input_row(x) for x in record.inputs],
         "output": _operand_row(record.output) if record.output is not None else None,
         "params": _params_row(record.params),
-        "data": None if record.data is None else {"shape": record.data.shape, "dtype": record.data.dtype.name},
+        "data": _data_row(record),
         "order": record.order,
     }
+
+
+def _data_row(record: OpRecord) -> Row | None:
+    """The array of a record. A replay takes that of a host write, which was what its output is: bytes."""
+    out = record.output
+    if record.data is not None:
+        return {"shape": record.data.shape, "dtype": record.data.dtype.name}
+    if record.kind == "memory_write" and out is not None and record.params.pattern is None:
+        return {"shape": out.shape, "dtype": out.dtype.numpy.name}
+    return None
 
 
 def _input_row(x: Operand | float | None) -> Row:

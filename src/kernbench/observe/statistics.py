@@ -9,6 +9,7 @@ import numpy as np
 
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.core.log import Columns
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import QueuePart
@@ -192,6 +193,22 @@ def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
         )
         for link in used
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Look-ups of pages in the TLBs of all PEs."""
+
+    hits: int
+    misses: int
+
+
+def translation(machine: Machine) -> Translation | None:
+    """What the TLBs did; None on a machine without them."""
+    if not machine.spec.pe.mmu.tlb_entries:
+        return None
+    tlbs = [part.tlb for part in machine.components if isinstance(part, PeMmuPart) and part.tlb is not None]
+    return Translation(sum(tlb.hits for tlb in tlbs), sum(tlb.misses for tlb in tlbs))
 
 
 def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> Traffic:

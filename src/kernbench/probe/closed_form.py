@@ -115,7 +115,7 @@ def closed_form(machine: Machine, flow: Flow, nbytes: int) -> Breakdown:
 
 def set_up_ps(machine: Machine, flow: Flow) -> int:
     """What the DMA of a PE takes for a descriptor; the host's is ready."""
-    return 0 if flow.pe is None else machine.spec.pe.descriptor_ps
+    return 0 if flow.pe is None else machine.spec.pe.dma.setup_ps
 
 
 def fair_rates_gbs(machine: Machine, flows: Iterable[Flow]) -> tuple[float, ...]:

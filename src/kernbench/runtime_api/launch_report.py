@@ -20,10 +20,12 @@ from kernbench.observe.statistics import (
     QueueTraffic,
     Share,
     Traffic,
+    Translation,
     engine_shares,
     engine_usage,
     queue_traffic,
     traffic,
+    translation,
 )
 from kernbench.observe.works import Works
 
@@ -60,7 +62,7 @@ class RunReport:
     """Everything that is measured on the engine of a run.
 
     ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that
-    had not ended when the run did, or had failed and were given up.
+    had not ended when the run did, or had failed and were given up. ``translation``: where PEs have a TLB.
     """
 
     launches: tuple[LaunchSplit, ...]
@@ -71,6 +73,7 @@ class RunReport:
     records: int
     under_way: tuple[str, ...] = ()
     queues: tuple[QueueTraffic, ...] = ()
+    translation: Translation | None = None
 
 
 def report_run(
@@ -93,6 +96,7 @@ def report_run(
         records=int(((columns.kind <= LAST_RECORD) & (columns.read >= 0)).sum()),
         under_way=tuple(_name(handle.msg) for handle in engine.handles if not _has_ended(handle)),
         queues=queue_traffic(engine.machine, works),
+        translation=translation(engine.machine),
     )
 
 

@@ -11,7 +11,7 @@ from kernbench.common.units import PS_PER_NS, transfer_ps
 from kernbench.di.part import PartAttrs
 from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
 from kernbench.topology.extra import Window, WithExtras, windows
-from kernbench.topology.fields import Components, ComponentSpec, Count, LinkSpec, SizeMm
+from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count, LinkSpec, SizeMm
 from kernbench.topology.grid import Corner, Grid
 
 
@@ -71,7 +71,7 @@ class HbmSpec(ConfigModel):
         return self.num_pcs * self.burst_bytes
 
 
-class SramSpec(ConfigModel):
+class SramSpec(BankedSpec):
     """The SRAM of a cube."""
 
     bytes: Size

@@ -52,6 +52,13 @@ class LinkSpec(ConfigModel):
         return self.fifo == "unbounded"
 
 
+class BankedSpec(ConfigModel):
+    """A memory of ``banks``, which take turns every ``bank_bytes``. With one bank the size of a turn says nothing."""
+
+    banks: Count = 1
+    bank_bytes: Size = 4096
+
+
 A_co = TypeVar("A_co", bound=InnerAttrs, covariant=True)
 
 

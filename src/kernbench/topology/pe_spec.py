@@ -13,7 +13,7 @@ from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
 from kernbench.topology.extra import Window, WithExtras, windows
-from kernbench.topology.fields import Components, ComponentSpec, Count
+from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count
 
 
 def _dtype_name(text: str) -> str:
@@ -26,7 +26,7 @@ def _dtype_name(text: str) -> str:
 DTypeName = Annotated[str, AfterValidator(_dtype_name)]
 
 
-class TcmSpec(ConfigModel):
+class TcmSpec(BankedSpec):
     """Tightly coupled memory, of which the scheduler keeps a part; read and write ports are separate."""
 
     bytes: Size
@@ -110,12 +110,23 @@ class DmaSpec(ConfigModel):
     setup_ns: Duration
     ordering: Literal["program", "relaxed"] = "program"
 
+    @property
+    def setup_ps(self) -> int:
+        """``setup_ns`` in ps."""
+        return ns_to_ps(self.setup_ns)
+
 
 class MmuSpec(ConfigModel):
-    """The MMU: the unit of its TLB, and what a hit costs."""
+    """The MMU: the unit of its TLB, how many translations that keeps (0: there is none), and what a miss costs."""
 
     page_bytes: Size
-    tlb_hit_ns: Duration
+    tlb_entries: int = Field(default=0, ge=0, le=1_000_000)
+    tlb_miss_ns: Duration = 0.0
+
+    @property
+    def tlb_miss_ps(self) -> int:
+        """``tlb_miss_ns`` in ps."""
+        return ns_to_ps(self.tlb_miss_ns)
 
 
 class PeComponents(Components):
@@ -146,13 +157,3 @@ class PeSpec(WithExtras):
     def extra_memories(self) -> tuple[Window, ...]:
         """The memories beside the TCM: their addresses are those of a scratchpad."""
         return tuple(windows(self.extra, 0))
-
-    @property
-    def descriptor_ns(self) -> float:
-        """What the DMA takes for a descriptor: its set-up, and the translation of its address."""
-        return self.dma.setup_ns + self.mmu.tlb_hit_ns
-
-    @property
-    def descriptor_ps(self) -> int:
-        """``descriptor_ns`` in ps."""
-        return ns_to_ps(self.descriptor_ns)

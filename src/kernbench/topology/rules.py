@@ -17,7 +17,7 @@ from kernbench.common.units import format_size
 from kernbench.topology.census import Census, count_extras, count_machine
 from kernbench.topology.cube_spec import CubeSpec, HbmSpec, NocSpec, PeLayoutSpec, SramSpec
 from kernbench.topology.extra_rules import cube_extras_fit, pe_extras_fit
-from kernbench.topology.fields import LinkSpec
+from kernbench.topology.fields import BankedSpec, LinkSpec
 from kernbench.topology.pe_spec import GemmSpec, MmuSpec, PeSpec, TcmSpec
 from kernbench.topology.spec import (
     PACKETS_PER_FIFO,
@@ -199,6 +199,19 @@ def _page_is_a_power_of_two(mmu: MmuSpec) -> Iterator[Complaint]:
         yield _at("pe.mmu.page_bytes", f"found {mmu.page_bytes}, must be a power of two")
 
 
+def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iterator[Complaint]]:
+    """A memory serves packets; addresses of memories are aligned to powers of two."""
+
+    def check(memory: BankedSpec, transport: TransportSpec) -> Iterator[Complaint]:
+        if memory.banks > 1 and memory.bank_bytes < transport.packet_bytes:
+            limit = f"must be at least transport.packet_bytes, which is {transport.packet_bytes}"
+            yield _at(f"{path}.bank_bytes", f"found {memory.bank_bytes}, {limit}: a bank serves whole packets")
+        if memory.bank_bytes.bit_count() != 1:
+            yield _at(f"{path}.bank_bytes", f"found {memory.bank_bytes}, must be a power of two")
+
+    return check
+
+
 def _transport_fifos_hold_packets(transport: TransportSpec) -> Iterator[Complaint]:
     sizes = {"fifo_bytes": transport.fifo_bytes, "long_link_fifo_bytes": transport.long_link_fifo_bytes}
     for name, size in sizes.items():
@@ -253,6 +266,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("pe.tcm",), _tcm_fits),
     Rule(("pe.gemm",), _tile_takes_no_age),
     Rule(("pe.mmu",), _page_is_a_power_of_two),
+    *(Rule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),
     Rule(("transport",), _transport_fifos_hold_packets),
     *(_link_rule(section) for section in ("system.links", "sip.links", "cube.links")),
     Rule(("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube", "pe"), _extras_are_bearable),

@@ -31,10 +31,9 @@ class _Range:
 
 
 class PeMMU:
-    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``; what it maps are byte ranges of any size and alignment.
+    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``.
 
-    The page of ``page_bytes`` is the unit of the TLB alone: ``tlb_hits`` and ``tlb_misses`` count lookups by whether
-    their first page was looked up since the mappings last changed. ``tlb_hit_ns`` is what a hit costs.
+    What it maps are byte ranges of any size and alignment.
     """
 
     def __init__(
@@ -43,15 +42,10 @@ class PeMMU:
         cube: int,
         pe: int,
         *,
-        page_bytes: int = 4096,
-        tlb_hit_ns: float = 0.0,
         fmt: AddressFormat = AddressFormat.NARROW,
     ) -> None:
         self.sip, self.cube, self.pe = sip, cube, pe
-        self.page_bytes, self.tlb_hit_ns = page_bytes, tlb_hit_ns
-        self.tlb_hits = self.tlb_misses = 0
         self._fmt = fmt
-        self._pages: set[int] = set()
         self._tensors: list[TensorMapping] = []
         # Sorted by address; the starts are apart so that bisection compares integers.
         self._starts: list[int] = []
@@ -78,7 +72,6 @@ class PeMMU:
         self._tensors.insert(at, mapping)
         self._starts[first:first] = [r.start for r in ranges]
         self._ranges[first:first] = ranges
-        self._pages.clear()
 
     def unmap(self, va_base: int) -> None:
         """Forget the tensor at ``va_base``; AddressFaultError when none begins there."""
@@ -88,7 +81,6 @@ class PeMMU:
         tensor = self._tensors.pop(at)
         gone = slice(bisect_left(self._starts, va_base), bisect_left(self._starts, tensor.va_end))
         del self._starts[gone], self._ranges[gone]
-        self._pages.clear()
 
     def translate(self, va: int) -> PhysAddr:
         """Where the byte at ``va`` lies. Raises as ``segments`` does."""
@@ -121,12 +113,6 @@ class PeMMU:
         found = self._ranges[at]
         if va >= found.end or va + nbytes > found.tensor_end:
             raise self._fault(va, nbytes)
-        page = va // self.page_bytes
-        if page in self._pages:
-            self.tlb_hits += 1
-        else:
-            self.tlb_misses += 1
-            self._pages.add(page)
         return found
 
     def _nearest_ranges(self, mapping: TensorMapping) -> list[_Range]:
