@@ -7,7 +7,7 @@
 Eight PEs read from one slice: a bank gives them 4 KiB every 50 ns, 82 GB/s in all; 16 banks fill the link, 255 GB/s.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import simpy
 
@@ -35,7 +35,7 @@ class BankedMemory(HbmCtrl):
         self.attrs = self.attrs_as(BankedMemoryAttrs)
         self.banks = [simpy.Resource(self.env) for _ in range(self.attrs.banks)]
 
-    def serve(self, access: MemoryAccess) -> Iterator[simpy.Event]:
+    def serve(self, access: MemoryAccess) -> Generator[simpy.Event, object, None]:
         """Wait for the bank, then for the access; when this is over, its bytes leave or are acknowledged."""
         bank = self.banks[access.pa // self.attrs.row_bytes % len(self.banks)]
         with bank.request() as turn:

@@ -61,6 +61,6 @@ class TransitPart(Component):
         way = next((each for each in ways if each is found), None)
         if way is None:
             what = "None" if found is None else f"a {type(found).__name__}"
-            raise UnsupportedError(f"forward() returned {what}, which is none of the {len(ways)} ways it was given")
+            raise UnsupportedError(f"forward() returned {what}, which is none of the ways it was given ({len(ways)})")
         if way is not planned:
             self.machine.network.redirect(transfer, hop, way.links)
