@@ -22,7 +22,7 @@ from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
-from kernbench.engine.part_failure import named_failure
+from kernbench.engine.part_failure import name_users_parts, named_failure
 from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart
@@ -306,6 +306,7 @@ class GraphEngine:
         except Exception as error:
             failure = named_failure(error)
             if not isinstance(failure, PartError):
+                name_users_parts(error, self.machine.components)
                 raise
             self._failure = failure
             self._lost = frozenset(handle.request_id for handle in self._handles if not handle.done)

@@ -24,7 +24,7 @@ from simpy.resources.store import StoreGet
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
-from kernbench.core.log import END, ROOT, By, Cause, Row
+from kernbench.core.log import END, LAUNCH, PARENT, ROOT, WHAT, By, Cause, Kind, Row
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.control import ControlMessage, CubeOrder, PartOrder, PeOrder, PeReport, Report, SipOrder
 from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
@@ -153,7 +153,7 @@ class ThinkingPart(Component):
 
     def tell(self, dst: str, message: ControlMessage) -> None:
         """Send a message of the control path, a header, to another part."""
-        self._handled()
+        self._act()
         if isinstance(message, Report):
             self._unanswered.pop(message.request_id, None)
         self.waits = 0
@@ -294,6 +294,16 @@ class ThinkingPart(Component):
         row, log = self.cause[0], self.machine.log
         if row >= 0 > log.rows[row + END]:
             log.close(row, self.clock.time)
+
+    def _act(self) -> None:
+        """The process sends something now: what it has done since it last did is a row of its own."""
+        self._handled()
+        row, log, now = self.cause[0], self.machine.log, self.clock.time
+        if row >= 0 and log.rows[row + END] < now:
+            what, launch, parent, end = (log.rows[row + column] for column in (WHAT, LAUNCH, PARENT, END))
+            part = log.part(self.node.id)
+            row = log.open(part, Kind.CONTROL, end, self.cause, what=what, launch=launch, parent=parent, end=now)
+            self.cause = row, By.ORDER
 
     def _check_taken(self) -> None:
         """UnsupportedError when messages are left and no process is."""

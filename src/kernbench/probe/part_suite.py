@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,6 @@ from kernbench.common.errors import (
     UnknownNameError,
     text_of,
 )
-from kernbench.common.ids import HOST
 from kernbench.components.memory import Memory
 from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
 from kernbench.di.registry import REGISTRY
@@ -31,6 +30,7 @@ from kernbench.observe.statistics import link_traffic
 from kernbench.probe.part_traffic import SMALL_MACHINE, Torch, every_program, fill_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.transport import Transfer
 
 LIMITS = Limits(wall_s=120)
 """For parts that never come to rest: the traffic takes less than a second"""
@@ -54,22 +54,18 @@ class Checked:
 
 
 class Trial:
-    """A machine on which all of the traffic has run.
-
-    ``wrong``: what has come out wrong; ``sent``: bytes by destination; ``passed``: the parts that bytes went through.
-    """
+    """A machine on which all of the traffic has run; ``wrong``: what has come out wrong."""
 
     def __init__(self, topology: Topology) -> None:
         self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
-        self.sent = Counter[str]()
-        self.passed = {HOST}
         with RuntimeContext[Any](self.engine) as torch:
             self.wrong = [*every_program(torch)]
         self.engine.drain()
-        for transfer in self.engine.machine.network.traced:
-            links = transfer.route.links
-            self.sent[links[-1].dst] += transfer.nbytes
-            self.passed.update(link.src for link in links[1:])
+
+    @property
+    def transfers(self) -> Iterable[Transfer]:
+        """All that were sent."""
+        return self.engine.machine.network.traced
 
 
 class Subject:
@@ -173,11 +169,15 @@ def conserves_bytes(subject: Subject) -> Iterator[str]:
     yield from trial.wrong
     if network.undelivered:
         yield f"{network.undelivered} transfers were not delivered"
-    arrived = Counter[str]()
+    sent, arrived, passed = Counter[str](), Counter[str](), set[str]()
+    for transfer in trial.transfers:
+        *others, last = transfer.route.links
+        sent[last.dst] += transfer.nbytes
+        passed.update(link.dst for link in others)
     for link in link_traffic(trial.engine.machine):
         arrived[link.dst] += link.nbytes
-    for node, nbytes in trial.sent.items():
-        if node not in trial.passed and arrived[node] != nbytes:
+    for node, nbytes in sent.items():
+        if node not in passed and arrived[node] != nbytes:
             yield f"{nbytes:,} bytes were sent to {node}, {arrived[node]:,} arrived"
 
 
