@@ -199,6 +199,17 @@ def test_the_sanitizer_tells_atomics_from_stores() -> None:
     assert races(one_stores) == ["race"]
 
 
+def test_without_an_order_the_sanitizer_tells_who_overtook() -> None:
+    def kernel(x: int, *, tl: Tl) -> None:
+        tl.store(x, tl.exp(tl.full((64, 64), 0.0, "f32")))
+        tl.atomic_add(x, tl.constant([1], "f32"))
+
+    engine = sanitized(machine("pe.dma.ordering=relaxed"))
+    launch(engine, kernel, place(engine, np.ones((64, 64), np.float32)))
+    (found,) = findings(engine)
+    assert (found.kind, found.side.action) == ("inversion", "atomic")
+
+
 def test_what_is_masked_off_is_not_changed() -> None:
     seen: list[Any] = []
 
