@@ -31,7 +31,7 @@ from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDma
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
-from kernbench.policy.address.layout import Component as Space
+from kernbench.policy.address.layout import AddressOwner
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
@@ -324,6 +324,6 @@ class GraphEngine:
             raise KernbenchError("this run keeps no data; make the engine with enable_data=True")
         self.replay()
         addr = self.machine.addresses.decode(pa)
-        if addr.component not in (Space.HBM, Space.SRAM, Space.TCM):
+        if addr.component not in (AddressOwner.HBM, AddressOwner.SRAM, AddressOwner.TCM):
             raise UnknownNameError("memory", str(addr.component), ("hbm", "sram", "tcm"))
         return self._store.read(str(addr.component), pa, (nbytes,), U8)
