@@ -209,6 +209,15 @@ def test_what_nothing_calls_is_refused(mine: ModuleType, kind: str, cls: type, n
     assert f"{wanted}{', '.join(called_at(kind))}" in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["m_cpu", "sram"])
+def test_a_process_that_nobody_starts_is_refused(mine: ModuleType, kind: str) -> None:
+    cls = type("Runs", (Component,), {"Attrs": builtin(kind).Attrs, "run": Running.run})
+    with pytest.raises(
+        InputError, match=rf"\({kind}\): nothing starts run of my_parts\.My_{kind}: derive it from .*Think"
+    ):
+        GraphEngine(machine_with(mine, **{kind: cls}))
+
+
 def test_all_of_a_machine_is_refused_at_once(mine: ModuleType) -> None:
     topology = machine_with(mine, noc_router=Receiving, pe_math=accepting("pe_math"))
     with pytest.raises(InputError) as caught:

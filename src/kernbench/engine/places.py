@@ -9,7 +9,7 @@ _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 _CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
 CALLED: dict[str, tuple[str, ...]] = {
-    "host": (*_ENTERED, "accept", "receive", "run"),
+    "host": (*_ENTERED, "accept", "receive", "run", "handle"),
     "switch": _PASSED,
     "pcie_ep": _PASSED,
     "io_cpu": _CONTROL_CPU,
