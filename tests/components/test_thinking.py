@@ -12,15 +12,26 @@ import pytest
 import simpy
 from one_program import SMALL, host_copies, products
 
+from causes import check_causes
 from kernbench.cli.main import main
-from kernbench.common.errors import PartError, SimulationDeadlock, UnsupportedError
+from kernbench.common.errors import (
+    KernbenchError,
+    LimitReached,
+    PartError,
+    SimulationDeadlock,
+    UnsupportedError,
+    notes_of,
+)
 from kernbench.components.host import Host
 from kernbench.components.io_cpu import IoCpu
 from kernbench.components.m_cpu import MCpu
+from kernbench.components.pe_gemm import PeGemm
+from kernbench.core.log import By
 from kernbench.engine import thinking
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.engine.thinking import Inbox
-from kernbench.messages.control import CubeOrder, Report
+from kernbench.messages.control import CubeOrder, PeOrder, Report
 from kernbench.messages.requests import MemoryWriteMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.context import RuntimeContext
@@ -29,7 +40,7 @@ from kernbench.topology.attrs import MCpuAttrs
 from kernbench.topology.builder import resolve_topology
 
 HBM = PhysAddr.pe_hbm_addr(0, 0, 0, 0, 0, 6 << 30).encode()
-SECTIONS = {"m_cpu": "cube", "io_cpu": "sip", "host": "system"}
+SECTIONS = {"m_cpu": "cube", "io_cpu": "sip", "host": "system", "pe_gemm": "pe"}
 
 
 @pytest.fixture
@@ -38,11 +49,11 @@ def engine_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GraphEngine]:
     module = ModuleType("my_cpus")
     monkeypatch.setitem(sys.modules, "my_cpus", module)
 
-    def make(**classes: type) -> GraphEngine:
+    def make(*, limits: Limits | None = None, **classes: type) -> GraphEngine:
         for kind, cls in classes.items():
             setattr(module, f"My_{kind}", cls)
         impls = [f"{SECTIONS[kind]}.components.{kind}.impl=my_cpus.My_{kind}" for kind in classes]
-        return GraphEngine(resolve_topology("default", [*SMALL, *impls]))
+        return GraphEngine(resolve_topology("default", [*SMALL, *impls]), limits=limits)
 
     return make
 
@@ -362,7 +373,7 @@ WRONG = [
 def test_what_is_wrong_is_said_of_the_part(
     engine_with: Callable[..., GraphEngine], cls: type, code: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinking, "MOST_WAKES", 1000)
+    monkeypatch.setattr(thinking, "MOST_WAITS", 1000)
     engine = engine_with(m_cpu=cls)
     others = fill(engine), fill(engine, 1)
     with pytest.raises(PartError) as caught:
@@ -506,6 +517,74 @@ def test_run_begins_anew_when_the_machine_is_cleared(engine_with: Callable[..., 
     assert part.drawn == drawn
     engine.wait(fill(engine, 2))
     assert part.counted == 1
+
+
+class TicksSlowly(Wrong):
+    def err(self, order: Any) -> Iterator[Any]:
+        while True:
+            yield self.wait_ns(1)
+
+
+def test_a_run_that_is_stopped_names_the_part_that_never_rests(engine_with: Callable[..., GraphEngine]) -> None:
+    """Once for 3 ns when the order has come, then for each of the ns from there to the limit, which is included."""
+    arrival = _handled_ns(engine_with()) - 5
+    engine = engine_with(m_cpu=TicksSlowly, limits=Limits(sim_ns=arrival + 5000))
+    with pytest.raises(LimitReached) as caught:
+        engine.wait(fill(engine))
+    wanted = "events; sip0.cube0.m_cpu (my_cpus.My_m_cpu) has waited 4,999 times since its last message"
+    assert str(caught.value).endswith(wanted)
+
+
+class NegativeTiles(PeGemm):
+    def tile_ps(self, element: Any) -> int:
+        return -5
+
+
+def test_an_error_of_nobodys_code_says_which_parts_are_users(engine_with: Callable[..., GraphEngine]) -> None:
+    with pytest.raises(KernbenchError, match="times that parts give are whole ps and not negative") as caught:
+        copies_and_products(engine_with(pe_gemm=NegativeTiles))
+    assert [*notes_of(caught.value)] == ["parts of users' in this machine: my_cpus.My_pe_gemm (pe_gemm)"]
+
+
+class Unmade(MCpu):
+    def __init__(self, node: Any, machine: Any) -> None:
+        raise RuntimeError("not made")
+
+
+def test_a_part_that_cannot_be_made_is_named(engine_with: Callable[..., GraphEngine]) -> None:
+    with pytest.raises(RuntimeError, match="not made") as caught:
+        fills_ns(engine_with(m_cpu=Unmade), 1)
+    assert "in sip0.cube0.m_cpu, which is my_cpus.My_m_cpu" in notes_of(caught.value)
+
+
+class Staggered(MCpu):
+    """It orders PEs one after another, 2 ns apart."""
+
+    def run(self) -> Any:
+        while True:
+            message = yield self.inbox.get()
+            yield self.wait_ns(self.overhead_ns)
+            if not isinstance(message, CubeOrder) or not message.pes:
+                self.handle(message)
+                continue
+            self.gather(message, len(message.pes))
+            for pe in message.pes:
+                order = PeOrder(
+                    request_id=message.request_id,
+                    order=message.order,
+                    start_ps=message.start_ps,
+                    mates=message.pes,
+                    start_row=message.start_row,
+                )
+                self.tell(f"{self.node.id.removesuffix('m_cpu')}pe{pe}.pe_cpu", order)
+                yield self.wait_ns(2)
+
+
+@pytest.mark.parametrize("cls", [CoffeeByLoop, CoffeeByTime, Interrupted, TwoHands, Staggered])
+def test_what_users_cpus_do_has_a_cause(engine_with: Callable[..., GraphEngine], cls: type) -> None:
+    engine = engine_with(m_cpu=cls)
+    copies_and_products(engine)
+    assert check_causes(engine.machine)[By.ORDER] > 20
 
 
 @pytest.mark.parametrize("explain", [(), ("--explain",)])

@@ -26,14 +26,15 @@ from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.engine.deadlock import deadlock
-from kernbench.engine.machine import Component, Machine, Outcome
+from kernbench.engine.machine import Component, Machine, Outcome, is_builtin
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
-from kernbench.engine.part_failure import named_failure
+from kernbench.engine.part_failure import name_users_parts, named_failure
 from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
+from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
@@ -260,7 +261,13 @@ class GraphEngine:
 
     @property
     def _reached(self) -> str:
-        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+        thinking = [part for part in self.machine.components if isinstance(part, ThinkingPart)]
+        restless = [
+            f"; {part.node.id} ({part.node.impl}) has waited {part.waits:,} times since its last message"
+            for part in thinking
+            if part.waits > EVENTS_PER_LOOK
+        ]
+        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events{''.join(restless)}"
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
@@ -281,6 +288,7 @@ class GraphEngine:
         except Exception as error:
             failure = named_failure(error)
             if not isinstance(failure, PartError):
+                name_users_parts(error, self.machine.components)
                 raise
             self._failure = failure
             self._lost = frozenset(handle.request_id for handle in self._handles if not handle.done)
@@ -319,19 +327,22 @@ class GraphEngine:
 
     def _run_out(self) -> None:
         """Let everything end; what users' parts still fail with is about what was given up."""
-        try:
-            self.machine.clock.advance()
-        except Exception as error:
-            if not isinstance(named_failure(error), PartError):
-                raise
-            self._run_out()
+        while True:
+            try:
+                self.machine.clock.advance()
+            except Exception as error:
+                if not isinstance(named_failure(error), PartError):
+                    raise
+            else:
+                return
 
     def _recover(self) -> None:
         """After a user's part has failed: all parts begin anew. Its error again when that left the machine stuck."""
         if self._failure is None:
             return
         self._stop(self._lost)
-        if self.machine.network.undelivered or any(part.blocked() for part in self.machine.components):
+        stuck = any(part.blocked() for part in self.machine.components if is_builtin(type(part)))
+        if stuck or self.machine.network.undelivered:
             raise self._failure
         self._failure = None
 

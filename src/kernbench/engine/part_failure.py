@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -24,9 +24,10 @@ class _Call:
 
     @property
     def part(self) -> Component | None:
-        """The part of a user's whose method it is."""
+        """The part of a user's whose method it is, if it has been made so far that it knows its node."""
         owner = self.frame.f_locals.get("self")
-        return owner if isinstance(owner, Component) and not is_builtin(type(owner)) else None
+        is_users = isinstance(owner, Component) and not is_builtin(type(owner))
+        return owner if is_users and "clock" in vars(owner) else None
 
     @property
     def is_users(self) -> bool:
@@ -52,6 +53,13 @@ def named_failure(error: Exception) -> Exception:
         failure.add_note(note)
     failure.__cause__ = error
     return failure
+
+
+def name_users_parts(error: Exception, parts: Iterable[Component]) -> None:
+    """Note on an error that comes from nobody's code, such as a time that is none, which users' parts there are."""
+    users = {part.node.impl: part.node.kind for part in parts if not is_builtin(type(part))}
+    if users:
+        error.add_note(f"parts of users' in this machine: {', '.join(f'{i} ({kind})' for i, kind in users.items())}")
 
 
 def _calls(error: BaseException) -> Iterator[_Call]:

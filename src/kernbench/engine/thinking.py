@@ -24,7 +24,7 @@ from simpy.resources.store import StoreGet
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
-from kernbench.core.log import END, ROOT, By, Cause, Row
+from kernbench.core.log import END, LAUNCH, PARENT, ROOT, WHAT, By, Cause, Kind, Row
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.control import ControlMessage, CubeOrder, PeOrder, PeReport, Report, SipOrder
 from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
@@ -39,7 +39,7 @@ Question: TypeAlias = SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
 _ORDERS = frozenset((SipOrder, CubeOrder, PeOrder))
 _ACCESSES = frozenset((ReadRequest, WriteData))
 _NUMBERS = (int, float, np.number)
-MOST_WAKES = 300_000
+MOST_WAITS = 300_000
 """A part that has waited so often in a row without receiving or sending anything will never stop."""
 
 
@@ -109,7 +109,7 @@ class ThinkingPart(Component):
     ``inbox``: the messages that have come, to be taken with ``yield self.inbox.get()``; ``env``: the SimPy environment,
     for ``simpy.Resource`` and the like, whose time is in ps (``wait_ns`` takes ns); ``random``: numbers that are the
     same in every run. ``cause``: the row of the log after which the part does what it does, and why; while it handles a
-    message, that.
+    message, that. ``waits``: how often it has waited since a message last came or went.
 
     ``run`` starts when the part is made, and anew after the machine was cleared of what had failed: set the fields it
     works with in its first lines. At equal times it acts after everything that moves bytes. An error in it ends in one
@@ -125,7 +125,7 @@ class ThinkingPart(Component):
         self._n_alive = 0
         self._delivered: dict[int, Delivery] = {}  # and not taken, by identity
         self._unanswered: dict[Hashable, Delivery] = {}
-        self._wakes = 0  # since a message last came or went
+        self.waits = 0
 
     # --- for who writes a part ----------------------------------------------------------------------------------------
 
@@ -153,15 +153,15 @@ class ThinkingPart(Component):
 
     def tell(self, dst: str, message: ControlMessage) -> None:
         """Send a message of the control path, a header, to another part."""
-        self._handled()
+        self._act()
         if isinstance(message, Report):
             self._unanswered.pop(message.request_id, None)
-        self._wakes = 0
+        self.waits = 0
         self.machine.send_control(self.node.id, dst, message, self.cause)
 
     def send(self, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
         """Send any other message, of ``nbytes``; those of one ``channel`` leave one after another."""
-        self._wakes = 0
+        self.waits = 0
         return self.machine.send(self.node.id, dst, nbytes, message, channel)
 
     def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
@@ -218,7 +218,7 @@ class ThinkingPart(Component):
         key = _key(message)
         if key is not None:
             self._unanswered[key] = delivery
-        self._wakes = 0
+        self.waits = 0
         self.inbox.deliver(message)
         if not self._n_alive:
             self._check_taken()
@@ -234,7 +234,7 @@ class ThinkingPart(Component):
         self.cause = ROOT
         self._delivered = {}
         self._unanswered = {}
-        self._wakes = 0
+        self.waits = 0
         self.begin()
 
     def _drive(self, behaviour: Behaviour, cause: Cause) -> Behaviour:
@@ -250,8 +250,8 @@ class ThinkingPart(Component):
                 self._check_taken()
                 return end.value
             cause = self.cause
-            self._wakes += 1
-            if not isinstance(event, Event) or event.env is not self.env or self._wakes > MOST_WAKES:
+            self.waits += 1
+            if not isinstance(event, Event) or event.env is not self.env or self.waits > MOST_WAITS:
                 step, value = behaviour.throw, UnsupportedError(self._problem(event))
                 continue
             taking = event.__class__ is Take
@@ -277,7 +277,7 @@ class ThinkingPart(Component):
         if event.env is not self.env:
             return "it yielded an event of another SimPy environment: make it with self.env"
         return (
-            f"it has waited {MOST_WAKES:,} times in a row, and no message came or went: a part that never rests "
+            f"it has waited {MOST_WAITS:,} times in a row, and no message came or went: a part that never rests "
             "keeps the run from ending. Wait for a message, and work out what has happened since the last one"
         )
 
@@ -294,6 +294,16 @@ class ThinkingPart(Component):
         row, log = self.cause[0], self.machine.log
         if row >= 0 > log.rows[row + END]:
             log.close(row, self.clock.time)
+
+    def _act(self) -> None:
+        """The process sends something now: what it has done since it last did is a row of its own."""
+        self._handled()
+        row, log, now = self.cause[0], self.machine.log, self.clock.time
+        if row >= 0 and log.rows[row + END] < now:
+            what, launch, parent, end = (log.rows[row + column] for column in (WHAT, LAUNCH, PARENT, END))
+            part = log.part(self.node.id)
+            row = log.open(part, Kind.CONTROL, end, self.cause, what=what, launch=launch, parent=parent, end=now)
+            self.cause = row, By.ORDER
 
     def _check_taken(self) -> None:
         """UnsupportedError when messages are left and no process is."""

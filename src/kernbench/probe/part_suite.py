@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,6 @@ from kernbench.common.errors import (
     UnknownNameError,
     text_of,
 )
-from kernbench.common.ids import HOST
 from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
@@ -52,24 +51,19 @@ class Checked:
 
 
 class Trial:
-    """A machine on which all of the traffic has run.
-
-    ``wrong``: what has come out wrong; ``sent``: bytes by destination; ``passed``: the parts that bytes went through.
-    """
+    """A machine on which all of the traffic has run; ``wrong``: what has come out wrong."""
 
     def __init__(self, topology: Topology) -> None:
-        self.engine = GraphEngine(topology, limits=LIMITS)
-        self.sent = Counter[str]()
-        self.passed = {HOST}
-        self.engine.machine.hooks.sent.subscribe(self._note)
+        self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
         with RuntimeContext[Any](self.engine) as torch:
             self.wrong = [*every_program(torch)]
         self.engine.drain()
 
-    def _note(self, transfer: Transfer) -> None:
-        links = transfer.route.links
-        self.sent[links[-1].dst] += transfer.nbytes
-        self.passed.update(link.src for link in links[1:])
+    @property
+    def transfers(self) -> Iterable[Transfer]:
+        """All that were sent."""
+        traces = (self.engine.get_completion(handle)[1] for handle in self.engine.handles)
+        return {transfer.serial: transfer for trace in traces for transfer in trace.transfers}.values()
 
 
 class Subject:
@@ -164,11 +158,15 @@ def conserves_bytes(subject: Subject) -> Iterator[str]:
     yield from trial.wrong
     if network.undelivered:
         yield f"{network.undelivered} transfers were not delivered"
-    arrived = Counter[str]()
+    sent, arrived, passed = Counter[str](), Counter[str](), set[str]()
+    for transfer in trial.transfers:
+        *others, last = transfer.route.links
+        sent[last.dst] += transfer.nbytes
+        passed.update(link.dst for link in others)
     for link in link_traffic(trial.engine.machine):
         arrived[link.dst] += link.nbytes
-    for node, nbytes in trial.sent.items():
-        if node not in trial.passed and arrived[node] != nbytes:
+    for node, nbytes in sent.items():
+        if node not in passed and arrived[node] != nbytes:
             yield f"{nbytes:,} bytes were sent to {node}, {arrived[node]:,} arrived"
 
 
@@ -188,10 +186,8 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
         yield f"{second.start.size:,} things happen in a second run, {first.start.size:,} in the first"
         return
     for at in np.flatnonzero((first.start != second.start) | (first.end != second.end)):
-        times = (
-            f"{second.start[at]} to {second.end[at]} ps in a second run, not {first.start[at]} to {first.end[at]} ps"
-        )
-        yield f"{first.parts[first.part[at]]} is busy {times}"
+        part, was = first.parts[first.part[at]], f"{first.start[at]} to {first.end[at]} ps"
+        yield f"{part} is busy {second.start[at]} to {second.end[at]} ps in a second run, {was} in the first"
 
 
 def resets(subject: Subject) -> Iterator[str]:
