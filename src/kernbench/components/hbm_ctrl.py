@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kernbench.components.hbm.controller import BankedController
 from kernbench.components.hbm_channels import HbmChannels
 from kernbench.components.memory_service import MemoryServer
-from kernbench.components.responder import Responder
+from kernbench.components.responder import Answering, Responder
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import ReadRequest, WriteData
@@ -15,21 +16,27 @@ from kernbench.transport import Transfer
 
 @register("builtin.hbm_ctrl", kind="hbm_ctrl")
 class HbmCtrl(Component):
-    """The controller of one slice: pseudo-channels, access time, accesses in turn."""
+    """The controller of one slice: its banks or, under ``timing: ideal``, its pseudo-channels; accesses in turn."""
 
     Attrs = HbmCtrlAttrs
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.channels = HbmChannels(machine.spec)
-        self.server = MemoryServer(self.clock, machine.spec.quantum_packets)
-        self._responder = Responder(
+        access_ps, banks = self.attrs_as(HbmCtrlAttrs).access_ps, machine.spec.cube.hbm.banks
+        self._responder: Answering = (
+            self._ideal(access_ps) if banks is None else BankedController(self, banks, access_ps)
+        )
+
+    def _ideal(self, access_ps: int) -> Responder:
+        channels = HbmChannels(self.machine.spec)
+        server = MemoryServer(self.clock, self.machine.spec.quantum_packets)
+        return Responder(
             self,
-            reads=self.server,
-            writes=self.server,
-            access_ps=self.attrs_as(HbmCtrlAttrs).access_ps,
-            read_ps=self.channels.time_ps,
-            write_ps=self.channels.time_ps,
+            reads=server,
+            writes=server,
+            access_ps=access_ps,
+            read_ps=channels.time_ps,
+            write_ps=channels.time_ps,
         )
 
     def receive(self, message: object, transfer: Transfer) -> None:

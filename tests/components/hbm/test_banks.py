@@ -55,10 +55,16 @@ def test_a_row_that_was_just_open_is_still_served():
 
 
 def test_banks_of_other_groups_share_the_bus():
-    # Both rows open at once but for the activation's 4.199 ns; the second run has waited for the bus by then.
+    # The second row opens an activation's 4.199 ns later, and its bursts go between those of the first.
     made = banks()
     _, _, last = made.serve(0, 0, ((0, 0, 8), (4, 0, 8)), False)
-    assert last == RCD + 8 * BURST + 7 * IN_GROUP + BURST
+    assert last == RCD + 4199 + 7 * IN_GROUP + BURST
+
+
+def test_a_bus_that_is_full_has_its_own_pace():
+    # 4 groups of 8 bursts, the last row 3 activations later: 32 bursts on the bus take longer.
+    _, _, last = banks().serve(0, 0, tuple((4 * i, 0, 8) for i in range(4)), False)
+    assert last == RCD + 32 * BURST
 
 
 def test_pseudo_channels_have_buses_of_their_own():

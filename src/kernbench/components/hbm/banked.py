@@ -56,14 +56,19 @@ class BankedMemory:
         """Be as then."""
         self.banks.restore(saved)
 
-    def serve(self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR) -> Stretch:
-        """Serve bytes ``begin`` … ``end - 1`` of an access, in quanta; no further one begins after ``until``."""
+    def serve(
+        self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
+    ) -> Stretch:
+        """Serve bytes ``begin`` … ``end - 1`` of an access, in quanta.
+
+        No further one begins after ``until``, unless it has bytes before ``least``.
+        """
         banks, planner, quantum, sweep = self.banks, self._planner, self.quantum, self.sweep_bytes
         first, last, at, over = FAR, now, begin, now
         repeats = access.rows == 1 and end - begin >= 3 * sweep and not sweep % quantum
         mark_at = begin + sweep if repeats else FAR
         place: _Place | None = None
-        while at < end and over <= until:
+        while at < end and (over <= until or at < least):
             if at == mark_at:
                 place = _Place(over, banks.mark())
             elif place is not None and at == mark_at + sweep:

@@ -240,9 +240,10 @@ class Banks:
         ready = max(ready, now)
         if self._stacks > 1 and not write:
             ready = self._take_stack(stack, group, ready, now, serial + n, n)
-        start = self._take(self._pcs + group, ready, now, n * self._same_group)
-        start = self._take(pc, start, now, n * self._burst)
-        end = start + (n - 1) * self._same_group + self._burst
+        first = self._take(self._pcs + group, ready, now, n * self._same_group)
+        start = self._take(pc, first, now, n * self._burst)
+        # Runs of several groups alternate on the bus: what waits for its share there keeps its group's pace meanwhile.
+        end = max(first + (n - 1) * self._same_group + self._burst, start + n * self._burst)
         closes = end + self._closing[write]
         self._next[bank] = max(self._next[bank], closes)
         self._end[channel] = max(self._end[channel], end)

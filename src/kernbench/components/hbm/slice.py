@@ -25,7 +25,9 @@ class Memory(Protocol[State]):
     @property
     def quantum(self) -> int: ...
 
-    def serve(self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR) -> Stretch: ...
+    def serve(
+        self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
+    ) -> Stretch: ...
 
     def save(self) -> State: ...
 
@@ -51,6 +53,10 @@ class Request:
     def cut(self, end: int) -> None:
         """What was begun holds for bytes up to ``end`` only."""
         raise NotImplementedError
+
+    def gone(self, now: int) -> int:
+        """Bytes that may have left by ``now``: what was begun holds for them."""
+        return 0
 
 
 class _Promise(NamedTuple, Generic[State]):
@@ -143,7 +149,9 @@ class Slice(Generic[State]):
         memory, request = self._memory, promise.request
         memory.restore(promise.before)
         end = request.access.nbytes
-        stretch = memory.serve(request.access, request.write, promise.begin, end, promise.start_ps, now)
+        stretch = memory.serve(
+            request.access, request.write, promise.begin, end, promise.start_ps, now, request.gone(now)
+        )
         self.over_ps = max(stretch.over_ps, now)
         if stretch.end == end:
             return
