@@ -145,20 +145,21 @@ class Banks:
         For who writes, a byte has been served when it has entered.
         """
         first, last = FAR, now
+        per_channel, pending, writing = self._banks_per_channel, self._pending, self._writing
         for bank, row, n in runs:
-            channel = bank // self._banks_per_channel
-            if self._pending[channel]:
+            channel = bank // per_channel
+            if pending[channel]:
                 self._fill_idle(channel, now)
             now = self._enter(channel, now, n, write)
             start = end = now
             if write:
                 self._write(channel, now, bank, base + row, n)
             else:
-                if self._writing[channel]:
+                if writing[channel]:
                     self._turn(channel, 0, now)
                 start, end = self._run(channel, now, bank, base + row, n, 0)
-            first = min(first, start)
-            last = max(last, end)
+            first = start if start < first else first
+            last = end if end > last else last
         return now, first, last
 
     def _enter(self, channel: int, now: int, n: int, write: bool) -> int:
@@ -169,7 +170,7 @@ class Banks:
         while leaving and (held > room or leaving[0][0] <= now):
             when, bursts = heappop(leaving)
             held -= bursts
-            now = max(now, when)
+            now = when if when > now else now
         self._held[queue] = held
         return now
 
@@ -223,7 +224,8 @@ class Banks:
 
     def _run(self, channel: int, now: int, bank: int, row: int, n: int, write: int) -> tuple[int, int]:
         """Serve a run that has entered at ``now``: when its first byte is on the bus, and its last."""
-        now = max(now, self._floor[channel])
+        floor = self._floor[channel]
+        now = floor if floor > now else now
         group = bank // self._banks
         stack = group // self._groups
         pc = stack // self._stacks
@@ -237,13 +239,15 @@ class Banks:
             counts[1] += n - 1
             self._open(channel, pc, bank, row, now, write)
         ready = self._ready[bank]
-        ready = max(ready, now)
+        ready = now if now > ready else ready
         if self._stacks > 1 and not write:
             ready = self._take_stack(stack, group, ready, now, serial + n, n)
-        first = self._take(self._pcs + group, ready, now, n * self._same_group)
-        start = self._take(pc, first, now, n * self._burst)
+        in_group, on_bus = n * self._same_group, n * self._burst
+        first = self._take(self._pcs + group, ready, now, in_group)
+        start = self._take(pc, first, now, on_bus)
         # Runs of several groups alternate on the bus: what waits for its share there keeps its group's pace meanwhile.
-        end = max(first + (n - 1) * self._same_group + self._burst, start + n * self._burst)
+        end, paced = start + on_bus, first + in_group - self._same_group + self._burst
+        end = paced if paced > end else end
         closes = end + self._closing[write]
         self._next[bank] = max(self._next[bank], closes)
         self._end[channel] = max(self._end[channel], end)

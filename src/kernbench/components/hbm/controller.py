@@ -5,6 +5,7 @@ A requester is a part and one of its channels: the queues of a PE, or all else. 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.components.hbm.banked import BankedMemory, Stretch
@@ -30,21 +31,22 @@ def banked_memory(spec: TopologySpec, banks: HbmTiming) -> BankedMemory:
 class BankedController(Answering):
     """Answers for a slice whose banks have these timings."""
 
-    __slots__ = ("_ports", "memory", "slice")
+    __slots__ = ("_outputs", "memory", "slice")
 
     def __init__(self, component: Component, banks: HbmTiming, access_ps: int) -> None:
         super().__init__(component, access_ps)
         self.memory = banked_memory(self.machine.spec, banks)
         self.slice = Slice(self.memory, self.clock)
-        self._ports: dict[str, Port] = {}
+        self._outputs: dict[str, _Output] = {}
 
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)
         requester = request.requester
-        port = self._ports.get(requester)
-        if port is None:
-            port = self._ports[requester] = self.machine.network.port(self.component.node.id, f"read {requester}")
-        self.slice.submit(_Read(self, request, self.make_reply(port, request)))
+        output = self._outputs.get(requester)
+        if output is None:
+            port = self.machine.network.port(self.component.node.id, f"read {requester}")
+            output = self._outputs[requester] = _Output(port)
+        self.slice.submit(_Read(self, request, output))
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered: they came from the head's time on."""
@@ -57,42 +59,50 @@ class BankedController(Answering):
             self._commit(write.message)
 
 
+@dataclass(slots=True)
+class _Output:
+    """Where the replies to a requester leave, and when what was promised of them has come: they come in their order."""
+
+    port: Port
+    over_ps: int = 0
+
+
 class _Read(Request):
-    """The bytes of its turns feed the reply."""
+    """The bytes of its turns feed the reply. ``promised``: what the last one did."""
 
-    __slots__ = ("controller", "message", "supplies", "transfer")
+    __slots__ = ("controller", "message", "output", "promised", "transfer")
 
-    def __init__(self, controller: BankedController, message: ReadRequest, transfer: Transfer) -> None:
+    promised: Supply
+    """Once it has begun"""
+
+    def __init__(self, controller: BankedController, message: ReadRequest, output: _Output) -> None:
         super().__init__((message.requester, False), message.access, False, 0)
         self.controller = controller
         self.message = message
-        self.transfer = transfer
-        self.supplies: list[Supply] = []
+        self.output = output
+        self.transfer = controller.make_reply(output.port, message)
 
     def begin(self, first: int, stretch: Stretch) -> None:
         network, nbytes = self.controller.machine.network, stretch.end - first
-        start = stretch.first_ps
-        if self.supplies:
-            before = self.supplies[-1]
-            start = max(start, before.start_ps + before.count * before.pace.packet_ps)
-        end = max(stretch.last_ps, start)
+        start = max(stretch.first_ps, self.output.over_ps)
+        end = self.output.over_ps = max(stretch.last_ps, start)
         self.controller.served(self.message.op, False, start, end)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
-        self.supplies.append(supply)
+        self.promised = supply
         if first:
             network.supply(self.transfer, supply)
         else:
             network.inject(self.transfer, supply)
 
     def cut(self, end: int) -> None:
-        network, promised = self.controller.machine.network, self.supplies[-1]
+        network, promised = self.controller.machine.network, self.promised
         count = end // network.packet_bytes
-        self.supplies[-1] = Supply(promised.first, count - promised.first, promised.start_ps, promised.pace)
+        self.output.over_ps = promised.start_ps + (count - promised.first) * promised.pace.packet_ps
         network.curtail(self.transfer, count)
 
     def gone(self, now: int) -> int:
-        promised, packet = self.supplies[-1], self.controller.machine.network.packet_bytes
+        promised, packet = self.promised, self.controller.machine.network.packet_bytes
         if now < promised.start_ps:
             return 0
         packets = (now - promised.start_ps) // max(promised.pace.packet_ps, 1) + 1
