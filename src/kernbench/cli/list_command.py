@@ -14,6 +14,7 @@ from kernbench.ccl.loading import algorithms
 from kernbench.cli.console import Json, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
 from kernbench.di.registry import REGISTRY, known_kinds
+from kernbench.probe import memory_case
 from kernbench.probe.cases import CASES
 from kernbench.runtime_api.bench_registry import known_benches
 
@@ -33,7 +34,10 @@ def command(ccl: str | None, as_json: bool) -> int:
         "benches": [(each.name, each.description) for each in known_benches()],
         "algorithms": [(name, line.removesuffix(".")) for name, line in algorithms(load_ccl_config(ccl))],
         "components": list(_components()),
-        "probe_cases": [(case.name, case.description) for case in CASES],
+        "probe_cases": [
+            *((case.name, case.description) for case in CASES),
+            (memory_case.NAME, memory_case.DESCRIPTION),
+        ],
     }
     if as_json:
         print_json({title: [_entry(row) for row in rows] for title, rows in sections.items()})

@@ -2,39 +2,74 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import rich_click as click
 
-from kernbench.cli.console import print_json, stdout
+from kernbench.cli.console import print_json, say, stdout
 from kernbench.cli.failures import INTERRUPTED
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
+from kernbench.cli.probe_memory import draw_memory, memory_document, print_memory, probe_memory
 from kernbench.cli.probe_output import print_reports, probe_document
 from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size
 from kernbench.probe.cases import CASES, ProbeCase, find_case
 from kernbench.probe.measure import probe_case
+from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.report import NotHere, ProbeReport
 from kernbench.topology.builder import Topology, resolve_topology
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 @click.command(name="probe")
 @click.option("--case", "names", metavar="NAME", multiple=True, help="A case, with its hops and sweep.  [default: all]")
 @click.option("--size", default="4KiB", show_default=True, metavar="SIZE", help="Bytes of the one transaction.")
+@click.option("--picture", metavar="FILE", type=click.Path(dir_okay=False), help="Draw the case memory: png, svg, pdf.")
 @topology_option
 @set_option
 @json_option
 @debug_option
-def command(names: tuple[str, ...], size: str, topology: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Predefined traffic: the latency of one transaction and its parts, and the bandwidth of a stream."""
-    cases = tuple(dict.fromkeys(find_case(name) for name in names)) or CASES
+def command(
+    names: tuple[str, ...],
+    size: str,
+    picture: str | None,
+    topology: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Predefined traffic: the latency of one transaction and its parts, and the bandwidth of a stream.
+
+    The case memory, by name only: patterns of accesses to one HBM slice, and latency over load.
+    """
+    traffic = tuple(name for name in names if name != MEMORY)
+    cases = tuple(dict.fromkeys(find_case(name) for name in traffic)) if names else CASES
     nbytes = _size(size)
+    if picture is not None:
+        _check_picture(picture, names)
     machine = resolve_topology(topology, overrides)
-    reports, code = _probe(machine, cases, nbytes, details=bool(names))
+    memory = probe_memory(machine) if MEMORY in names else ()
+    if picture is not None:
+        draw_memory(memory, picture)
+        say(f"wrote {picture}")
+    reports, code = _probe(machine, cases, nbytes, details=bool(names)) if cases else ([], 0)
     if as_json:
-        print_json(probe_document(machine, nbytes, reports, complete=not code))
-    else:
+        document = probe_document(machine, nbytes, reports, complete=not code)
+        print_json({**document, "memory": memory_document(memory)} if memory else document)
+        return code
+    if memory:
+        print_memory(stdout(), machine, memory)
+    if cases:
         print_reports(stdout(), machine, nbytes, reports)
     return code
+
+
+def _check_picture(picture: str, names: tuple[str, ...]) -> None:
+    if MEMORY not in names:
+        raise InputError(f"--picture is of the case memory: give --case {MEMORY} too")
+    if Path(picture).suffix not in PICTURES:
+        raise InputError(f"--picture: found {picture}, must end in one of {', '.join(PICTURES)}")
 
 
 def _size(text: str) -> int:

@@ -171,7 +171,9 @@ def _links(report: ProbeReport) -> Table:
     return made
 
 
-def probe_document(machine: Topology, nbytes: int, reports: Sequence[ProbeReport | NotHere], *, complete: bool) -> Json:
+def probe_document(
+    machine: Topology, nbytes: int, reports: Sequence[ProbeReport | NotHere], *, complete: bool
+) -> dict[str, Json]:
     """All reports; ``complete`` is false when the work was interrupted."""
     return {
         "topology": machine.source,

@@ -17,10 +17,10 @@ class HbmChannels:
     def __init__(self, spec: TopologySpec) -> None:
         hbm = spec.cube.hbm
         self._n = hbm.num_pcs
-        self._burst = hbm.burst_bytes
-        self._piece = hbm.access_bytes
+        self._burst = hbm.interleave_bytes
+        self._piece = hbm.piece_bytes
         # One channel has no digits to fold.
-        self._xor = hbm.channel_hash == "xor" and hbm.num_pcs > 1
+        self._xor = hbm.folds_channels and hbm.num_pcs > 1
         self._ps_per_byte = spec.cube.pc_ps_per_byte
         self._cache: dict[tuple[int, int, int, int], int] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernbench.components.hbm.controller import BankedController
 from kernbench.components.hbm_channels import HbmChannels
 from kernbench.components.memory import Memory
 from kernbench.components.memory_service import MemoryServer
@@ -14,7 +15,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.hbm_ctrl", kind="hbm_ctrl")
 class HbmCtrl(Memory):
-    """The controller of one slice: pseudo-channels, access time, accesses in turn."""
+    """The controller of one slice: its banks or, under ``timing: ideal``, its pseudo-channels; accesses in turn."""
 
     Attrs = HbmCtrlAttrs
 
@@ -22,13 +23,17 @@ class HbmCtrl(Memory):
         super().__init__(node, machine)
         if not self.serves_as_built:
             return
-        self.channels = HbmChannels(machine.spec)
-        self.server = MemoryServer(self.clock, machine.spec.quantum_packets)
-        self._responder = Responder(
+        access_ps, banks = self.attrs_as(HbmCtrlAttrs).access_ps, machine.spec.cube.hbm.banks
+        self._responder = self._ideal(access_ps) if banks is None else BankedController(self, banks, access_ps)
+
+    def _ideal(self, access_ps: int) -> Responder:
+        channels = HbmChannels(self.machine.spec)
+        server = MemoryServer(self.clock, self.machine.spec.quantum_packets)
+        return Responder(
             self,
-            reads=self.server,
-            writes=self.server,
-            access_ps=self.attrs_as(HbmCtrlAttrs).access_ps,
-            read_ps=self.channels.time_ps,
-            write_ps=self.channels.time_ps,
+            reads=server,
+            writes=server,
+            access_ps=access_ps,
+            read_ps=channels.time_ps,
+            write_ps=channels.time_ps,
         )

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from kernbench.common.errors import UnsupportedError
-from kernbench.components.responder import Responder
+from kernbench.components.responder import Answering
 from kernbench.engine.machine import sound_ns
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.fabric import ReadRequest, WriteData
@@ -41,7 +41,7 @@ class Memory(ThinkingPart):
     the acknowledgement does. Accesses do not wait for each other, unless ``serve`` makes them.
     """
 
-    _responder: Responder | None = None  # of a builtin memory
+    _responder: Answering | None = None  # of a builtin memory
 
     def serve(self, access: MemoryAccess) -> float | Behaviour:
         """How long ``access`` takes, in ns; or a generator that waits, as ``run`` of a part that thinks does."""

@@ -7,7 +7,7 @@ time overlaps with the arrival of the data; what is left of it is served when th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, TypeAlias
 
 from kernbench.common.ids import pe_part
@@ -32,25 +32,73 @@ if TYPE_CHECKING:
 Server: TypeAlias = MemoryServer | BankWalk
 
 
-class Responder:
-    """Answers for ``component``. ``read_ps`` and ``write_ps`` give the server time of an access in ps.
+class Answering:
+    """What all that answer for ``component`` do: take what comes, commit, tell.
 
     ``arrived`` takes messages of queues once they are committed; by default a header tells their receiver.
     """
 
-    __slots__ = (
-        "_free_ports",
-        "_n_ports",
-        "access_ps",
-        "arrived",
-        "clock",
-        "component",
-        "machine",
-        "read_ps",
-        "reads",
-        "write_ps",
-        "writes",
-    )
+    __slots__ = ("access_ps", "arrived", "clock", "component", "machine")
+
+    def __init__(
+        self, component: Component, access_ps: int, arrived: Callable[[QueueData], None] | None = None
+    ) -> None:
+        self.component = component
+        self.machine = component.machine
+        self.clock = component.clock
+        self.access_ps = access_ps
+        self.arrived = arrived or self._announce
+
+    def take(self, message: ReadRequest | WriteData, transfer: Transfer) -> None:
+        """Serve a request that has been delivered."""
+        now = self.clock.time
+        if isinstance(message, ReadRequest):
+            self.clock.call_at(now + self.access_ps, self._read, message)
+        else:
+            self.write(message, transfer)
+
+    def _read(self, request: ReadRequest) -> None:
+        raise NotImplementedError
+
+    def write(self, message: WriteData, transfer: Transfer) -> None:
+        """Take data that have been delivered."""
+        raise NotImplementedError
+
+    def make_reply(self, port: Port, request: ReadRequest) -> Transfer:
+        """The transfer of the bytes that were asked for."""
+        reply = ReadReply(op=request.op, part=request.part)
+        return self.machine.make(port, self.component.node.id, request.requester, request.access.nbytes, reply)
+
+    def _commit(self, message: WriteData) -> None:
+        if isinstance(message, QueueData):
+            message.committed(self.clock.time)
+            arrived = self.arrived
+            arrived(message)
+            return
+        nbytes = self.machine.header_bytes
+        if isinstance(message, AtomicData):
+            self.machine.recorder.accessed(message.op, self.clock.time)
+            nbytes = message.access.nbytes if message.answers else nbytes
+        self.machine.recorder.committed(message.op, self.clock.time)
+        ack = WriteAck(op=message.op, part=message.part)
+        self.machine.send(self.component.node.id, message.requester, nbytes, ack, "ack")
+
+    def _announce(self, message: QueueData) -> None:
+        self.machine.send_header(
+            self.component.node.id, pe_part(*message.pe, "pe_dma"), QueueArrival(data=message), "arrival"
+        )
+
+    def served(self, message: ReadRequest | WriteData, server: Hashable, start: int, end: int) -> None:
+        """Tell who observes it that ``server`` works on an access."""
+        observation = self.machine.observation
+        if observation is not None:
+            observation.turn(message, self.component.node.id, server, start, end)
+
+
+class Responder(Answering):
+    """Answers with servers. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
+
+    __slots__ = ("_free_ports", "_n_ports", "read_ps", "reads", "write_ps", "writes")
 
     def __init__(
         self,
@@ -63,34 +111,21 @@ class Responder:
         write_ps: Callable[[Access], int],
         arrived: Callable[[QueueData], None] | None = None,
     ) -> None:
-        self.component = component
-        self.machine = component.machine
-        self.clock = component.clock
+        super().__init__(component, access_ps, arrived)
         self.reads = reads
         self.writes = writes
-        self.access_ps = access_ps
         self.read_ps = read_ps
         self.write_ps = write_ps
-        self.arrived = arrived or self._announce
         self._free_ports: list[Port] = []
         self._n_ports = 0
-
-    def take(self, message: ReadRequest | WriteData, transfer: Transfer) -> None:
-        """Serve a request that has been delivered."""
-        now = self.clock.time
-        if isinstance(message, ReadRequest):
-            self.clock.call_at(now + self.access_ps, self._read, message)
-        else:
-            self.write(message, transfer)
 
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)
         access = request.access
         packet_bytes = self.machine.network.packet_bytes
         pace = pace_of(access.nbytes, packet_bytes, self.read_ps(access))
-        reply = ReadReply(op=request.op, part=request.part)
         port = self._take_port()
-        transfer = self.machine.make(port, self.component.node.id, request.requester, access.nbytes, reply)
+        transfer = self.make_reply(port, request)
         after = transfer.done
 
         def delivered(done: Transfer) -> None:
@@ -125,31 +160,6 @@ class Responder:
             return
         packet_bytes = self.machine.network.packet_bytes
         server.submit(_WriteJob(self, message, server, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
-
-    def _commit(self, message: WriteData) -> None:
-        if isinstance(message, QueueData):
-            message.committed(self.clock.time)
-            arrived = self.arrived
-            arrived(message)
-            return
-        nbytes = self.machine.header_bytes
-        if isinstance(message, AtomicData):
-            self.machine.recorder.accessed(message.op, self.clock.time)
-            nbytes = message.access.nbytes if message.answers else nbytes
-        self.machine.recorder.committed(message.op, self.clock.time)
-        ack = WriteAck(op=message.op, part=message.part)
-        self.machine.send(self.component.node.id, message.requester, nbytes, ack, "ack")
-
-    def _announce(self, message: QueueData) -> None:
-        self.machine.send_header(
-            self.component.node.id, pe_part(*message.pe, "pe_dma"), QueueArrival(data=message), "arrival"
-        )
-
-    def served(self, message: ReadRequest | WriteData, server: Server, start: int, end: int) -> None:
-        """Tell who observes it that ``server`` works on an access."""
-        observation = self.machine.observation
-        if observation is not None:
-            observation.turn(message, self.component.node.id, server, start, end)
 
     def commit_at(self, when: int, job: _WriteJob, promise: int) -> None:
         """Commit ``job`` at ``when`` if its ``promise`` still stands then."""

@@ -152,7 +152,7 @@ class ClosedForms:
         """A piece on its way, or at the slice: a round over its channels for every burst of each of them."""
         hbm = self._spec.cube.hbm
         rounds = ceil(nbytes / hbm.round_bytes)
-        return max(nbytes / way_gbs, rounds * min(nbytes, hbm.burst_bytes) / self._spec.cube.pc_bw_gbs)
+        return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self._spec.cube.pc_bw_gbs)
 
     def ring(self, n: int, nbytes: int, hop: QueueWay) -> RingTime:
         """Reduce-scatter and all-gather round a ring of ``n`` with these hops, a segment after the other."""

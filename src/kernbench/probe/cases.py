@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.errors import UnknownNameError
+from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.site import Flow, Share, Site, Slice
 
 FIRST_PE = (0, 0, 0)
@@ -32,10 +33,10 @@ class ProbeCase:
 
 
 def find_case(name: str) -> ProbeCase:
-    """The case called ``name``. UnknownNameError lists all."""
+    """The case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
     found = next((case for case in CASES if case.name == name), None)
     if found is None:
-        raise UnknownNameError("probe case", name, tuple(case.name for case in CASES))
+        raise UnknownNameError("probe case", name, (*(case.name for case in CASES), MEMORY))
     return found
 
 

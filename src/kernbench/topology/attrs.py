@@ -15,10 +15,17 @@ from kernbench.topology.fields import Count
 
 
 class HbmCtrlAttrs(PartAttrs):
-    """An HBM slice: the part of a channel's bandwidth that is usable, and the time before the first byte."""
+    """An HBM slice: the part of a channel's bandwidth that is usable (1 unless given; of banks none is asked for), and
+    the time before the first byte.
+    """
 
-    efficiency: Share = 1.0
+    efficiency: Share | None = None
     access_ns: Duration = 0.0
+
+    @property
+    def usable(self) -> float:
+        """``efficiency``, or 1."""
+        return 1.0 if self.efficiency is None else self.efficiency
 
     @property
     def access_ps(self) -> int:

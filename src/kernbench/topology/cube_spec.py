@@ -13,6 +13,7 @@ from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
 from kernbench.topology.extra import Window, WithExtras, windows
 from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count, LinkSpec, SizeMm
 from kernbench.topology.grid import Corner, Grid
+from kernbench.topology.hbm_timing import MAPPINGS, TIMINGS, HbmTiming, Mapping, interleave
 
 
 class NocSpec(ConfigModel):
@@ -50,14 +51,21 @@ class PeLayoutSpec(ConfigModel):
 
 
 class HbmSpec(ConfigModel):
-    """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels."""
+    """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels.
+
+    ``timing``: ``ideal`` has no banks; a name or values give those of the banks, whose addresses ``mapping`` cuts into
+    fields. What is left out is as the properties below say; what a timing or a mapping does not use is refused.
+    """
 
     slices: Count
     bytes_per_slice: Size
     num_pcs: int = Field(ge=1, le=1024)
-    burst_bytes: Size
-    access_bytes: Size
-    channel_hash: Literal["xor", "mod"]
+    timing: Literal["ideal", "hbm3", "hbm2"] | HbmTiming = "ideal"
+    mapping: Literal["interleave", "MOP4CLXOR", "RoBaRaCoCh"] | Mapping | None = None
+    queue_entries: Count | None = None
+    burst_bytes: Size | None = None
+    access_bytes: Size | None = None
+    channel_hash: Literal["xor", "mod"] | None = None
     quantum_bytes: Size
 
     @property
@@ -68,7 +76,44 @@ class HbmSpec(ConfigModel):
     @property
     def round_bytes(self) -> int:
         """A burst of every channel."""
-        return self.num_pcs * self.burst_bytes
+        return self.num_pcs * self.interleave_bytes
+
+    @property
+    def interleave_bytes(self) -> int:
+        """``burst_bytes``: what lies on one channel before the next one has its turn."""
+        return self.burst_bytes or 256
+
+    @property
+    def piece_bytes(self) -> int:
+        """``access_bytes``: the smallest access under ``ideal``."""
+        return self.access_bytes or 64
+
+    @property
+    def folds_channels(self) -> bool:
+        """Whether ``channel_hash`` is xor."""
+        return self.channel_hash != "mod"
+
+    @property
+    def banks(self) -> HbmTiming | None:
+        """The timings of the banks; None under ``ideal``."""
+        return self.timing if isinstance(self.timing, HbmTiming) else TIMINGS.get(self.timing)
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether ``burst_bytes`` and ``channel_hash`` say where addresses lie."""
+        return self.banks is None or self.mapping in (None, "interleave")
+
+    @property
+    def queue(self) -> int:
+        """``queue_entries``: bursts that a channel with banks queues, for reads and as many for writes."""
+        return self.queue_entries or 64
+
+    def fields(self, banks: HbmTiming) -> Mapping:
+        """The fields of an address, from the lowest up."""
+        if isinstance(self.mapping, tuple):
+            return self.mapping
+        named = MAPPINGS.get(self.mapping or "interleave")
+        return named or interleave(self.interleave_bytes // banks.burst_bytes, self.folds_channels and self.num_pcs > 1)
 
 
 class SramSpec(BankedSpec):
@@ -130,8 +175,14 @@ class CubeSpec(WithExtras):
 
     @property
     def pc_bw_gbs(self) -> float:
-        """What a pseudo-channel sustains: its part of the link's bandwidth, as far as it can use it."""
-        return self.links.xbar_to_hbm.bw_gbs / self.hbm.num_pcs * self.components.hbm_ctrl.attrs.efficiency
+        """What a pseudo-channel sustains: its part of the link's bandwidth, as far as it can use it.
+
+        With banks, what its bus does beside refresh.
+        """
+        banks = self.hbm.banks
+        if banks is not None:
+            return banks.pc_gbs * (1 - banks.refresh_share)
+        return self.links.xbar_to_hbm.bw_gbs / self.hbm.num_pcs * self.components.hbm_ctrl.attrs.usable
 
     @property
     def pc_ps_per_byte(self) -> float:
@@ -140,8 +191,10 @@ class CubeSpec(WithExtras):
 
     @property
     def slice_bw_gbs(self) -> float:
-        """What a slice sustains: its link's bandwidth, as far as the channels can use it."""
-        return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.efficiency
+        """What a slice sustains: all of its channels."""
+        if self.hbm.banks is not None:
+            return self.hbm.num_pcs * self.pc_bw_gbs
+        return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
     def sram_bw_gbs(self) -> float:

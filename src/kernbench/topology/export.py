@@ -9,7 +9,9 @@ from typing import Any
 from kernbench.common.json_text import json_text
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology
+from kernbench.topology.cube_spec import HbmSpec
 from kernbench.topology.graph import Edge, Graph, Node
+from kernbench.topology.hbm_timing import HbmTiming
 from kernbench.topology.spec import TopologySpec
 
 _DOT_STYLE = {
@@ -66,6 +68,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("PEs", f"{spec.num_pes}, {spec.pes_per_cube} a cube"),
         ("NoC", f"{noc.w} x {noc.h} routers a cube, {noc.link_bw_gbs:g} GB/s a link"),
         ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_bw_gbs:g} GB/s a slice"),
+        *([] if hbm.banks is None else _bank_rows(hbm, hbm.banks)),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
         *_extra_rows(spec),
@@ -78,6 +81,28 @@ def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
         sizes = {name: f" {format_size(part.bytes)}" if part.bytes else "" for name, part in extra.items()}
         if extra:
             yield f"extra a {place}", ", ".join(f"{name}{size}" for name, size in sizes.items())
+
+
+def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
+    """What a slice with banks is like, and where its addresses lie."""
+    name = hbm.timing if isinstance(hbm.timing, str) else "values"
+    shape = f"{banks.stacks} stacks x {banks.groups} groups x {banks.banks} banks"
+    size = f"rows of {format_size(banks.row_bytes)}, bursts of {banks.burst_bytes} B"
+    timings = (f"{field.removesuffix('_ns')} {value:g}" for field, value in banks if field.endswith("_ns"))
+    sizes = {"pc": hbm.num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks}
+    fields = [f"burst {banks.burst_bytes} B"]
+    for entry in hbm.fields(banks):
+        values = entry.values or sizes.get(entry.field)
+        folded = f" ^ {entry.fold}" if entry.fold else ""
+        fields.append(" ".join(filter(None, (entry.field, str(values or "")))) + folded)
+    mapping = hbm.mapping if isinstance(hbm.mapping, str) else "fields" if hbm.mapping else "interleave"
+    return [
+        ("HBM banks", f"{name}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}"),
+        ("HBM ns", ", ".join(timings)),
+        ("HBM queues", f"{hbm.queue} bursts a channel; writes from {banks.high:.0%} to {banks.low:.0%}"),
+        ("HBM lost", f"{banks.refresh_share:.1%} of the time to refresh"),
+        ("HBM mapping", f"{mapping}, lowest first: {', '.join(fields)}"),
+    ]
 
 
 def part_rows(graph: Graph) -> list[PartRow]:

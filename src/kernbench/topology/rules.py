@@ -14,6 +14,7 @@ from typing import Any
 from kernbench.common.complaints import one_of
 from kernbench.common.config import Complaint, ConfigModel, path_of
 from kernbench.common.units import format_size
+from kernbench.topology import hbm_rules
 from kernbench.topology.census import Census, count_extras, count_machine
 from kernbench.topology.cube_spec import CubeSpec, HbmSpec, NocSpec, PeLayoutSpec, SramSpec
 from kernbench.topology.extra_rules import cube_extras_fit, pe_extras_fit
@@ -184,16 +185,6 @@ def _tile_takes_no_age(gemm: GemmSpec) -> Iterator[Complaint]:
         )
 
 
-def _channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
-    if hbm.channel_hash == "xor" and hbm.num_pcs.bit_count() != 1:
-        yield _at("cube.hbm.num_pcs", f"found {hbm.num_pcs}, must be a power of two; channel_hash: mod takes any")
-    if hbm.burst_bytes % hbm.access_bytes:
-        yield _at("cube.hbm.burst_bytes", f"found {hbm.burst_bytes}, must be a multiple of access_bytes")
-    if hbm.quantum_bytes < hbm.access_bytes:
-        advice = f"must be at least access_bytes, which is {hbm.access_bytes}"
-        yield _at("cube.hbm.quantum_bytes", f"found {hbm.quantum_bytes}, {advice}")
-
-
 def _page_is_a_power_of_two(mmu: MmuSpec) -> Iterator[Complaint]:
     if mmu.page_bytes.bit_count() != 1:
         yield _at("pe.mmu.page_bytes", f"found {mmu.page_bytes}, must be a power of two")
@@ -261,7 +252,11 @@ RULES: tuple[Rule, ...] = (
         ("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube.noc", "cube.pe_layout", "cube.hbm"), _size_is_bearable
     ),
     Rule(("cube.hbm",), _hbm_has_addresses),
-    Rule(("cube.hbm",), _channels_and_pieces),
+    Rule(("cube.hbm",), hbm_rules.channels_and_pieces),
+    Rule(("cube.hbm",), hbm_rules.keys_are_used),
+    Rule(("cube.hbm",), hbm_rules.banks_can_be),
+    Rule(("cube.hbm", "cube.components.hbm_ctrl"), hbm_rules.efficiency_is_used),
+    Rule(("cube.hbm", "cube.links"), hbm_rules.link_carries_the_peak),
     Rule(("cube.sram",), _sram_has_addresses),
     Rule(("pe.tcm",), _tcm_fits),
     Rule(("pe.gemm",), _tile_takes_no_age),

@@ -1,0 +1,136 @@
+"""``kernbench probe --case memory``: its tables, its JSON document and its picture."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kernbench.cli.console import Json, number, show, table, text
+from kernbench.cli.steps import show_steps
+from kernbench.common.files import replacing, writable
+from kernbench.probe.memory_case import NAME, Latency, Row, SliceReport, probe_slice, slices_of
+from kernbench.topology.builder import Topology
+
+PICTURE = "kernbench.probe.memory_figure"
+CLOSE = 10.0
+"""Points of peak that count as close to the reference"""
+
+
+def probe_memory(machine: Topology) -> tuple[SliceReport, ...]:
+    """Probe the slice of a machine."""
+    slices = slices_of(machine.spec.cube.hbm)
+    reports = []
+    with show_steps(len(slices)) as progress:
+        for each in slices:
+            progress.begin(f"{NAME} {each.timing} {each.mapping}")
+            reports.append(probe_slice(each))
+    return tuple(reports)
+
+
+def draw_memory(reports: Sequence[SliceReport], path: str) -> None:
+    """Write the picture, as its name says. InputError when it cannot be written."""
+    draw = vars(importlib.import_module(PICTURE))["draw"]
+    with replacing(writable(Path(path))) as temporary:
+        temporary.write_bytes(draw(reports, Path(path).suffix.lstrip(".")))
+
+
+def print_memory(console: Console, machine: Topology, reports: Sequence[SliceReport]) -> None:
+    """Patterns, several requesters, latency over load; how close it is to the reference."""
+    if machine.spec.cube.hbm.banks is None:
+        console.print("This machine has timing: ideal, without banks. This is a channel of HBM3 with two mappings.\n")
+    for report in reports:
+        show(console, _patterns(report), _requesters(report), _latencies(report))
+    errors = [error for report in reports for error in report.errors]
+    if errors:
+        close = sum(error <= CLOSE for error in errors)
+        mean = sum(errors) / len(errors)
+        console.print(
+            f"beside the reference: {close} of {len(errors)} within {CLOSE:g} points of peak, "
+            f"mean {mean:.1f}, largest {max(errors):.1f}"
+        )
+
+
+def _title(report: SliceReport) -> str:
+    return f"{report.timing}, {report.mapping}, {report.num_pcs} pseudo-channels, peak {report.peak_gbs:.1f} GB/s"
+
+
+def _patterns(report: SliceReport) -> Table:
+    columns = ("GB/s", "of peak %", "reference %", "points", "row hits %", "reference %")
+    made = table(_title(report), text("pattern"), *(number(name) for name in columns))
+    for row in report.rows:
+        if row.requesters == 1:
+            reference = row.reference
+            known = ("", "", "")
+            if reference is not None:
+                known = (f"{reference.efficiency_pct:.1f}", f"{row.error:+.1f}", f"{reference.row_hit_pct:.1f}")
+            found = row.found
+            made.add_row(
+                row.pattern,
+                f"{row.gbs:.1f}",
+                f"{found.efficiency_pct:.1f}",
+                *known[:2],
+                f"{found.row_hit_pct:.1f}",
+                known[2],
+            )
+    return made
+
+
+def _requesters(report: SliceReport) -> Table:
+    counts = sorted({row.requesters for row in report.rows})
+    made = table("Requesters at once: % of peak in all", text("pattern"), *(number(str(n)) for n in counts))
+    for pattern in dict.fromkeys(row.pattern for row in report.rows if row.requesters > 1):
+        found = {row.requesters: row.found.efficiency_pct for row in report.rows if row.pattern == pattern}
+        made.add_row(pattern, *(f"{found[n]:.1f}" for n in counts))
+    return made
+
+
+def _latencies(report: SliceReport) -> Table:
+    loads = sorted({each.load_pct for each in report.latencies})
+    made = table(
+        "Mean latency in ns to the last byte, by load (of what the pattern gets at most)",
+        text("pattern"),
+        *(number(f"{load:g} %") for load in loads),
+    )
+    for pattern in dict.fromkeys(each.pattern for each in report.latencies):
+        found = {each.load_pct: each.mean_ns for each in report.latencies if each.pattern == pattern}
+        made.add_row(pattern, *(f"{found[load]:.1f}" for load in loads))
+    return made
+
+
+def memory_document(reports: Sequence[SliceReport]) -> Json:
+    """All reports: rows as those of the reference, and the mean latencies."""
+    return [
+        {
+            "memory": report.timing,
+            "mapping": report.mapping,
+            "num_pcs": report.num_pcs,
+            "peak_gbs": report.peak_gbs,
+            "rows": [_row(report, row) for row in report.rows],
+            "latency": [_latency(each) for each in report.latencies],
+        }
+        for report in reports
+    ]
+
+
+def _row(report: SliceReport, row: Row) -> Json:
+    reference = row.reference
+    return {
+        "memory": report.timing,
+        "mapping": report.mapping,
+        "pattern": row.pattern,
+        "requesters": row.requesters,
+        "gbs": row.gbs,
+        "efficiency_pct": row.found.efficiency_pct,
+        "row_hit_pct": row.found.row_hit_pct,
+        "reference": None
+        if reference is None
+        else {"efficiency_pct": reference.efficiency_pct, "row_hit_pct": reference.row_hit_pct},
+    }
+
+
+def _latency(each: Latency) -> Json:
+    return {"pattern": each.pattern, "load_pct": each.load_pct, "mean_ns": each.mean_ns}

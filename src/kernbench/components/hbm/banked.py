@@ -1,0 +1,86 @@
+"""A slice with banks, as whoever gives turns sees it: some bytes of an access from a time on, and when they came.
+
+A long stretch of memory comes to the same places again, sweep after sweep, a row further each time. Two of them are
+gone through; the others are as the second: by then the queues are full, and all open rows are the stretch's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernbench.components.hbm.banks import FAR, Banks, Counts, Mark, Saved
+from kernbench.components.hbm.layout import Layout
+from kernbench.components.hbm.plan import Planner
+from kernbench.messages.fabric import Access
+from kernbench.topology.hbm_timing import HbmTiming, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes of an access up to ``end`` had their turn until ``over_ps``; on a bus from ``first_ps`` to ``last_ps``."""
+
+    end: int
+    over_ps: int
+    first_ps: int
+    last_ps: int
+
+
+class _Place(NamedTuple):
+    """A stretch between two sweeps."""
+
+    over_ps: int
+    done: Mark
+
+
+class BankedMemory:
+    """The banks of a slice and the plans of its accesses. ``quantum``: in bytes; ``quanta``: gone through so far."""
+
+    def __init__(self, timing: HbmTiming, num_pcs: int, mapping: Mapping, queue_entries: int, quantum: int) -> None:
+        self.quantum = quantum
+        self.banks = Banks(timing, num_pcs, queue_entries)
+        self.sweep_bytes = num_pcs * timing.banks_per_pc * timing.row_bytes
+        self.quanta = 0
+        self._planner = Planner(Layout(timing, num_pcs, mapping))
+
+    @property
+    def counts(self) -> Counts:
+        """What has been done so far."""
+        return self.banks.counts
+
+    def save(self) -> Saved:
+        """The state, to ``restore``."""
+        return self.banks.save()
+
+    def restore(self, saved: Saved) -> None:
+        """Be as then."""
+        self.banks.restore(saved)
+
+    def serve(
+        self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
+    ) -> Stretch:
+        """Serve bytes ``begin`` … ``end - 1`` of an access, in quanta.
+
+        No further one begins after ``until``, unless it has bytes before ``least``.
+        """
+        banks, planner, quantum, sweep = self.banks, self._planner, self.quantum, self.sweep_bytes
+        first, last, at, over = FAR, now, begin, now
+        repeats = access.rows == 1 and end - begin >= 3 * sweep and not sweep % quantum
+        mark_at = begin + sweep if repeats else FAR
+        place: _Place | None = None
+        while at < end and (over <= until or at < least):
+            if at == mark_at:
+                place = _Place(over, banks.mark())
+            elif place is not None and at == mark_at + sweep:
+                took = over - place.over_ps
+                times = min((end - at) // sweep, max(0, (until - over) // took))
+                banks.repeat(place.done, times, took)
+                at, over, last = at + times * sweep, over + times * took, last + times * took
+                place = None
+                continue
+            base, runs = planner.runs(access, at, min(quantum, end - at))
+            over, begins, ends = banks.serve(over, base, runs, write)
+            first, last = min(first, begins), max(last, ends)
+            at += quantum
+            self.quanta += 1
+        return Stretch(min(at, end), over, first, last)

@@ -1,0 +1,348 @@
+"""The banks of a slice and the queues of its channels: what a run takes, in integer ps over flat arrays.
+
+Everything shared is a counter. Those of rows (row bus, activations, stacks) conserve work: free = max(free, now) +
+work, and a run starts at max(ready, free before), so that one late row does not hold up the others. Data buses and
+groups are *lanes*: they serve in order, and remember the last gaps that they left, which a later run may fill. So
+nothing waits in line, which is what a scheduler comes to that serves first what is ready first.
+
+    miss   a = ACT(CMD(max(bank, t + tRP)));  bank = a + tRC;  ready = a + tRCD
+    data   d = BUS(GROUP(max(t, ready)));     bank = max(bank, d + tRTP), of writes d + tCWL + tWR;  + tRP
+
+A run hits if its row is open, or was open before the present one and was opened within the last ``queue_entries``
+bursts: a scheduler would have served it before it closed the row. A turn of direction ends that.
+
+Writes wait until ``high`` of the queue are pending, and are then served until ``low`` of it are; if more come before
+the next read turns the buses back, they go along with all that are pending. Idle time is filled with pending writes
+when the next access comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from kernbench.common.units import PS_PER_NS, ns_to_ps
+from kernbench.components.hbm.plan import Runs
+from kernbench.topology.hbm_timing import HbmTiming
+
+LONG_AGO = -(1 << 60)
+FAR = 1 << 62
+GAPS = 2
+"""Gaps that a lane remembers: more are not more exact against the reference."""
+
+Spans = list[tuple[int, int]]
+
+
+class Counts(NamedTuple):
+    """What the banks have done: bursts served, those whose row was open, and time that buses took to turn, in ps."""
+
+    bursts: int
+    hits: int
+    turn_ps: int
+
+
+class Mark(NamedTuple):
+    """What banks had done at some time, and the bursts of each channel."""
+
+    counts: Counts
+    serial: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The state of banks at some time."""
+
+    flat: list[list[int]]
+    gaps: list[Spans]
+    leaving: list[Spans]
+    pending: list[list[tuple[int, int, int]]]
+
+
+class Banks:
+    """What ``num_pcs`` pseudo-channels (PCs) are busy with; two of them are a channel.
+
+    Work is longer by what refresh takes, once for every counter; latencies are not.
+    """
+
+    def __init__(self, timing: HbmTiming, num_pcs: int, queue_entries: int) -> None:
+        def work(ns: float) -> int:
+            return round(ns * PS_PER_NS / (1 - timing.refresh_share))
+
+        self._burst, self._same_group, self._same_stack = map(work, (timing.ccd_s_ns, timing.ccd_l_ns, timing.ccd_r_ns))
+        self._act, self._command, self._cycle = map(work, (timing.act_ns, timing.row_bus_ns, timing.rc_ns))
+        self._precharge = ns_to_ps(timing.rp_ns)
+        self._column = ns_to_ps(timing.rcd_ns), ns_to_ps(timing.rcd_write_ns)
+        self._closing = (
+            ns_to_ps(timing.rtp_ns + timing.rp_ns),
+            ns_to_ps(timing.cwl_ns + timing.wr_ns + timing.rp_ns),
+        )
+        self._turning = work(timing.wtr_ns + timing.turn_ns), work(timing.rtw_ns + timing.turn_ns)
+        self._queue = queue_entries
+        self._high, self._low = int(timing.high * queue_entries), round(timing.low * queue_entries)
+        self._pcs, self._stacks, self._groups, self._banks = num_pcs, timing.stacks, timing.groups, timing.banks
+        self._banks_per_channel = 2 * timing.banks_per_pc
+        channels, stacks = -(-num_pcs // 2), num_pcs * timing.stacks
+        lanes, banks = num_pcs + stacks * timing.groups, num_pcs * timing.banks_per_pc
+        # Lanes: the buses, then the groups. When they are free; when they would be if they conserved work; gaps.
+        self._free, self._work = [0] * lanes, [0] * lanes
+        self._gaps: list[Spans] = [[] for _ in range(lanes)]
+        self._row_bus, self._acts, self._stack = [0] * channels, [0] * num_pcs, [0] * stacks
+        # When a bank takes its next ACT, and when its open row is ready.
+        self._next, self._ready = [0] * banks, [0] * banks
+        # The open row and the one before, and the numbers of the bursts that opened them.
+        self._row, self._before = [-1] * banks, [-1] * banks
+        self._opened, self._opened_before = [LONG_AGO] * banks, [LONG_AGO] * banks
+        # Of stacks: the group used last, up to which burst, and up to which one another was.
+        self._used = [-1] * stacks
+        self._used_at, self._other_at = [LONG_AGO] * stacks, [LONG_AGO] * stacks
+        # Of channels: bursts so far; those before the last turn, and when it was; the end of all data; direction.
+        self._serial, self._turned, self._floor, self._end = ([0] * channels for _ in range(4))
+        self._writing = [0] * channels
+        # Bursts in the queues, for reads and then for writes, and when they leave.
+        self._held = [0] * (2 * channels)
+        self._leaving: list[Spans] = [[] for _ in range(2 * channels)]
+        # Writes that are kept back: bank, row and bursts of each; bursts in all; when the last one came.
+        self._pending: list[list[tuple[int, int, int]]] = [[] for _ in range(channels)]
+        self._pending_bursts, self._offered = [0] * channels, [0] * channels
+        self._counts = [0, 0, 0]
+        self._times = (
+            *(self._free, self._work, self._row_bus, self._acts, self._stack, self._next, self._ready),
+            *(self._floor, self._end, self._offered),
+        )
+        per_channel = 2 * timing.stacks
+        self._serials = (
+            (self._serial, 1),
+            (self._turned, 1),
+            (self._used_at, per_channel),
+            (self._other_at, per_channel),
+            (self._opened, self._banks_per_channel),
+            (self._opened_before, self._banks_per_channel),
+        )
+        self._flat = (
+            *(self._counts, *(array for array, _ in self._serials), *self._times, self._row, self._before),
+            *(self._used, self._writing, self._held, self._pending_bursts),
+        )
+
+    @property
+    def counts(self) -> Counts:
+        """What has been done so far."""
+        return Counts(*self._counts)
+
+    @property
+    def pending_bursts(self) -> int:
+        """Bursts of writes that are kept back."""
+        return sum(self._pending_bursts)
+
+    @property
+    def end_ps(self) -> int:
+        """When the last byte on a bus is over."""
+        return max(self._end)
+
+    def serve(self, now: int, base: int, runs: Runs, write: bool) -> tuple[int, int, int]:
+        """Take runs, whose rows count from ``base``, at ``now``: when the last has entered its queue, first byte, last.
+
+        For who writes, a byte has been served when it has entered.
+        """
+        first, last = FAR, now
+        per_channel, pending, writing = self._banks_per_channel, self._pending, self._writing
+        for bank, row, n in runs:
+            channel = bank // per_channel
+            if pending[channel]:
+                self._fill_idle(channel, now)
+            now = self._enter(channel, now, n, write)
+            start = end = now
+            if write:
+                self._write(channel, now, bank, base + row, n)
+            else:
+                if writing[channel]:
+                    self._turn(channel, 0, now)
+                start, end = self._run(channel, now, bank, base + row, n, 0)
+            first = start if start < first else first
+            last = end if end > last else last
+        return now, first, last
+
+    def _enter(self, channel: int, now: int, n: int, write: bool) -> int:
+        """When the queue has room for ``n`` bursts."""
+        queue = 2 * channel + write
+        leaving, held = self._leaving[queue], self._held[queue]
+        room = self._queue - n - (self._pending_bursts[channel] if write else 0)
+        while leaving and (held > room or leaving[0][0] <= now):
+            when, bursts = heappop(leaving)
+            held -= bursts
+            now = when if when > now else now
+        self._held[queue] = held
+        return now
+
+    def _write(self, channel: int, now: int, bank: int, row: int, n: int) -> None:
+        """Keep a run back, or serve it if the buses are turned for writes."""
+        self._pending[channel].append((bank, row, n))
+        self._pending_bursts[channel] += n
+        self._offered[channel] = now
+        least = 0
+        if not self._writing[channel]:
+            if self._pending_bursts[channel] < self._high:
+                return
+            least = self._low
+            self._turn(channel, 1, now)
+        while self._pending_bursts[channel] > least:
+            self._serve_pending(channel, now)
+
+    def _serve_pending(self, channel: int, now: int) -> None:
+        bank, row, n = self._pending[channel].pop(0)
+        self._pending_bursts[channel] -= n
+        self._run(channel, now, bank, row, n, 1)
+
+    def _fill_idle(self, channel: int, now: int) -> None:
+        """Serve pending writes in the idle time up to ``now``, as far as the buses can turn there and back in it."""
+        start = max(self._end[channel], self._offered[channel])
+        back, there = self._turning
+        if start + (0 if self._writing[channel] else there) + back >= now:
+            return
+        if not self._writing[channel]:
+            self._turn(channel, 1, start)
+        while self._pending[channel] and self._end[channel] + back < now:
+            self._serve_pending(channel, start)
+
+    def _turn(self, channel: int, writing: int, now: int) -> None:
+        """The buses of a channel change direction, after what they have been given."""
+        self._writing[channel] = writing
+        self._turned[channel] = self._serial[channel]
+        pcs = range(2 * channel, min(2 * channel + 2, self._pcs))
+        groups, work = self._stacks * self._groups, self._work
+        lanes = self._pcs + pcs[0] * groups
+        opened = max(self._row_bus[channel], *(self._acts[pc] for pc in pcs))
+        floor = max(opened, *(work[pc] for pc in pcs), *work[lanes : lanes + len(pcs) * groups])
+        self._floor[channel] = floor
+        over = max(floor, opened + self._column[0])
+        until = over + self._turning[writing]
+        self._counts[2] += max(0, until - max(over, now))
+        for pc in pcs:
+            work[pc] = until
+            self._free[pc] = max(self._free[pc], until)
+            self._gaps[pc].clear()
+
+    def _run(self, channel: int, now: int, bank: int, row: int, n: int, write: int) -> tuple[int, int]:
+        """Serve a run that has entered at ``now``: when its first byte is on the bus, and its last."""
+        floor = self._floor[channel]
+        now = floor if floor > now else now
+        group = bank // self._banks
+        stack = group // self._groups
+        pc = stack // self._stacks
+        serial = self._serial[channel]
+        self._serial[channel] = serial + n
+        counts = self._counts
+        counts[0] += n
+        if self._row[bank] == row or self._was_open(channel, bank, row, serial):
+            counts[1] += n
+        else:
+            counts[1] += n - 1
+            self._open(channel, pc, bank, row, now, write)
+        ready = self._ready[bank]
+        ready = now if now > ready else ready
+        if self._stacks > 1 and not write:
+            ready = self._take_stack(stack, group, ready, now, serial + n, n)
+        in_group, on_bus = n * self._same_group, n * self._burst
+        first = self._take(self._pcs + group, ready, now, in_group)
+        start = self._take(pc, first, now, on_bus)
+        # Runs of several groups alternate on the bus: what waits for its share there keeps its group's pace meanwhile.
+        end, paced = start + on_bus, first + in_group - self._same_group + self._burst
+        end = paced if paced > end else end
+        closes = end + self._closing[write]
+        self._next[bank] = max(self._next[bank], closes)
+        self._end[channel] = max(self._end[channel], end)
+        # Its bursts leave one after another: all at half of its time comes to the same for those that follow.
+        queue = 2 * channel + write
+        heappush(self._leaving[queue], ((start + end) // 2, n))
+        self._held[queue] += n
+        return start, end
+
+    def _was_open(self, channel: int, bank: int, row: int, serial: int) -> bool:
+        """Whether the row was open before the present one, and so lately that it would have been served then."""
+        return self._before[bank] == row and self._opened_before[bank] >= max(
+            self._turned[channel], serial - self._queue
+        )
+
+    def _open(self, channel: int, pc: int, bank: int, row: int, now: int, write: int) -> None:
+        """Activate a row of a bank."""
+        at = now if self._row[bank] < 0 else now + self._precharge
+        at = max(at, self._next[bank], self._row_bus[channel], self._acts[pc])
+        self._row_bus[channel] = max(self._row_bus[channel], now) + self._command
+        self._acts[pc] = max(self._acts[pc], now) + self._act
+        self._next[bank] = at + self._cycle
+        self._ready[bank] = at + self._column[write]
+        self._before[bank], self._opened_before[bank] = self._row[bank], self._opened[bank]
+        self._row[bank], self._opened[bank] = row, self._serial[channel]
+
+    def _take_stack(self, stack: int, group: int, ready: int, now: int, serial: int, n: int) -> int:
+        """Reads of one group only, as far as the queue goes, keep the stack's pace; else what is ready stays so."""
+        if self._used[stack] != group:
+            self._used[stack] = group
+            self._other_at[stack] = self._used_at[stack]
+        self._used_at[stack] = serial
+        if serial - self._other_at[stack] <= self._queue:
+            return ready
+        free = self._stack[stack]
+        self._stack[stack] = max(free, now) + n * self._same_stack
+        return max(ready, free)
+
+    def _take(self, lane: int, ready: int, now: int, work: int) -> int:
+        """Use a lane for ``work``: in a gap it left if it is ready for that, else after what it has; from when."""
+        before = self._work[lane]
+        self._work[lane] = (before if before > now else now) + work
+        gaps = self._gaps[lane]
+        if gaps:
+            if gaps[0][1] <= now:
+                del gaps[0]
+            for i, (gap, gap_end) in enumerate(gaps):
+                start = gap if gap > ready else ready
+                if start + work <= gap_end:
+                    parts = (gap, start), (start + work, gap_end)
+                    gaps[i : i + 1] = [part for part in parts if part[1] - part[0] >= self._burst]
+                    return start
+        free = self._free[lane]
+        start = free if free > ready else ready
+        if start - free >= self._burst:
+            gaps.append((free, start))
+            if len(gaps) > GAPS:
+                del gaps[0]
+        self._free[lane] = start + work
+        return start
+
+    # -- the state as a whole --
+
+    def save(self) -> Saved:
+        """The state, to ``restore``."""
+        return Saved(
+            [each[:] for each in self._flat],
+            [each[:] for each in self._gaps],
+            [each[:] for each in self._leaving],
+            [each[:] for each in self._pending],
+        )
+
+    def restore(self, saved: Saved) -> None:
+        """Be as then."""
+        for now, then in zip(self._flat, saved.flat, strict=True):
+            now[:] = then
+        self._gaps = [each[:] for each in saved.gaps]
+        self._leaving = [each[:] for each in saved.leaving]
+        self._pending = [each[:] for each in saved.pending]
+
+    def mark(self) -> Mark:
+        """What has been done so far, for ``repeat``."""
+        return Mark(self.counts, tuple(self._serial))
+
+    def repeat(self, since: Mark, times: int, ps: int) -> None:
+        """Be as if the sweep since then, which took ``ps``, were done ``times`` more, each in the next row."""
+        later = ps * times
+        for array in self._times:
+            array[:] = [time + later for time in array]
+        self._gaps = [[(gap + later, end + later) for gap, end in gaps] for gaps in self._gaps]
+        self._leaving = [[(time + later, n) for time, n in leaving] for leaving in self._leaving]
+        self._pending = [[(bank, row + times, n) for bank, row, n in pending] for pending in self._pending]
+        for array in (self._row, self._before):
+            array[:] = [row if row < 0 else row + times for row in array]
+        bursts = [(new - old) * times for new, old in zip(self._serial, since.serial, strict=True)]
+        for array, per_channel in self._serials:
+            array[:] = [serial + bursts[i // per_channel] for i, serial in enumerate(array)]
+        self._counts[:] = [new + (new - old) * times for new, old in zip(self._counts, since.counts, strict=True)]

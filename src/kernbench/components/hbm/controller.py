@@ -1,0 +1,131 @@
+"""Between the fabric and a slice with banks: requests take turns, and what they are promised feeds the replies.
+
+A requester is a part and one of its channels: the queues of a PE, or all else. Its replies leave in the order it asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.components.hbm.banked import BankedMemory, Stretch
+from kernbench.components.hbm.slice import Request, Slice
+from kernbench.components.memory_service import pace_of
+from kernbench.components.responder import Answering
+from kernbench.messages.fabric import QueueData, ReadRequest, WriteData
+from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.spec import TopologySpec
+from kernbench.transport import Port, Supply, Transfer
+
+if TYPE_CHECKING:
+    from kernbench.engine.machine import Component
+
+
+def banked_memory(spec: TopologySpec, banks: HbmTiming) -> BankedMemory:
+    """A slice of a machine whose banks have these timings, idle."""
+    hbm = spec.cube.hbm
+    quantum = spec.quantum_packets * spec.transport.packet_bytes
+    return BankedMemory(banks, hbm.num_pcs, hbm.fields(banks), hbm.queue, quantum)
+
+
+class BankedController(Answering):
+    """Answers for a slice whose banks have these timings."""
+
+    __slots__ = ("_outputs", "memory", "slice")
+
+    def __init__(self, component: Component, banks: HbmTiming, access_ps: int) -> None:
+        super().__init__(component, access_ps)
+        self.memory = banked_memory(self.machine.spec, banks)
+        self.slice = Slice(self.memory, self.clock)
+        self._outputs: dict[str, _Output] = {}
+
+    def _read(self, request: ReadRequest) -> None:
+        self.machine.recorder.accessed(request.op, self.clock.time)
+        requester = request.requester
+        output = self._outputs.get(requester)
+        if output is None:
+            port = self.machine.network.port(self.component.node.id, f"read {requester}")
+            output = self._outputs[requester] = _Output(port)
+        self.slice.submit(_Read(self, request, output))
+
+    def write(self, message: WriteData, transfer: Transfer) -> None:
+        """Take data that have been delivered: they came from the head's time on."""
+        self.slice.submit(_Write(self, message, transfer.head_ps))
+
+    def commit_if(self, what: tuple[_Write, int]) -> None:
+        """Commit a write if what it was promised still stands."""
+        write, promise = what
+        if write.promise == promise:
+            self._commit(write.message)
+
+
+@dataclass(slots=True)
+class _Output:
+    """Where the replies to a requester leave, and when what was promised of them has come: they come in their order."""
+
+    port: Port
+    over_ps: int = 0
+
+
+class _Read(Request):
+    """The bytes of its turns feed the reply. ``promised``: what the last one did."""
+
+    __slots__ = ("controller", "message", "output", "promised", "transfer")
+
+    promised: Supply
+    """Once it has begun"""
+
+    def __init__(self, controller: BankedController, message: ReadRequest, output: _Output) -> None:
+        super().__init__((message.requester, False), message.access, False, 0)
+        self.controller = controller
+        self.message = message
+        self.output = output
+        self.transfer = controller.make_reply(output.port, message)
+
+    def begin(self, first: int, stretch: Stretch) -> None:
+        network, nbytes = self.controller.machine.network, stretch.end - first
+        start = max(stretch.first_ps, self.output.over_ps)
+        end = self.output.over_ps = max(stretch.last_ps, start)
+        self.controller.served(self.message, self.controller.slice, start, end)
+        packet = network.packet_bytes
+        supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
+        self.promised = supply
+        if first:
+            network.supply(self.transfer, supply)
+        else:
+            network.inject(self.transfer, supply)
+
+    def cut(self, end: int) -> None:
+        network, promised = self.controller.machine.network, self.promised
+        count = end // network.packet_bytes
+        self.output.over_ps = promised.start_ps + (count - promised.first) * promised.pace.packet_ps
+        network.curtail(self.transfer, count)
+
+    def gone(self, now: int) -> int:
+        promised, packet = self.promised, self.controller.machine.network.packet_bytes
+        if now < promised.start_ps:
+            return 0
+        packets = (now - promised.start_ps) // max(promised.pace.packet_ps, 1) + 1
+        return (promised.first + packets) * packet
+
+
+class _Write(Request):
+    """Committed when all of its bytes are in the queues of the banks. ``promise`` counts the cuts."""
+
+    __slots__ = ("controller", "message", "promise")
+
+    def __init__(self, controller: BankedController, message: WriteData, since: int) -> None:
+        super().__init__((message.requester, isinstance(message, QueueData)), message.access, True, since)
+        self.controller = controller
+        self.message = message
+        self.promise = 0
+
+    def begin(self, first: int, stretch: Stretch) -> None:
+        controller, clock = self.controller, self.controller.clock
+        over = max(stretch.over_ps, clock.time)
+        controller.served(self.message, controller.slice, min(stretch.first_ps, over), over)
+        if stretch.end == self.access.nbytes:
+            clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
+
+    def cut(self, end: int) -> None:
+        self.promise += 1

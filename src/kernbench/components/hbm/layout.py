@@ -1,0 +1,106 @@
+"""Where the bursts of a slice lie: from an address to a bank and a row.
+
+A *block* is what lies in one row of one bank side by side (the lowest columns of the mapping); a *sweep* is all columns
+of all banks of all pseudo-channels, after which the same places come again in the next row. Folds are XORs, so the bank
+of a block is that of its place in the sweep XOR what is folded of its row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernbench.topology.hbm_timing import HbmTiming, Mapping, MappingField
+
+Bits = NDArray[np.int64]
+
+
+class Layout:
+    """The places of a slice of ``num_pcs`` pseudo-channels. Banks are numbered by PC, stack, group, bank."""
+
+    __slots__ = (
+        "_fields",
+        "_folds",
+        "_sizes",
+        "_strides",
+        "banks",
+        "block_bytes",
+        "burst_bytes",
+        "folds_rows",
+        "sweep_bytes",
+    )
+
+    def __init__(self, timing: HbmTiming, num_pcs: int, mapping: Mapping) -> None:
+        self.burst_bytes = timing.burst_bytes
+        self._sizes = {"pc": num_pcs, "stack": timing.stacks, "group": timing.groups, "bank": timing.banks}
+        self._strides = {
+            "pc": timing.banks_per_pc,
+            "stack": timing.groups * timing.banks,
+            "group": timing.banks,
+            "bank": 1,
+        }
+        self._fields = [(entry, self._size(entry, timing.columns, mapping)) for entry in mapping[:-1]]
+        self.block_bytes = timing.burst_bytes
+        if mapping[0].field == "column" and not any(entry.fold == "column" for entry in mapping):
+            self.block_bytes *= self._fields[0][1]
+        self.sweep_bytes = num_pcs * timing.banks_per_pc * timing.row_bytes
+        in_block = self.block_bytes // timing.burst_bytes
+        places = np.arange(self.sweep_bytes // self.block_bytes, dtype=np.int64) * in_block
+        self.banks: list[int] = self._bank(places).tolist()
+        self.folds_rows = any(entry.fold in ("above", "row") for entry in mapping)
+        self._folds = {0: 0}
+
+    def _size(self, entry: MappingField, columns: int, mapping: Mapping) -> int:
+        if entry.field != "column":
+            return self._sizes[entry.field]
+        given = [each.values for each in mapping if each.field == "column" and each.values]
+        return entry.values or columns // int(np.prod(given))
+
+    def fold_of(self, row: int) -> int:
+        """What is XORed into the bank of every block of ``row``."""
+        if not self.folds_rows:
+            return 0
+        found = self._folds.get(row)
+        if found is None:
+            burst = np.array([row * (self.sweep_bytes // self.burst_bytes)], dtype=np.int64)
+            found = self._folds[row] = int(self._bank(burst)[0])
+        return found
+
+    def _bank(self, bursts: Bits) -> Bits:
+        """The bank of each burst, by its number in the slice."""
+        found: dict[str, Bits] = {"column": np.zeros_like(bursts)}
+        above: dict[str, Bits] = {}
+        rest, columns = bursts, 1
+        for entry, size in self._fields:
+            rest, value = np.divmod(rest, size)
+            if entry.field == "column":
+                found["column"] = found["column"] + value * columns
+                columns *= size
+            else:
+                found[entry.field], above[entry.field] = value, rest
+        found["row"] = rest
+        return self._folded(found, above)
+
+    def _folded(self, found: dict[str, Bits], above: dict[str, Bits]) -> Bits:
+        """The bank from the fields, with all folds; a field gives each that it is folded into its next bits."""
+        bank = np.zeros_like(found["row"])
+        left = dict(found)
+        for entry, size in self._fields:
+            if entry.field == "column":
+                continue
+            value = found[entry.field]
+            if entry.fold == "above":
+                value = value ^ _xor_of_digits(above[entry.field], size)
+            elif entry.fold is not None:
+                left[entry.fold], bits = np.divmod(left[entry.fold], size)
+                value = value ^ bits
+            bank += value * self._strides[entry.field]
+        return bank
+
+
+def _xor_of_digits(numbers: Bits, base: int) -> Bits:
+    total = np.zeros_like(numbers)
+    while base > 1 and numbers.any():
+        numbers, digit = np.divmod(numbers, base)
+        total ^= digit
+    return total

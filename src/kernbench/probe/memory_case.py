@@ -1,0 +1,226 @@
+"""The case ``memory``: what one slice with banks gives to patterns of accesses, alone, without a machine around it.
+
+A source always has a next access, or comes at random times with a share of what that got: by pattern, the part of peak,
+the row hits, and the mean latency over load. Beside it stands what a cycle-accurate simulator of DRAM gives, where it
+was asked.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import islice
+
+from kernbench.common.units import ps_to_ns
+from kernbench.components.hbm.banked import BankedMemory, Stretch
+from kernbench.components.hbm.slice import Request, Slice
+from kernbench.core.clock import Clock
+from kernbench.messages.fabric import Access
+from kernbench.probe.memory_patterns import PATTERNS, accesses, half_of_banks
+from kernbench.topology.cube_spec import HbmSpec
+from kernbench.topology.hbm_timing import TIMINGS, HbmTiming, Mapping
+
+NAME = "memory"
+DESCRIPTION = "patterns of accesses to one HBM slice, beside a cycle-accurate simulator's figures"
+BURSTS = 8000
+REQUESTERS = (1, 2, 4, 8)
+SHARED = ("seq", "random_64B", "random_1KB")
+"""Patterns of which several requesters run one each, and whose latency is measured over load"""
+LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+ROOM = 512 << 20
+REFERENCE = "memory_reference.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Percent of peak, and percent of bursts whose row was open."""
+
+    efficiency_pct: float
+    row_hit_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a pattern got; ``reference``: what the cycle-accurate simulator has for it, if that was asked."""
+
+    pattern: str
+    requesters: int
+    gbs: float
+    found: Figures
+    reference: Figures | None
+
+    @property
+    def error(self) -> float | None:
+        """Points of peak beside the reference."""
+        return None if self.reference is None else self.found.efficiency_pct - self.reference.efficiency_pct
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Mean time from an access to its last byte on a bus, at a load: percent of what the pattern got at saturation."""
+
+    pattern: str
+    load_pct: float
+    mean_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReport:
+    """A slice, and what it gives."""
+
+    timing: str
+    mapping: str
+    num_pcs: int
+    peak_gbs: float
+    rows: tuple[Row, ...]
+    latencies: tuple[Latency, ...]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Points beside the reference, of all that have one."""
+        return tuple(abs(row.error) for row in self.rows if row.error is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceUnderTest:
+    """A slice to be probed, by the names of its timing and mapping."""
+
+    timing: str
+    mapping: str
+    num_pcs: int
+    banks: HbmTiming
+    fields: Mapping
+    queue: int
+    quantum: int
+    room: int
+
+    def make(self) -> BankedMemory:
+        """One that is idle."""
+        return BankedMemory(self.banks, self.num_pcs, self.fields, self.queue, self.quantum)
+
+    @property
+    def peak_gbs(self) -> float:
+        """All buses together."""
+        return self.num_pcs * self.banks.pc_gbs
+
+    def steps(self, pattern: str, requester: int = 0) -> Iterator[tuple[Access, bool]]:
+        """The accesses of a requester, each with a part of the memory and random numbers of its own."""
+        room = self.room // max(REQUESTERS)
+        if not requester:
+            room = self.room
+        off = half_of_banks(self.banks, self.num_pcs, self.fields)
+        # Each begins an eighth of the banks further: none follows another from bank to bank.
+        start = requester * (room + off // 4)
+        for access, write in accesses(pattern, room, off, requester + 1):
+            yield Access((start + access.pa) % self.room, access.row_bytes), write
+
+
+def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
+    """The slice of a machine. Under ``timing: ideal``, which has no banks: HBM3's channel, as the reference."""
+    if hbm.banks is None:
+        return tuple(
+            slice_
+            for mapping in ("MOP4CLXOR", "RoBaRaCoCh")
+            for slice_ in slices_of(hbm.model_copy(update={"timing": "hbm3", "num_pcs": 2, "mapping": mapping}))
+        )
+    timing = hbm.timing if isinstance(hbm.timing, str) else "values"
+    mapping = hbm.mapping or "interleave"
+    return (
+        SliceUnderTest(
+            timing=timing,
+            mapping=mapping if isinstance(mapping, str) else "fields",
+            num_pcs=hbm.num_pcs,
+            banks=hbm.banks,
+            fields=hbm.fields(hbm.banks),
+            queue=hbm.queue,
+            quantum=hbm.quantum_bytes,
+            room=min(ROOM, hbm.bytes_per_slice),
+        ),
+    )
+
+
+def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, bursts: int = BURSTS) -> SliceReport:
+    """All patterns with one requester, some with more, and those over load."""
+    rows = [saturate(slice_, pattern, 1, bursts) for pattern in patterns]
+    shared = [pattern for pattern in patterns if pattern in SHARED]
+    rows += [saturate(slice_, pattern, n, bursts) for n in REQUESTERS[1:] for pattern in shared]
+    latencies = [
+        Latency(row.pattern, 100 * load, mean_latency_ns(slice_, row.pattern, load * row.gbs, bursts))
+        for row in rows
+        if row.pattern in shared and row.requesters == 1
+        for load in LOADS
+    ]
+    return SliceReport(slice_.timing, slice_.mapping, slice_.num_pcs, slice_.peak_gbs, tuple(rows), tuple(latencies))
+
+
+class _Served(Request):
+    """An access that remembers when it came and ended."""
+
+    __slots__ = ("asked_ps", "ended_ps")
+
+    def __init__(self, requester: int, access: Access, write: bool, asked_ps: int) -> None:
+        super().__init__(requester, access, write, asked_ps)
+        self.asked_ps = asked_ps
+        self.ended_ps = 0
+
+    def begin(self, first: int, stretch: Stretch) -> None:
+        self.ended_ps = stretch.last_ps
+
+    def cut(self, end: int) -> None:
+        """What comes later says when it ends."""
+
+
+def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> Row:
+    """What requesters get that always have a next access, of ``bursts`` in all."""
+    memory, clock = slice_.make(), Clock()
+    turns = Slice(memory, clock)
+    sources = [slice_.steps(pattern, requester) for requester in range(requesters)]
+    left = bursts * slice_.banks.burst_bytes
+    while left > 0:
+        for requester, source in enumerate(sources):
+            access, write = next(source)
+            left -= access.nbytes
+            turns.submit(_Served(requester, access, write, 0))
+    clock.advance()
+    counts, end_ps = memory.counts, memory.banks.end_ps
+    gbs = counts.bursts * slice_.banks.burst_bytes / ps_to_ns(end_ps)
+    found = Figures(100 * gbs / slice_.peak_gbs, 100 * counts.hits / counts.bursts)
+    return Row(pattern, requesters, gbs, found, _reference(slice_, pattern) if requesters == 1 else None)
+
+
+def mean_latency_ns(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> float:
+    """The mean latency when four requesters in turn ask at random times, ``gbs`` in the mean."""
+    memory, clock, rng = slice_.make(), Clock(), random.Random(0)
+    turns = Slice(memory, clock)
+    steps = list(islice(slice_.steps(pattern), bursts))
+    asked, when, left = [], 0.0, bursts * slice_.banks.burst_bytes
+    for number, (access, write) in enumerate(steps):
+        when += rng.expovariate(gbs / access.nbytes) * 1000
+        request = _Served(number % 4, access, write, round(when))
+        asked.append(request)
+        clock.call_at(request.asked_ps, turns.submit, request)
+        left -= access.nbytes
+        if left <= 0:
+            break
+    clock.advance()
+    return ps_to_ns(sum(request.ended_ps - request.asked_ps for request in asked)) / len(asked)
+
+
+@cache
+def _reference_rows() -> tuple[str, dict[tuple[str, str], Figures]]:
+    data = json.loads(resources.files("kernbench.probe").joinpath(REFERENCE).read_text(encoding="utf-8"))
+    rows = {
+        (row["mapping"], row["pattern"]): Figures(row["efficiency_pct"], row["row_hit_pct"]) for row in data["rows"]
+    }
+    return data["memory"], rows
+
+
+def _reference(slice_: SliceUnderTest, pattern: str) -> Figures | None:
+    """The simulator's figures: of one channel of the timing it was asked for."""
+    memory, rows = _reference_rows()
+    alike = slice_.banks == TIMINGS[memory] and slice_.num_pcs == 2 and slice_.queue == 64
+    return rows.get((slice_.mapping, pattern)) if alike else None

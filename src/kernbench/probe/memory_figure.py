@@ -1,0 +1,56 @@
+"""The picture of the case ``memory``: parts of peak beside the reference, and latency over load."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kernbench.probe.memory_case import SliceReport
+
+WIDTH, HEIGHT = 13.0, 4.6
+FOUND, KNOWN = "#2f6f9f", "#c9772b"
+
+
+def draw(reports: Sequence[SliceReport], form: str) -> bytes:
+    """The picture as a file of ``form`` (png, svg, pdf); one run after another gives the same bytes."""
+    with rc_context({"svg.hashsalt": "kernbench", "font.size": 9}):
+        figure = Figure(figsize=(WIDTH, HEIGHT * len(reports)), layout="constrained")
+        for (left, right), report in zip(
+            figure.subplots(len(reports), 2, width_ratios=(2, 1), squeeze=False), reports, strict=True
+        ):
+            _draw_patterns(left, report)
+            _draw_latencies(right, report)
+        buffer = io.BytesIO()
+        undated = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
+        figure.savefig(buffer, format=form, metadata=undated)
+    return buffer.getvalue()
+
+
+def _draw_patterns(axes: Axes, report: SliceReport) -> None:
+    rows = [row for row in report.rows if row.requesters == 1]
+    places = range(len(rows))
+    axes.bar(places, [row.found.efficiency_pct for row in rows], 0.6, color=FOUND, label="model")
+    known = [(at, row.reference.efficiency_pct) for at, row in enumerate(rows) if row.reference is not None]
+    if known:
+        at, values = zip(*known, strict=True)
+        axes.plot(at, values, "_", color=KNOWN, markersize=14, markeredgewidth=2.5, label="cycle-accurate reference")
+    axes.set_xticks(list(places), [row.pattern for row in rows], rotation=60, ha="right")
+    axes.set_ylim(0, 100)
+    axes.set_ylabel("% of peak")
+    axes.set_title(f"{report.timing}, {report.mapping}: peak {report.peak_gbs:.1f} GB/s", loc="left")
+    axes.legend(frameon=False)
+
+
+def _draw_latencies(axes: Axes, report: SliceReport) -> None:
+    for pattern in dict.fromkeys(each.pattern for each in report.latencies):
+        found = [each for each in report.latencies if each.pattern == pattern]
+        axes.plot([each.load_pct for each in found], [each.mean_ns for each in found], "o-", label=pattern)
+    axes.set_xlabel("load, % of what the pattern gets at most")
+    axes.set_ylabel("mean latency, ns")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)

@@ -1,0 +1,141 @@
+"""What an HBM's banks take: the named timings, and the fields of an address in its order."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from kernbench.common.config import ConfigModel, Duration, Share, Size
+from kernbench.topology.fields import Count
+
+
+class HbmTiming(ConfigModel):
+    """The timings of a pseudo-channel (PC) by their JEDEC names, in ns; HBM3 unless given.
+
+    ``act_ns``: between activations of a PC, the larger of tFAW/4 and tRRD. ``row_bus_ns``: PRE and ACT on the row bus
+    of a channel. ``ccd_s_ns``: a burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: one of a stack whose
+    reads are all in one group. ``drain`` (part of tRC lost at a refresh) and ``turn_ns`` (beside tRTW and tWTR) were
+    fitted. Writes wait until they are ``high`` of the queue, then go until they are ``low`` of it.
+    """
+
+    stacks: Count = 2
+    groups: Count = 4
+    banks: Count = 4
+    row_bytes: Size = 1024
+    burst_bytes: Size = 32
+    rc_ns: Duration = 45.0
+    rp_ns: Duration = 16.3
+    rcd_ns: Duration = 19.4
+    rcd_write_ns: Duration = 9.4
+    act_ns: Duration = 3.75
+    row_bus_ns: Duration = 1.25
+    ccd_s_ns: float = Field(default=1.25, gt=0, le=1e6)
+    ccd_l_ns: Duration = 2.5
+    ccd_r_ns: Duration = 1.9
+    rtp_ns: Duration = 5.6
+    cwl_ns: Duration = 6.25
+    wr_ns: Duration = 20.6
+    rtw_ns: Duration = 12.5
+    wtr_ns: Duration = 13.8
+    turn_ns: Duration = 15.0
+    rfc_ns: Duration = 350.0
+    refi_ns: float = Field(default=3900.0, gt=0, le=1e12)
+    drain: float = Field(default=0.7, ge=0, le=1)
+    high: Share = 0.8
+    low: float = Field(default=0.2, ge=0, le=1)
+
+    @property
+    def pc_gbs(self) -> float:
+        """The peak of a PC."""
+        return self.burst_bytes / self.ccd_s_ns
+
+    @property
+    def banks_per_pc(self) -> int:
+        """Banks of a PC, in all its stacks and groups."""
+        return self.stacks * self.groups * self.banks
+
+    @property
+    def columns(self) -> int:
+        """Bursts of a row."""
+        return self.row_bytes // self.burst_bytes
+
+    @property
+    def refresh_share(self) -> float:
+        """The part of time that is lost to refresh."""
+        return (self.rfc_ns + self.rp_ns + self.rcd_ns + self.drain * self.rc_ns) / self.refi_ns
+
+
+HBM3 = HbmTiming()
+HBM2 = HbmTiming(
+    stacks=1,
+    rc_ns=48.0,
+    rp_ns=14.0,
+    rcd_ns=14.0,
+    rcd_write_ns=12.0,
+    act_ns=4.0,
+    row_bus_ns=3.0,
+    ccd_s_ns=2.0,
+    ccd_l_ns=4.0,
+    ccd_r_ns=2.0,
+    rtp_ns=5.0,
+    cwl_ns=5.0,
+    wr_ns=16.0,
+    rtw_ns=13.0,
+    wtr_ns=15.0,
+)
+TIMINGS = {"hbm3": HBM3, "hbm2": HBM2}
+
+FieldName = Literal["column", "pc", "stack", "group", "bank", "row"]
+
+
+class MappingField(ConfigModel):
+    """A field of an address: ``values`` of it here (what is left of it, unless given), and what is folded into it.
+
+    ``fold: above`` is the XOR of all that lies above the field in the address. A field's name is the XOR with the next
+    bits of that field: those that fields before this one have not taken.
+    """
+
+    field: FieldName
+    values: Count | None = None
+    fold: FieldName | Literal["above"] | None = None
+
+
+Mapping = tuple[MappingField, ...]
+
+
+def _fields(*entries: tuple[FieldName, int | None, FieldName | Literal["above"] | None]) -> Mapping:
+    return tuple(MappingField(field=field, values=values, fold=fold) for field, values, fold in entries)
+
+
+MOP4CLXOR = _fields(
+    ("column", 4, None),
+    ("pc", None, "column"),
+    ("stack", None, "column"),
+    ("group", None, "column"),
+    ("bank", None, "column"),
+    ("column", None, None),
+    ("row", None, None),
+)
+ROBARACOCH = _fields(
+    ("column", None, None),
+    ("pc", None, None),
+    ("stack", None, None),
+    ("group", None, None),
+    ("bank", None, None),
+    ("row", None, None),
+)
+MAPPINGS = {"MOP4CLXOR": MOP4CLXOR, "RoBaRaCoCh": ROBARACOCH}
+
+
+def interleave(bursts: int, xor: bool) -> Mapping:
+    """``bursts`` on a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks."""
+    return _fields(
+        ("column", bursts, None),
+        ("pc", None, "above" if xor else None),
+        ("group", None, None),
+        ("stack", None, None),
+        ("bank", None, None),
+        ("column", None, None),
+        ("row", None, None),
+    )

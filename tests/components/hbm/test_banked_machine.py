@@ -1,0 +1,108 @@
+"""A machine whose slices have banks: times by hand, events, the same times with and without the express path."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import pytest
+from one_program import EVERY_STEP, SMALL, outcomes
+
+from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
+from kernbench.common.config import apply_overrides, load_document
+from kernbench.engine.engine import GraphEngine
+from kernbench.messages.requests import PeDmaMsg
+from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.topology.builder import compile_topology, resolve_topology, topology_file
+
+BANKED = (
+    "cube.hbm.timing=hbm3",
+    "cube.hbm.access_bytes=null",
+    "cube.components.hbm_ctrl.attrs={access_ns: 15.0}",
+)
+PES = ((0, 0, 0), (0, 0, 1))
+SLICE_BYTES = 6 << 30
+MIB = 1 << 20
+
+
+def slice_pa(offset: int = 0) -> int:
+    return PhysAddr.pe_hbm_addr(0, 0, 0, 0, offset, SLICE_BYTES).encode()
+
+
+def engine(*changes: str) -> GraphEngine:
+    return GraphEngine(resolve_topology("default", (*BANKED, *changes)), enable_data=False)
+
+
+def ends_ns(made: GraphEngine, *messages: PeDmaMsg) -> list[float]:
+    """When each of some messages, all sent at once, was over."""
+    handles = [made.submit(message) for message in messages]
+    for handle in handles:
+        made.wait(handle)
+    return [handle.ended_ps / 1000 for handle in handles]
+
+
+def read(pe: int, offset: int, nbytes: int) -> PeDmaMsg:
+    return PeDmaMsg(pe=PES[pe], pa=slice_pa(offset), nbytes=nbytes, op="read")
+
+
+def test_an_idle_bank_by_hand():
+    # Set-up 2, header 0.125, controller and tCL 15, tRCD 19.4; two bursts of a group come in 2.799 + 1.4.
+    made = engine()
+    there = made.machine.route("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm0")
+    back = made.machine.route("sip0.cube0.hbm0", "sip0.cube0.pe0.pe_dma")
+    ways = (there.total_overhead_ps + back.total_overhead_ps) / 1000
+    assert ends_ns(made, read(0, 0, 64)) == [pytest.approx(2 + ways + 0.125 + 15 + 19.4 + 4.199)]
+
+
+def test_an_open_row_and_another_by_hand():
+    made = engine()
+    first = ends_ns(made, read(0, 0, 64))[0]
+    begun = made.now
+    hit = ends_ns(made, read(0, 64, 64))[0] - begun
+    assert hit == pytest.approx(first - 19.4)
+    begun = made.now
+    # A row of all banks is 256 KiB. Nine of them further, burst 0o22000, the XOR of digits is the same channel.
+    other = ends_ns(made, read(0, 9 << 18, 64))[0] - begun
+    assert other == pytest.approx(first + 16.3)
+
+
+@pytest.mark.parametrize("nbytes", [64, 4096, MIB])
+def test_an_access_alone_takes_four_events(nbytes):
+    made = engine()
+    before = made.n_events
+    ends_ns(made, read(0, 0, nbytes))
+    alone = made.n_events - before
+    ideal = GraphEngine(resolve_topology("default"), enable_data=False)
+    before = ideal.n_events
+    ends_ns(ideal, read(0, 0, nbytes))
+    assert alone == ideal.n_events - before
+
+
+def test_a_small_access_beside_a_stream_waits_for_queues_and_a_quantum():
+    """32 bursts of each pseudo-channel are queued, the quantum has 8; then its own row is opened."""
+    alone = ends_ns(engine(), read(1, 16 * MIB, 64))[0]
+    big = PeDmaMsg(pe=PES[0], pa=slice_pa(), nbytes=MIB, op="read")
+    together = ends_ns(engine(), big, read(1, 16 * MIB, 64))[1]
+    assert together - alone <= (32 + 8) * 1.4 + 16.3 + 50.4
+
+
+def test_loads_of_a_pe_end_one_after_the_other():
+    first, second = ends_ns(engine(), read(0, 0, MIB), read(0, MIB, MIB))
+    alone = ends_ns(engine(), read(0, 0, MIB))[0]
+    assert first == pytest.approx(alone)
+    assert second == pytest.approx(2 * alone, rel=0.02)
+
+
+def test_pes_share_a_slice():
+    ends = ends_ns(engine(), read(0, 0, MIB), read(1, 1600 * 1024, MIB))
+    assert max(ends) <= 1.05 * min(ends)
+
+
+def test_express_or_not_takes_the_same_time():
+    document = apply_overrides(load_document(topology_file("default")), (*SMALL, *BANKED))
+    ccl = ccl_config_of(load_document(packaged_file()))
+    found = [
+        outcomes(compile_topology(apply_overrides(document, [f"transport.express={express}"])), ccl)
+        for express in ("true", "false")
+    ]
+    for number, (with_it, without) in enumerate(zip_longest(*found)):
+        assert with_it == without, f"step {number}: {EVERY_STEP[number]}"

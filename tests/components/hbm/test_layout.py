@@ -1,0 +1,82 @@
+"""Where bursts lie, and which runs a quantum has."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.components.hbm.layout import Layout
+from kernbench.components.hbm.plan import Planner
+from kernbench.messages.fabric import Access
+from kernbench.topology.hbm_timing import HBM2, HBM3, MAPPINGS, Mapping, interleave
+
+ALL = {**MAPPINGS, "interleave": interleave(8, xor=True), "mod": interleave(8, xor=False)}
+SWEEP = 256 * 1024
+"""8 pseudo-channels of 32 banks with rows of 1 KiB"""
+
+
+def planner(mapping: Mapping) -> Planner:
+    return Planner(Layout(HBM3, 8, mapping))
+
+
+@pytest.mark.parametrize("timing", [HBM3, HBM2], ids=["hbm3", "hbm2"])
+@pytest.mark.parametrize("mapping", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("row", [0, 5])
+def test_a_sweep_has_every_row_of_every_bank_once(timing, mapping, row):
+    layout = Layout(timing, 4, mapping)
+    base, runs = Planner(layout).runs(Access(row * layout.sweep_bytes, layout.sweep_bytes), 0, layout.sweep_bytes)
+    assert sorted((bank, base + above, n) for bank, above, n in runs) == [
+        (bank, row, timing.columns) for bank in range(4 * timing.banks_per_pc)
+    ]
+
+
+def test_interleaved_bursts_change_the_channel_every_256_bytes():
+    # Block 9 is digit 1 of PC 1: 1 ^ 1 = PC 0. A PC has 32 banks; its group is the field above, so bank 4 of group 1.
+    _, runs = planner(ALL["interleave"]).runs(Access(9 * 256, 256), 0, 256)
+    assert runs == ((4, 0, 8),)
+
+
+def test_mop4clxor_folds_columns():
+    # Burst 5 (160 B): column 1, and 1 above it: PC 1 ^ 1 = 0. Then column bits above the PC's are 0.
+    _, runs = planner(ALL["MOP4CLXOR"]).runs(Access(160, 32), 0, 32)
+    assert runs == ((0, 0, 1),)
+
+
+def test_robaracoch_fills_a_row_first():
+    _, runs = planner(ALL["RoBaRaCoCh"]).runs(Access(0, 2048), 0, 2048)
+    assert runs == ((0, 0, 32), (32, 0, 32))
+
+
+def test_bursts_that_rows_share_are_read_once():
+    # 4 rows of 16 B, 16 B apart, are 2 bursts.
+    _, runs = planner(ALL["RoBaRaCoCh"]).runs(Access(0, 16, 4, 16), 0, 64)
+    assert runs == ((0, 0, 2),)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    mapping=st.sampled_from(list(ALL.values())),
+    pa=st.integers(0, 4 * SWEEP),
+    row_bytes=st.integers(1, 600),
+    rows=st.integers(1, 20),
+    stride=st.integers(1, 3 * SWEEP),
+)
+def test_what_is_kept_is_what_is_worked_out(mapping, pa, row_bytes, rows, stride):
+    """The runs of an access in another sweep are those of its own, whatever was asked before."""
+    stride = max(stride, row_bytes + 64)  # no two rows share a burst
+    kept = planner(mapping)
+    kept.runs(Access(pa % SWEEP, row_bytes, rows, stride), 0, rows * row_bytes)
+    access = Access(pa, row_bytes, rows, stride)
+    base, runs = kept.runs(access, 0, access.nbytes)
+    found: Counter[tuple[int, int]] = Counter()
+    for bank, row, n in runs:
+        found[bank, base + row] += n
+    alone: Counter[tuple[int, int]] = Counter()
+    for i in range(rows):
+        base, runs = planner(mapping).runs(Access(pa + i * stride, row_bytes), 0, row_bytes)
+        for bank, row, n in runs:
+            alone[bank, base + row] += n
+    assert found == alone

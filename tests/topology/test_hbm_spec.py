@@ -1,0 +1,90 @@
+"""``cube.hbm``: timings, mappings, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernbench.common.errors import ConfigError
+from kernbench.components.hbm.banked import BankedMemory
+from kernbench.messages.fabric import Access
+from kernbench.topology.builder import resolve_topology
+from kernbench.topology.cube_spec import HbmSpec
+from kernbench.topology.hbm_timing import HBM2, HBM3, HbmTiming, interleave
+
+BANKED = ("cube.hbm.timing=hbm3", "cube.hbm.access_bytes=null", "cube.components.hbm_ctrl.attrs.efficiency=null")
+OTHER = (*BANKED, "cube.hbm.burst_bytes=null", "cube.hbm.channel_hash=null")
+FIELDS = "[{field: pc}, {field: group}, {field: column}, {field: stack}, {field: bank, fold: row}, {field: row}]"
+
+
+def hbm(*changes: str) -> HbmSpec:
+    return resolve_topology("default", changes).spec.cube.hbm
+
+
+def mapping(old: str = "", new: str = "") -> str:
+    return f"cube.hbm.mapping={FIELDS.replace(old, new) if old else FIELDS}"
+
+
+def test_timings_have_names_and_values():
+    assert hbm().banks is None
+    assert hbm(*BANKED).banks == HBM3
+    assert hbm(*BANKED, "cube.hbm.timing=hbm2").banks == HBM2
+    assert hbm(*BANKED, "cube.hbm.timing={rc_ns: 50}").banks == HbmTiming(rc_ns=50.0)
+
+
+def test_mappings_have_names_and_fields():
+    assert hbm(*BANKED).fields(HBM3) == interleave(8, xor=True)
+    plain = hbm(*BANKED, "cube.hbm.channel_hash=mod", "cube.hbm.burst_bytes=512")
+    assert plain.fields(HBM3) == interleave(16, xor=False)
+    fields = hbm(*OTHER, mapping()).fields(HBM3)
+    assert [(entry.field, entry.fold) for entry in fields[3:5]] == [("stack", None), ("bank", "row")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.mapping: timing: ideal has no banks"),
+        (["cube.hbm.queue_entries=8"], "cube.hbm.queue_entries: timing: ideal has no banks"),
+        (["cube.hbm.timing=hbm3"], "cube.hbm.access_bytes: only timing: ideal uses this"),
+        (["cube.hbm.timing=hbm3"], "topology.yaml:62:102: cube.components.hbm_ctrl.attrs.efficiency: only timing"),
+        ([*BANKED, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.burst_bytes: only mapping: interleave uses this"),
+        ([*BANKED, "cube.hbm.num_pcs=16"], "16 pseudo-channels of 25.6 GB/s are 409.6 GB/s, but"),
+        ([*BANKED, "cube.hbm.burst_bytes=48"], "cube.hbm.burst_bytes: found 48, must be a multiple of 32"),
+        (["cube.hbm.timing=hbm4"], "did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2"),
+        ([*BANKED, "cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
+        ([*BANKED, "cube.hbm.timing={row_bytes: 1000}"], "row_bytes is 1000, must be a multiple of 32"),
+        ([*OTHER, "cube.hbm.mapping=[{field: pc}, {field: row}]"], "must have pc, stack, group and bank once each"),
+        ([*OTHER, mapping("column", "column, values: 5")], "the columns must make up the 32 bursts of a row"),
+        ([*OTHER, "cube.hbm.num_pcs=6", mapping("pc", "pc, fold: row")], "mapping[0].fold: pc has 6 values"),
+    ],
+)
+def test_what_is_wrong_is_told(changes, message):
+    with pytest.raises(ConfigError, match="cube") as refused:
+        resolve_topology("default", changes)
+    assert message in str(refused.value)
+
+
+def work(timing: HbmTiming) -> list[object]:
+    """What some reads and writes come to."""
+    memory = BankedMemory(timing, 4, interleave(8, xor=True), 64, 2048)
+    accesses = [
+        *((k << 24, 4096, k % 3 == 1) for k in range(12)),
+        *((k << 20, 2048, k % 5 == 0) for k in range(40)),
+        *((k << 16, 64, False) for k in range(200)),
+        *((k << 18, 256, k % 2 == 0) for k in range(100)),
+        *((k * 4736, 128, False) for k in range(200)),
+        *((0, 256, False) for _ in range(50)),
+    ]
+    found: list[object] = []
+    now = 0
+    for pa, nbytes, write in accesses:
+        stretch = memory.serve(Access(pa, nbytes), write, 0, nbytes, now)
+        now = stretch.over_ps
+        found.append((stretch, memory.counts))
+    return found
+
+
+@pytest.mark.parametrize("name", HbmTiming.model_fields)
+def test_every_timing_matters(name):
+    others = {"high": 0.5, "low": 0.5, "drain": 0.3}
+    other = others.get(name) or getattr(HBM3, name) * 2
+    assert work(HBM3.model_copy(update={name: other})) != work(HBM3)
