@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import KernbenchError
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
+from kernbench.messages.fabric import ReadRequest
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import findings, sanitized
 
@@ -114,17 +115,15 @@ def test_equal_steps_cost_what_a_strided_box_costs() -> None:
 
 
 def test_memories_are_asked_once_each_for_their_equal_runs() -> None:
-    engine = GraphEngine(machine())
+    engine = GraphEngine(machine(), trace_hops=True)
     arrays = [place(engine, np.full(64, pe, np.float32), pe=(0, 0, pe), name=f"x{pe}") for pe in range(2)]
     out = place(engine, np.zeros((8, 4), np.float32), name="out")
 
     def kernel(x: int, y: int, out: int, *, tl: Tl) -> None:
         tl.store(out, tl.load([((x, y)[i % 2] + 32 * (i // 2), 16) for i in range(8)], (8, 4), "f32"))
 
-    sent: list[Any] = []
-    engine.machine.hooks.sent.subscribe(lambda transfer: sent.append(transfer.arg))
     launch(engine, kernel, *arrays, out)
-    assert sum(type(each).__name__ == "ReadRequest" for each in sent) == 2
+    assert sum(isinstance(transfer.arg, ReadRequest) for transfer in engine.machine.network.traced) == 2
     assert fetch(engine, out)[:, 0].tolist() == [0, 1] * 4
 
 
