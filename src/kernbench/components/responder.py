@@ -130,7 +130,7 @@ class Responder:
         """Tell who observes it that ``server`` works on an access."""
         observation = self.machine.observation
         if observation is not None:
-            observation.turn(message, self.component.node.id, server, start, end)
+            observation.turn(message, server, start, end)
 
     def commit_at(self, when: int, job: _WriteJob, promise: int) -> None:
         """Commit ``job`` at ``when`` if its ``promise`` still stands then."""
