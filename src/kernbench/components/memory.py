@@ -83,5 +83,5 @@ class Memory(ThinkingPart):
             raise UnsupportedError("serve() yields, and returns a value: a generator says by waiting how long it takes")
         observation = self.machine.observation
         if observation is not None:
-            observation.turn(request, self.node.id, (request.op, request.part), begin_ps, self.clock.time)
+            observation.turn(request, (request.op, request.part), begin_ps, self.clock.time)
         self.answer(request)

@@ -92,7 +92,7 @@ class Answering:
         """Tell who observes it that ``server`` works on an access."""
         observation = self.machine.observation
         if observation is not None:
-            observation.turn(message, self.component.node.id, server, start, end)
+            observation.turn(message, server, start, end)
 
 
 class Responder(Answering):

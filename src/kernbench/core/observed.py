@@ -41,7 +41,7 @@ class TransferFields(NamedTuple, Generic[T]):
     ``Carries``, ``route`` counts those of the network's watch. It begins by ``LINK`` after a transfer that it answers,
     or by nothing: its row itself sends it. It ends at ``start + zero_load + held``. ``held_by`` says what its last byte
     waited for then: the turn of a memory that supplied it, or, as ``held_by_link`` says it, a link; ``behind`` is the
-    turn, or the transfer, that had it.
+    turn, or the transfer, that had it, NONE where that is not known (a FIFO was full, or who had it had gone express).
     """
 
     of: T
@@ -86,8 +86,8 @@ class LinkColumns(NamedTuple):
 TransferColumns: TypeAlias = TransferFields[Column]
 TurnColumns: TypeAlias = TurnFields[Column]
 _TRANSFER, _TURN, _CARRIED = (len(each._fields) for each in (TransferFields, TurnFields, LinkColumns))
-_START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND, _ROUTE = map(
-    TransferFields._fields.index, ("start", "end", "cause", "zero_load", "held_by", "behind", "route")
+_DST, _START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND, _ROUTE = map(
+    TransferFields._fields.index, ("dst", "start", "end", "cause", "zero_load", "held_by", "behind", "route")
 )
 _NOTHING, _LINK, _BANK = (int(by) for by in (By.NOTHING, By.LINK, By.BANK))
 _TURN_END = TurnFields._fields.index("end")
@@ -106,26 +106,23 @@ def link_of(held_by: int) -> int:
 class Observed:
     """The tables; that of links only with ``links``."""
 
-    __slots__ = ("_last_turns", "_transfers", "_turns", "_turns_of", "links")
+    __slots__ = ("_last_turns", "_transfers", "_turns", "_turns_of", "links", "n_transfers")
 
     def __init__(self, *, links: bool = False) -> None:
+        self.n_transfers = 0
         self._transfers: list[int] = []
         self._turns: list[int] = []
         self.links: list[int] | None = [] if links else None
         self._last_turns: dict[Hashable, int] = {}  # of each server
         self._turns_of: dict[int, int] = {}  # the last one of an access
 
-    @property
-    def n_transfers(self) -> int:
-        """How many there are: the number of the next."""
-        return len(self._transfers) // _TRANSFER
-
     def open_transfer(
         self, way: tuple[int, int, int], nbytes: int, start: int, zero_load: int, about: tuple[Carries, Row, int]
     ) -> int:
         """A transfer begins: its number. ``way``: from a part to a part by a route; ``about``: as ``Watch`` is told."""
         rows, (src, dst, route), (what, of, cause) = self._transfers, way, about
-        number, by = len(rows) // _TRANSFER, _NOTHING
+        number, by = self.n_transfers, _NOTHING
+        self.n_transfers = number + 1
         if cause >= 0:
             by = _LINK
             if of < 0:
@@ -149,8 +146,8 @@ class Observed:
         at = number * _TRANSFER
         self._transfers[at + _HELD_BY], self._transfers[at + _BEHIND] = held_by, behind
 
-    def open_turn(self, access: int, memory: int, server: Hashable, start: int, end: int) -> None:
-        """``server`` of a memory works on the access that transfer ``access`` asked for, from ``start`` to ``end``.
+    def open_turn(self, access: int, server: Hashable, start: int, end: int) -> None:
+        """``server`` of a memory works from ``start`` to ``end`` on what transfer ``access`` has asked it for.
 
         It begins after the turn before it on that server, if that was in the way: one that was to go on is cut.
         """
@@ -160,7 +157,7 @@ class Observed:
             turns[before * _TURN + _TURN_END] = start
             cause, by = before, _BANK
         self._last_turns[server] = self._turns_of[access] = len(turns) // _TURN
-        turns += (access, memory, start, end, cause, by)
+        turns += (access, self._transfers[access * _TRANSFER + _DST], start, end, cause, by)
 
     def transfer(self, number: int) -> TransferFields[int]:
         """A transfer; ``of`` is the place of a row."""

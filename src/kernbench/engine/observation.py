@@ -18,21 +18,20 @@ Asked: TypeAlias = ReadRequest | WriteData
 class Observation:
     """Has transfers, turns of memories and, with ``links``, what links carry kept in ``tables``."""
 
-    __slots__ = ("_asked", "_part", "_recorder", "tables")
+    __slots__ = ("_asked", "_recorder", "tables")
 
     def __init__(self, log: Log, recorder: Recorder, network: Network, *, links: bool) -> None:
         self.tables = Observed(links=links)
-        self._part = log.part
         self._recorder = recorder
         self._asked: dict[tuple[int, int], int] = {}  # the transfer that asked for a part of an operation
         network.watch.begin(self.tables, log.part, self._about)
 
-    def turn(self, asked: Asked, memory: str, server: Hashable, start_ps: int, end_ps: int) -> None:
-        """``server`` of the memory behind node ``memory`` works on an access.
+    def turn(self, asked: Asked, server: Hashable, start_ps: int, end_ps: int) -> None:
+        """``server`` of a memory works on an access.
 
         A turn that is cut short for another was announced with the end that it would have had.
         """
-        self.tables.open_turn(self._asked[asked.op, asked.part], self._part(memory), server, start_ps, end_ps)
+        self.tables.open_turn(self._asked[asked.op, asked.part], server, start_ps, end_ps)
 
     def _about(self, transfer: Transfer) -> About:
         match message := transfer.arg:
