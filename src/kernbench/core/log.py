@@ -40,7 +40,7 @@ class Kind(IntEnum):
     MEMORY_WRITE = 8
     MEMORY_READ = 9
     REQUEST = 10  # of the host, from its submission to its completion
-    CONTROL = 11  # a message of the control path, until its receiver has handled it
+    CONTROL = 11  # a message of the control path, until its receiver has handled it, or goes on with it
     LAUNCH = 12  # a PE enters a kernel
     ISSUE = 13  # the CPU of a PE issues a command, a receive
     SEND = 14  # the DMA sends a message, until its last byte is delivered
