@@ -6,9 +6,9 @@ from typing import NamedTuple, TypeAlias
 
 from kernbench.common.errors import PhysAddrError, UnsupportedError
 from kernbench.common.ids import cube_part, pe_part
-from kernbench.policy.address.layout import AddressFormat, Component
+from kernbench.policy.address.layout import AddressFormat, AddressOwner
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.extra import WINDOW_BYTES, Window
+from kernbench.topology.extra import WINDOW_BYTES, AddressWindow
 from kernbench.topology.graph import Node
 from kernbench.topology.spec import TopologySpec
 
@@ -41,10 +41,10 @@ class AddressMap:
         self._spec = spec
         cube, pe = spec.cube, spec.pe
         self._memories = {
-            Component.HBM: (Window("hbm", 0, cube.hbm.bytes),),
-            Component.SRAM: (Window("sram", 0, cube.sram.bytes), *cube.extra_memories),
-            Component.TCM: (Window("pe_dma", 0, pe.tcm.bytes),),  # which answers for it
-            Component.SCRATCHPAD: pe.extra_memories,
+            AddressOwner.HBM: (AddressWindow("hbm", 0, cube.hbm.bytes),),
+            AddressOwner.SRAM: (AddressWindow("sram", 0, cube.sram.bytes), *cube.extra_memories),
+            AddressOwner.TCM: (AddressWindow("pe_dma", 0, pe.tcm.bytes),),  # which answers for it
+            AddressOwner.SCRATCHPAD: pe.extra_memories,
         }
         self._places: dict[int, Place] = {}
 
@@ -100,7 +100,7 @@ class AddressMap:
         if value >= limit:
             raise PhysAddrError(f"{addr!r}: this machine has {field} 0..{limit - 1:#x}, not {value:#x}")
 
-    def _window(self, addr: PhysAddr) -> Window:
+    def _window(self, addr: PhysAddr) -> AddressWindow:
         """The memory that has ``addr``."""
         memories = self._memories.get(addr.component)
         if not memories:
@@ -115,12 +115,12 @@ class AddressMap:
     def _place(self, addr: PhysAddr) -> Place:
         cube, window = (addr.sip_id, addr.cube_id), self._window(addr)
         base, nbytes = addr.value - addr.component_offset + window.offset, window.nbytes
-        if addr.component == Component.HBM:
+        if addr.component == AddressOwner.HBM:
             hbm = self._spec.cube.hbm
             nodes = tuple(cube_part(*cube, f"hbm{n}") for n in range(hbm.slices))
             return Place("hbm", cube, base, nbytes, hbm.bytes_per_slice, nodes)
         if addr.pe_id is None:
             return Place("sram", cube, base, nbytes, nbytes, (cube_part(*cube, window.name),))
-        space = "tcm" if addr.component == Component.TCM else "sram"
+        space = "tcm" if addr.component == AddressOwner.TCM else "sram"
         node = pe_part(*cube, addr.pe_id, window.name)
         return Place(space, (*cube, addr.pe_id), base, nbytes, nbytes, (node,))
