@@ -195,6 +195,7 @@ IN_TRANSIT = ("switch", "pcie_ep", "io_noc", "ucie", "sip_port", "noc_router", "
 ENGINES = ("pe_scheduler", "pe_fetch_store", "pe_gemm", "pe_math", "pe_tcm", "pe_mmu")
 REFUSED = [
     ("noc_router", Serving, "serve"),
+    ("noc_router", type("Misnamed", (NocRouter,), {"hold": lambda self, transfer: 5.0}), "hold"),
     ("noc_router", Receiving, "receive"),
     ("io_noc", Receiving, "receive"),
     ("noc_router", Running, "run"),
@@ -234,6 +235,15 @@ def test_what_only_the_builtin_class_calls_needs_that(mine: ModuleType) -> None:
     )
     with pytest.raises(InputError, match=said):
         GraphEngine(topology)
+
+
+@pytest.mark.parametrize("kind", ["m_cpu", "sram"])
+def test_a_process_that_nobody_starts_is_refused(mine: ModuleType, kind: str) -> None:
+    cls = type("Runs", (Component,), {"Attrs": builtin(kind).Attrs, "run": Running.run})
+    with pytest.raises(
+        InputError, match=rf"\({kind}\): nothing starts run of my_parts\.My_{kind}: derive it from .*Think"
+    ):
+        GraphEngine(machine_with(mine, **{kind: cls}))
 
 
 def test_all_of_a_machine_is_refused_at_once(mine: ModuleType) -> None:

@@ -155,22 +155,26 @@ class Host(ThinkingPart):
             super().receive(message, transfer)
 
     def run(self) -> Behaviour:
-        """Begin requests, and gather the reports of the SIPs."""
+        """Begin requests, and gather the reports of the SIPs, as they come."""
         while True:
             message = yield self.inbox.get()
-            match message:
-                case _Copy():
-                    self._move(message)
-                case _Fill():
-                    self._fill(message)
-                case _Command():
-                    self._order(message.msg, message.order, message.targets, message.done)
-                case _Asking():
-                    self._ask(message)
-                case Report():
-                    self._reported(message)
-                case _:
-                    raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
+            self.handle(message)
+
+    def handle(self, message: object) -> None:
+        """Act on a request that was accepted, or a report. UnsupportedError for what is not for the host."""
+        match message:
+            case _Copy():
+                self._move(message)
+            case _Fill():
+                self._fill(message)
+            case _Command():
+                self._order(message.msg, message.order, message.targets, message.done)
+            case _Asking():
+                self._ask(message)
+            case Report():
+                self._reported(message)
+            case _:
+                raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
 
     def _move(self, copy: _Copy) -> None:
         n, reading = len(copy.targets), isinstance(copy.msg, MemoryReadMsg)

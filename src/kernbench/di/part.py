@@ -28,6 +28,8 @@ KINDS = SYSTEM_KINDS + SIP_KINDS + CUBE_KINDS + PE_KINDS
 
 COMPONENT = "kernbench.sim_engine.component.Component"
 """The class to derive a part from, by the name that users import it by"""
+THINKING_PART = "kernbench.sim_engine.component.ThinkingPart"
+"""That of a part with a process of its own"""
 
 
 class InnerAttrs(ConfigModel):

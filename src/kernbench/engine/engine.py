@@ -19,7 +19,7 @@ from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.engine.deadlock import deadlock
-from kernbench.engine.machine import Component, Machine, Outcome
+from kernbench.engine.machine import Component, Machine, Outcome, is_builtin
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
 from kernbench.engine.part_failure import name_users_parts, named_failure
@@ -336,19 +336,22 @@ class GraphEngine:
 
     def _run_out(self) -> None:
         """Let everything end; what users' parts still fail with is about what was given up."""
-        try:
-            self.machine.clock.advance()
-        except Exception as error:
-            if not isinstance(named_failure(error), PartError):
-                raise
-            self._run_out()
+        while True:
+            try:
+                self.machine.clock.advance()
+            except Exception as error:
+                if not isinstance(named_failure(error), PartError):
+                    raise
+            else:
+                return
 
     def _recover(self) -> None:
         """After a user's part has failed: all parts begin anew. Its error again when that left the machine stuck."""
         if self._failure is None:
             return
         self._stop(self._lost)
-        if self.machine.network.undelivered or any(part.blocked() for part in self.machine.components):
+        stuck = any(part.blocked() for part in self.machine.components if is_builtin(type(part)))
+        if stuck or self.machine.network.undelivered:
             raise self._failure
         self._failure = None
 

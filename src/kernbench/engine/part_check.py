@@ -12,7 +12,7 @@ from functools import cache, cached_property, partialmethod
 from types import CodeType, FunctionType
 
 from kernbench.common.errors import InputError
-from kernbench.di.part import COMPONENT
+from kernbench.di.part import COMPONENT, THINKING_PART
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.machine import Component, is_builtin
 from kernbench.engine.places import CALLED_BY_BASE, COMPONENT_CALLS, OTHER_CALLS, called_at
@@ -44,7 +44,9 @@ def _problems(node: Node) -> Iterator[str]:
     if node.is_extra and node.window is None and "serve" in dir(cls):
         yield f"nothing calls serve of {node.impl} at this place: it has no addresses; give it bytes in topology.yaml"
     for name in _behaviour(cls):  # type: ignore[arg-type]  # a class is hashable
-        if name not in called and not (node.is_extra and _mentions(cls.__mro__, name)):
+        if name == "run" and "receive" in called and not issubclass(cls, ThinkingPart):
+            yield f"nothing starts run of {node.impl}: derive it from {THINKING_PART}"
+        elif name not in called and not (node.is_extra and _mentions(cls.__mro__, name)):
             yield f"nothing calls {name} of {node.impl} at this place; called here: {', '.join(called)}"
         elif name in CALLED_BY_BASE and not _mentions(cls.__mro__, name):
             yield f"nothing calls {name} of {node.impl}: derive it from the builtin class of {node.kind}, which does"

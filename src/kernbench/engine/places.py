@@ -11,7 +11,7 @@ _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 _CONTROL_CPU = (*_CPU, "run", "handling_ns")
 
 CALLED: dict[str, tuple[str, ...]] = {
-    "host": (*_ENTERED, "accept", "receive", "run"),
+    "host": (*_ENTERED, "accept", "receive", "run", "handle"),
     "switch": _TRANSIT,
     "pcie_ep": _TRANSIT,
     "io_cpu": _CONTROL_CPU,
@@ -42,8 +42,10 @@ COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accep
 """What the base class has."""
 CALLED_BY_BASE = frozenset(("forward", "hold_ns", "serve"))
 """What the builtin class of a kind calls of itself: a class that is not derived from it has to go without."""
-OTHER_CALLS = frozenset(("time_ps", *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
-"""What the builtin classes of some kinds have beside it; ``time_ps`` was a memory's ``serve``."""
+LOOK_ALIKES = ("hold", "time_ps")
+"""What is not called, but looks like it: ``hold_ns`` and a memory's ``serve`` are."""
+OTHER_CALLS = frozenset((*LOOK_ALIKES, *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
+"""What the builtin classes of some kinds have beside it, or users may take for that."""
 
 
 def called_at(kind: str) -> tuple[str, ...]:
