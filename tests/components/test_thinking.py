@@ -32,7 +32,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.engine.thinking import Inbox
 from kernbench.messages.control import CubeOrder, PeOrder, Report
-from kernbench.messages.requests import MemoryWriteMsg
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryWriteMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.component import ThinkingPart
@@ -444,6 +444,19 @@ def test_a_part_that_never_answers_is_named(engine_with: Callable[..., GraphEngi
     wanted = r"waited for: sip0\.cube0\.m_cpu: has not answered the CubeOrder of request 0 from sip0\.io_cpu"
     with pytest.raises(SimulationDeadlock, match=wanted):
         engine.wait(fill(engine))
+
+
+@pytest.mark.parametrize("pe", [(2, 0, 0), (0, 2, 0), (1, 1, 2)])
+def test_a_request_for_nobody_is_refused_where_it_is_submitted(
+    engine_with: Callable[..., GraphEngine], pe: tuple[int, int, int]
+) -> None:
+    engine = engine_with()
+    kernel = KernelRef(name="nothing", function=nothing)
+    with pytest.raises(
+        UnsupportedError, match=rf"is for sip{pe[0]}\.cube{pe[1]}\.pe{pe[2]}: there are 2 SIPs of 2 cubes of 2"
+    ):
+        engine.submit(KernelLaunchMsg(name="nowhere", kernel=kernel, args=(), targets=((0, 0, 0), pe)))
+    assert engine.now == 0
 
 
 class RefusesAtOnce(Host):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
-from kernbench.common.ids import sip_part
+from kernbench.common.ids import pe_name, sip_part
 from kernbench.components.initiator import Initiator, Target
 from kernbench.di.registry import register
 from kernbench.engine.hooks import Moved, OpStarted
@@ -57,10 +57,11 @@ class _Copy:
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
-    """A request to fill memory, and the M_CPU that does it."""
+    """A request to fill memory, how many memories that is, and the M_CPU that does it."""
 
     msg: MemoryWriteMsg
     pattern: bytes
+    n_memories: int
     targets: Targets
     done: Done
 
@@ -112,7 +113,8 @@ class Host(ThinkingPart):
             case MemoryWriteMsg(pattern=bytes() as pattern):
                 addr = self.machine.addresses.decode(msg.pa)
                 targets = {addr.sip_id: (CubeTargets(cube=addr.cube_id, pes=()),)}
-                self.inbox.deliver(_Fill(msg, pattern, targets, done))
+                n_memories = len(self.machine.addresses.by_node(((msg.pa, msg.nbytes),)))
+                self.inbox.deliver(_Fill(msg, pattern, n_memories, targets, done))
             case KernelLaunchMsg():
                 sips, cubes, pes = ({target[axis] for target in msg.targets} for axis in range(3))
                 order = LaunchOrder(msg, msg.grid or (len(pes), len(cubes), len(sips)))
@@ -131,14 +133,24 @@ class Host(ThinkingPart):
                 super().accept(msg, done)
 
     def _accept_order(self, msg: HostMsg, order: Order, targets: Targets, done: Done) -> None:
-        if not targets:
-            raise UnsupportedError(f"{type(msg).__name__} {msg.name!r} has no target PE")
+        self._check_targets(msg, targets)
         self.inbox.deliver(_Command(msg, order, targets, done))
 
     def _accept_asking(self, msg: PartMsg, done: Done) -> None:
         if not self.machine.graph.node(msg.part).is_extra:
             raise UnsupportedError(f"PartMsg: {msg.part} is no part of cube.extra or pe.extra")
         self.inbox.deliver(_Asking(msg, done))
+
+    def _check_targets(self, msg: HostMsg, targets: Targets) -> None:
+        """UnsupportedError for no PE, and for one that the machine does not have."""
+        spec, what = self.machine.spec, f"{type(msg).__name__} {msg.name!r}"
+        if not targets:
+            raise UnsupportedError(f"{what} has no target PE")
+        size = spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube
+        for pe in ((sip, each.cube, max(each.pes)) for sip, cubes in targets.items() for each in cubes):
+            if any(at >= n for at, n in zip(pe, size, strict=True)):
+                there_are = "{} SIPs of {} cubes of {} PEs".format(*size)
+                raise UnsupportedError(f"{what} is for {pe_name(pe)}: there are {there_are}")
 
     def _pes_of(self, msg: MmuMapMsg | MmuUnmapMsg) -> Targets:
         if not isinstance(msg.target_pe, str):
@@ -194,7 +206,7 @@ class Host(ThinkingPart):
 
     def _fill(self, fill: _Fill) -> None:
         msg = fill.msg
-        op = self._begin(msg, reads=0, writes=len(self.machine.addresses.by_node(((msg.pa, msg.nbytes),))))
+        op = self._begin(msg, reads=0, writes=fill.n_memories)
         self._order(msg, FillOrder(op, msg.pa, msg.nbytes, fill.pattern), fill.targets, fill.done, op)
 
     def _order(self, msg: HostMsg, order: Order, targets: Targets, done: Done, op: int | None = None) -> None:

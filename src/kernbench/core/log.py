@@ -39,7 +39,7 @@ class Kind(IntEnum):
     MEMORY_WRITE = 7
     MEMORY_READ = 8
     REQUEST = 9  # of the host, from its submission to its completion
-    CONTROL = 10  # a message of the control path, until its receiver has handled it
+    CONTROL = 10  # a message of the control path, until its receiver has handled it, or goes on with it
     LAUNCH = 11  # a PE enters a kernel
     ISSUE = 12  # the CPU of a PE issues a command, a receive
     SEND = 13  # the DMA sends a message, until its last byte is delivered

@@ -188,8 +188,9 @@ class Machine:
             cls = REGISTRY.lookup(node.impl)
             assert issubclass(cls, Component), "checked when the machine was made"
             with _named(node):
-                found = self._components[node_id] = cls(node, self)
+                found = cls(node, self)
                 found.begin()
+            self._components[node_id] = found
         return found
 
     def part(self, node_id: str, cls: type[C]) -> C:
