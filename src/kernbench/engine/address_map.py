@@ -8,7 +8,7 @@ from kernbench.common.errors import PhysAddrError, UnsupportedError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.policy.address.layout import AddressFormat, AddressOwner
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.extra import WINDOW_BYTES, Window
+from kernbench.topology.extra import WINDOW_BYTES, AddressWindow
 from kernbench.topology.graph import Node
 from kernbench.topology.spec import TopologySpec
 
@@ -41,9 +41,9 @@ class AddressMap:
         self._spec = spec
         cube, pe = spec.cube, spec.pe
         self._memories = {
-            AddressOwner.HBM: (Window("hbm", 0, cube.hbm.bytes),),
-            AddressOwner.SRAM: (Window("sram", 0, cube.sram.bytes), *cube.extra_memories),
-            AddressOwner.TCM: (Window("pe_dma", 0, pe.tcm.bytes),),  # which answers for it
+            AddressOwner.HBM: (AddressWindow("hbm", 0, cube.hbm.bytes),),
+            AddressOwner.SRAM: (AddressWindow("sram", 0, cube.sram.bytes), *cube.extra_memories),
+            AddressOwner.TCM: (AddressWindow("pe_dma", 0, pe.tcm.bytes),),  # which answers for it
             AddressOwner.SCRATCHPAD: pe.extra_memories,
         }
         self._places: dict[int, Place] = {}
@@ -100,7 +100,7 @@ class AddressMap:
         if value >= limit:
             raise PhysAddrError(f"{addr!r}: this machine has {field} 0..{limit - 1:#x}, not {value:#x}")
 
-    def _window(self, addr: PhysAddr) -> Window:
+    def _window(self, addr: PhysAddr) -> AddressWindow:
         """The memory that has ``addr``."""
         memories = self._memories.get(addr.component)
         if not memories:

@@ -8,7 +8,7 @@ from itertools import product
 
 from kernbench.di.part import InnerAttrs
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.extra import ExtraPart, Window
+from kernbench.topology.extra import AddressWindow, ExtraPart
 from kernbench.topology.fields import ComponentSpec, LinkSpec
 from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
 from kernbench.topology.grid import FORWARD, SIDES, Corner, Grid, Side
@@ -32,7 +32,7 @@ class PlannedPart:
     index: int | None = None
     xy: tuple[int, int] | None = None
     side: str | None = None
-    window: Window | None = None
+    window: AddressWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)

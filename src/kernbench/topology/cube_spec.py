@@ -10,7 +10,7 @@ from kernbench.common.config import Bandwidth, ConfigModel, Size
 from kernbench.common.units import PS_PER_NS, transfer_ps
 from kernbench.di.part import PartAttrs
 from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
-from kernbench.topology.extra import Window, WithExtras, windows
+from kernbench.topology.extra import AddressWindow, WithExtras, windows
 from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count, LinkSpec, SizeMm
 from kernbench.topology.grid import Corner, Grid
 from kernbench.topology.hbm_timing import MAPPINGS, TIMINGS, HbmTiming, Mapping, interleave
@@ -156,7 +156,7 @@ class CubeSpec(WithExtras):
     components: CubeComponents
 
     @property
-    def extra_memories(self) -> tuple[Window, ...]:
+    def extra_memories(self) -> tuple[AddressWindow, ...]:
         """The memories beside the SRAM: their addresses follow its own."""
         return tuple(windows(self.extra, self.sram.bytes))
 

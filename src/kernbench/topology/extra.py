@@ -97,7 +97,7 @@ class WithExtras(ConfigModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AddressWindow:
     """The addresses of an extra memory: ``nbytes`` from ``offset`` on, in the part of the addresses that has them."""
 
     name: str
@@ -110,11 +110,11 @@ class Window:
         return self.offset + self.nbytes
 
 
-def windows(extra: Mapping[str, ExtraPart], behind: int) -> Iterator[Window]:
+def windows(extra: Mapping[str, ExtraPart], behind: int) -> Iterator[AddressWindow]:
     """The windows of the memories among ``extra``, in their order, the first one behind offset ``behind``."""
     for name, part in extra.items():
         if part.bytes is not None:
-            window = Window(name, -(-behind // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
+            window = AddressWindow(name, -(-behind // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
             behind = window.end
             yield window
 

@@ -10,7 +10,7 @@ from kernbench.common.units import format_size
 from kernbench.di.part import PE_KINDS
 from kernbench.topology.cube_plan import LINKED_PE_KINDS, XBAR, names_in_cube
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.extra import WINDOW_BYTES, ExtraPart, Window, unreachable
+from kernbench.topology.extra import WINDOW_BYTES, AddressWindow, ExtraPart, unreachable
 from kernbench.topology.pe_spec import PeSpec
 
 CUBE_WINDOWS_BYTES = 1 << 29
@@ -65,7 +65,7 @@ def _problems(
         yield f"{end} lists this link already; it goes both ways"
 
 
-def _has_addresses(section: str, memories: Collection[Window], limit: int, what: str) -> Iterator[Complaint]:
+def _has_addresses(section: str, memories: Collection[AddressWindow], limit: int, what: str) -> Iterator[Complaint]:
     beyond = next((window for window in memories if window.end > limit), None)
     if beyond is not None:
         size = f"{format_size(beyond.nbytes)} from {format_size(beyond.offset)} on"

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from kernbench.common.errors import UnknownNameError, UnsupportedError
 from kernbench.di.part import KINDS, InnerAttrs, PartAttrs
-from kernbench.topology.extra import Window
+from kernbench.topology.extra import AddressWindow
 from kernbench.topology.spec import TopologySpec
 
 
@@ -38,7 +38,7 @@ class Node:
     xy: tuple[int, int] | None = None
     side: str | None = None
     peer: int | None = None
-    window: Window | None = None
+    window: AddressWindow | None = None
 
     @property
     def is_extra(self) -> bool:

@@ -12,7 +12,7 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
-from kernbench.topology.extra import Window, WithExtras, windows
+from kernbench.topology.extra import AddressWindow, WithExtras, windows
 from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count
 
 
@@ -154,6 +154,6 @@ class PeSpec(WithExtras):
     components: PeComponents
 
     @property
-    def extra_memories(self) -> tuple[Window, ...]:
+    def extra_memories(self) -> tuple[AddressWindow, ...]:
         """The memories beside the TCM: their addresses are those of a scratchpad."""
         return tuple(windows(self.extra, 0))
