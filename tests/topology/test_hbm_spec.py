@@ -51,6 +51,7 @@ def test_mappings_have_names_and_fields():
         ([*BANKED, "cube.hbm.burst_bytes=48"], "cube.hbm.burst_bytes: found 48, must be a multiple of 32"),
         (["cube.hbm.timing=hbm4"], "did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2"),
         ([*BANKED, "cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
+        ([*BANKED, "cube.hbm.timing={stacks: 32, groups: 32, banks: 4}"], "8 x 32 x 32 x 4 banks a slice, must be"),
         ([*BANKED, "cube.hbm.timing={row_bytes: 1000}"], "row_bytes is 1000, must be a multiple of 32"),
         ([*OTHER, "cube.hbm.mapping=[{field: pc}, {field: row}]"], "must have pc, stack, group and bank once each"),
         ([*OTHER, mapping("column", "column, values: 5")], "the columns must make up the 32 bursts of a row"),

@@ -10,6 +10,7 @@ from kernbench.topology.cube_spec import CubeLinks, HbmSpec
 from kernbench.topology.fields import ComponentSpec
 from kernbench.topology.hbm_timing import HbmTiming, Mapping
 
+MOST_BANKS = 1 << 14
 MAPPED_ONCE = ("pc", "stack", "group", "bank")
 
 
@@ -68,6 +69,10 @@ def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
         yield _at(
             "cube.hbm.timing", f"row_bytes is {banks.row_bytes}, must be a multiple of {banks.burst_bytes}, a burst"
         )
+        return
+    if hbm.num_pcs * banks.banks_per_pc > MOST_BANKS:
+        found = f"{hbm.num_pcs} x {banks.stacks} x {banks.groups} x {banks.banks} banks a slice"
+        yield _at("cube.hbm.timing", f"{found}, must be at most {MOST_BANKS} in all")
         return
     if banks.refresh_share >= 1:
         yield _at("cube.hbm.timing", f"refresh takes {banks.refresh_share:.0%} of the time (refi_ns is too short)")

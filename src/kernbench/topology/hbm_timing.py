@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from kernbench.common.config import ConfigModel, Duration, Share, Size
+from kernbench.common.config import ConfigModel, Duration, Share
+from kernbench.common.units import parse_size
 from kernbench.topology.fields import Count
+
+Few = Annotated[int, Field(ge=1, le=32)]
+RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
 
 
 class HbmTiming(ConfigModel):
@@ -19,11 +23,11 @@ class HbmTiming(ConfigModel):
     fitted. Writes wait until they are ``high`` of the queue, then go until they are ``low`` of it.
     """
 
-    stacks: Count = 2
-    groups: Count = 4
-    banks: Count = 4
-    row_bytes: Size = 1024
-    burst_bytes: Size = 32
+    stacks: Few = 2
+    groups: Few = 4
+    banks: Few = 4
+    row_bytes: RowSize = 1024
+    burst_bytes: RowSize = 32
     rc_ns: Duration = 45.0
     rp_ns: Duration = 16.3
     rcd_ns: Duration = 19.4

@@ -84,9 +84,11 @@ class _Read(Request):
 
     def begin(self, first: int, stretch: Stretch) -> None:
         network, nbytes = self.controller.machine.network, stretch.end - first
-        start = max(stretch.first_ps, self.output.over_ps)
+        since = max(self.controller.clock.time, self.output.over_ps)
+        start = max(stretch.first_ps, since)
         end = self.output.over_ps = max(stretch.last_ps, start)
-        self.controller.served(self.message, self.controller.slice, start, end)
+        # What opening rows takes is service too.
+        self.controller.served(self.message, self.controller.slice, since, end)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
