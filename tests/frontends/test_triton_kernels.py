@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from math import erf
 from typing import Any
@@ -16,6 +17,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.frontends.triton.running import programs_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.error_place import place_of
 from kernbench.topology.builder import resolve_topology
 
 need("triton")
@@ -300,8 +302,31 @@ REFUSED = {
 
 @pytest.mark.parametrize("which", REFUSED)
 def test_what_is_refused(which: str) -> None:
-    with pytest.raises(kernbench.triton.Refused, match=REFUSED[which]):
+    with pytest.raises(kernbench.triton.Refused, match=REFUSED[which]) as refused:
         run_on_machine(refusing, X, WHICH=which)
+    assert str(refused.value).startswith(f"{__file__}:")
+    assert "z = " in line_of(refused.value) or which == "assume"
+
+
+def line_of(error: Exception) -> str:
+    """The line that an error begins with."""
+    file, line, _ = str(error).split(":", 2)
+    return linecache.getline(file, int(line))
+
+
+@triton.jit
+def mistaken(x_ptr, out_ptr):
+    x = tl.load(x_ptr + tl.arange(0, 16))
+    tl.store(out_ptr, x + nothing)  # noqa: F821
+
+
+def test_errors_of_a_kernel_are_at_its_lines() -> None:
+    with pytest.raises(NameError) as error:
+        run_on_machine(mistaken, X)
+    place = place_of(error.value)
+    assert place.line is not None
+    assert (place.line.file, place.kernel, place.pe) == (__file__, "mistaken", (0, 0, 0))
+    assert "+ nothing" in linecache.getline(__file__, place.line.line)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
-from kernbench.triton_emu.source import kernel_source
+from kernbench.triton_emu.source import program_file
 
 Claim: TypeAlias = tuple[Lane, int]
 """The queue that a message goes by, and its number there"""
@@ -111,6 +111,7 @@ class KernelExecution:
             self._site(order.grid),
             scratch,
             machine.shared(KnownCalls),
+            launch.kernel.file,
         )
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way, self._start)
@@ -131,7 +132,7 @@ class KernelExecution:
             num_cubes=grid[1],
             num_sips=grid[2],
             kernel=self.launch.kernel.name,
-            file=kernel_source(self.launch.kernel.function).file,
+            file=program_file(self.launch.kernel),
             tcm=range(tcm, tcm + self.machine.spec.pe.tcm.bytes),
             dot_dtypes=self.machine.spec.pe.gemm.operand_dtypes,
         )

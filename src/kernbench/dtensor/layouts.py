@@ -70,12 +70,14 @@ def _is_in_order(layout: TensorLayout, view: ShardView) -> bool:
 
 
 def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: TopologySpec) -> bool:
+    """Whether every PE that the policy takes has a part."""
     sizes = {"num_pe": topology.pes_per_cube, "num_cubes": topology.cubes_per_sip}
     try:
-        resolve_dp_policy(policy, shape=shape, itemsize=itemsize, target_sip=0, **sizes)
+        shards = resolve_dp_policy(policy, shape=shape, itemsize=itemsize, target_sip=0, **sizes)
     except PlacementError:
         return False
-    return True
+    pes, cubes = policy.num_pes or topology.pes_per_cube, policy.num_cubes or topology.cubes_per_sip
+    return len(shards) == pes * cubes
 
 
 Table: TypeAlias = tuple[int, ...]

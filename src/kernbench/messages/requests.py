@@ -94,10 +94,15 @@ class PeDmaMsg(HostMsg):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRef:
-    """A kernel: the function that each PE runs, and the name it goes by."""
+    """A kernel: the function that each PE runs, and the name it goes by.
+
+    ``file``: the source file whose lines are the program's, when the function is that of a front end which runs the
+    user's; None: the function's own.
+    """
 
     name: str
     function: Callable[..., object]
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import cached_property
@@ -16,14 +16,14 @@ from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
-from kernbench.messages.requests import HostMsg
+from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
-from kernbench.runtime_api.launch import Kernel, prepare_launches
+from kernbench.runtime_api.launch import Kernel, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
@@ -155,7 +155,19 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         with the package. A list of tensors, one for each SIP, stands for one argument: it runs on all these SIPs, from
         one time on, and each sees its own. Raises what the kernel raised; InputError for arguments no kernel can have.
         """
-        launches = prepare_launches(name, kernel, args, kwargs)
+        return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
+
+    def launch_on(
+        self, name: str, pes: Sequence[PeCoord], kernel: KernelRef, /, *args: object, async_op: bool = False
+    ) -> Work:
+        """Run the program of a front end once on each of ``pes``, (sip, cube, pe), all of one SIP; else as ``launch``.
+
+        Tensors may lie on any PEs of that SIP. The function takes ``args`` and ``tl``, whose ``site`` says where it is;
+        lines, of errors too, are those of ``kernel.file``.
+        """
+        return self._start((prepare_launch_on(name, pes, kernel, args, self._spec),), async_op=async_op)
+
+    def _start(self, launches: Sequence[Launch], *, async_op: bool) -> Work:
         self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
         handles = self._requests.submit_together(launch.message for launch in launches)
         for handle, launch in zip(handles, launches, strict=True):

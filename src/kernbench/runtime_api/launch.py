@@ -18,6 +18,7 @@ from kernbench.kernels import builtin_kernel
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.topology.spec import TopologySpec
 
 Kernel: TypeAlias = Callable[..., object]
 
@@ -57,6 +58,29 @@ def prepare_launches(
     return tuple(replace(launch, message=replace(launch.message, grid=grid)) for launch in launches)
 
 
+def prepare_launch_on(
+    name: str, pes: Sequence[PeCoord], kernel: KernelRef, args: Sequence[object], spec: TopologySpec
+) -> Launch:
+    """The launch of a front end's program, which says itself on which PEs it runs: once on each.
+
+    The function takes ``args`` and ``tl``, and finds out by ``tl.site`` where it is. InputError for no PE, one that is
+    given twice or that ``spec`` does not have, and for tensors that were freed or lie on other SIPs.
+    """
+    known = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
+    if not pes or len(set(pes)) < len(pes) or not all(known):
+        where = f"{spec.num_sips} SIPs of {spec.cubes_per_sip} cubes of {spec.pes_per_cube} PEs"
+        raise InputError(f"launch {name!r}: PEs are (sip, cube, pe), each once, of {where}; found {list(pes)}")
+    tensors = [each for each in args if isinstance(each, Tensor)]
+    _check_live(name, tensors)
+    sips = {sip for sip, _, _ in pes}
+    away = [f"{each.name} on sip{each.sip}" for each in tensors if each.sip not in sips]
+    if len(sips) > 1 or away:
+        on = ", ".join(f"sip{sip}" for sip in sorted(sips))
+        lie = f", and {', '.join(away)}" if away else ""
+        raise InputError(f"launch {name!r}: its PEs are of one SIP and reach the tensors there; found PEs of {on}{lie}")
+    return _launch(name, kernel, args, {}, tensors, tuple(sorted(pes)))
+
+
 def _is_list(value: object) -> TypeGuard[Sequence[Tensor]]:
     return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, Tensor) for each in value)
 
@@ -81,9 +105,20 @@ def _prepare(name: str, kernel: Kernel | str, args: tuple[object, ...], kwargs: 
     _check_call(name, function, args, kwargs)
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
     targets = _targets(name, tensors)
+    return _launch(name, KernelRef(name=_name(kernel, name), function=function), args, kwargs, tensors, targets)
+
+
+def _launch(
+    name: str,
+    kernel: KernelRef,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    tensors: Sequence[Tensor],
+    targets: tuple[PeCoord, ...],
+) -> Launch:
     message = KernelLaunchMsg(
         name=name,
-        kernel=KernelRef(name=_name(kernel, name), function=function),
+        kernel=kernel,
         args=tuple(_argument(name, f"argument {at}", value) for at, value in enumerate(args)),
         kwargs=tuple((key, _argument(name, key, value)) for key, value in kwargs.items()),
         targets=targets,
@@ -111,9 +146,7 @@ def _targets(name: str, tensors: list[Tensor]) -> tuple[PeCoord, ...]:
             f"launch {name!r}: no argument is a tensor. A kernel runs on the PEs that own a shard of a tensor "
             f"argument, so there is no PE to run it"
         )
-    gone = [tensor.name for tensor in tensors if not tensor.is_live]
-    if gone:
-        raise InputError(f"launch {name!r}: {', '.join(gone)} has been freed")
+    _check_live(name, tensors)
     if len({tensor.sip for tensor in tensors}) > 1:
         where = ", ".join(f"{tensor.name} on sip{tensor.sip}" for tensor in tensors)
         raise InputError(
@@ -123,6 +156,12 @@ def _targets(name: str, tensors: list[Tensor]) -> tuple[PeCoord, ...]:
     targets = tuple(sorted({owner for tensor in tensors for owner in tensor.layout.owners}))
     _warn_of_gaps(name, targets)
     return targets
+
+
+def _check_live(name: str, tensors: Sequence[Tensor]) -> None:
+    gone = [tensor.name for tensor in tensors if not tensor.is_live]
+    if gone:
+        raise InputError(f"launch {name!r}: {', '.join(gone)} has been freed")
 
 
 def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:

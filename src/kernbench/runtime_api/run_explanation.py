@@ -16,7 +16,7 @@ from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.triton_emu.source import kernel_source
+from kernbench.triton_emu.source import program_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _launch(
         request_id=handle.request_id,
         ended=ended,
         pe_count=len(msg.targets),
-        file=kernel_source(msg.kernel.function).file,
+        file=program_file(msg.kernel),
         path=path,
         lines=_lines(log, handle.request_id, path),
         roofline=roofline(log, path, handle.request_id),

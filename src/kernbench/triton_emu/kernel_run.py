@@ -31,10 +31,11 @@ class KernelRun:
         site: KernelSite,
         scratch: ScratchAllocator,
         known: KnownCalls | None = None,
+        file: str | None = None,
     ) -> None:
-        """``known``: what is known of the kernel's calls by others that run it."""
+        """``known``: what is known of the kernel's calls by others that run it; ``file``: as ``KernelRunner`` says."""
         seen: dict[str, object] = {name: _seen(value) for name, value in kwargs.items()}
-        self._runner = KernelRunner(function, tuple(map(_seen, args)), seen)
+        self._runner = KernelRunner(function, tuple(map(_seen, args)), seen, file)
         self._tl = seen["tl"] = TLContext(site, scratch, self._runner, known or KnownCalls())
         self.resume = self._runner.resume
         self.under_way = self._tl.lifetimes.under_way

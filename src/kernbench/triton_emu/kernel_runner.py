@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextvars import Context
 from typing import Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -10,25 +11,47 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from kernbench.common.errors import KernelError, RunError
 from kernbench.common.exits import exit_error
 from kernbench.messages.commands import KernelRequest
-from kernbench.triton_emu.source import kernel_error, kernel_source, traceback_of_kernel
+from kernbench.triton_emu.source import PROGRAM_FILE, kernel_error, kernel_source, traceback_of_kernel
 
 
 class KernelRunner:
     """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
 
     Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other. ``inside``: it
-    runs now; who knows that may make requests with ``hand_over``. ``kwargs`` are looked at when it begins.
+    runs now; who knows that may make requests with ``hand_over``. ``kwargs`` are looked at when it begins. ``file``:
+    the source of the program that the function, a front end's, runs.
 
     The kernel is the greenlet, with nothing around it: every switch copies what lies on the stack from there on.
     """
 
-    __slots__ = ("_args", "_closing", "_function", "_go_on", "_greenlet", "_kwargs", "_resumer", "hand_over", "inside")
+    __slots__ = (
+        "_args",
+        "_closing",
+        "_file",
+        "_function",
+        "_go_on",
+        "_greenlet",
+        "_kwargs",
+        "_resumer",
+        "hand_over",
+        "inside",
+    )
 
-    def __init__(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        file: str | None = None,
+    ) -> None:
         self._function = function
+        self._file = file
         self._args = args
         self._kwargs = kwargs
         self._greenlet = greenlet(function)
+        if file is not None:
+            self._greenlet.gr_context = context = Context()
+            context.run(PROGRAM_FILE.set, file)
         self._resumer = getcurrent()  # where its requests go, and its end
         self.hand_over: Callable[[KernelRequest], object] = self._resumer.switch
         self._go_on: Callable[[object], Any] = self._begin
@@ -48,7 +71,7 @@ class KernelRunner:
         try:
             request: KernelRequest = go_on(answer)
         except Exception as error:
-            error.__traceback__ = traceback_of_kernel(error.__traceback__)
+            error.__traceback__ = traceback_of_kernel(error.__traceback__, self._file)
             if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
                 raise KernelError(f"{kernel_source(self._function)}: {error}") from None
             raise
@@ -84,7 +107,7 @@ class KernelRunner:
         try:
             request: KernelRequest = kernel.throw(error)
         except Exception as failure:
-            failure.__traceback__ = traceback_of_kernel(failure.__traceback__)
+            failure.__traceback__ = traceback_of_kernel(failure.__traceback__, self._file)
             raise
         except KeyboardInterrupt:
             raise

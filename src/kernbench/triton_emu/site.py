@@ -11,7 +11,7 @@ from kernbench.common.dtypes import DType
 class KernelSite:
     """The PE that runs a kernel, how many PEs, cubes and SIPs take part, and which kernel it is.
 
-    ``file`` is the kernel's source file (``kernel_source(function).file``); ``dot_dtypes`` are the operand types that
+    ``file`` is the kernel's source file (``program_file(kernel)``); ``dot_dtypes`` are the operand types that
     the machine's GEMM unit has a rate for; ``tcm``: the physical addresses of its own TCM, None: any will do.
     """
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType, FunctionType, TracebackType
 
 from kernbench.common.errors import KernelError
+from kernbench.messages.requests import KernelRef
+
+PROGRAM_FILE: ContextVar[str | None] = ContextVar("kernbench_program_file", default=None)
+"""In a kernel of a front end: the source file of the user's program. A kernel has a context of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,11 @@ def kernel_source(function: Callable[..., object]) -> Source:
     return Source(f"<{type(function).__name__}>", 0)
 
 
+def program_file(kernel: KernelRef) -> str:
+    """The source file whose lines are those of ``kernel``."""
+    return kernel.file or kernel_source(kernel.function).file
+
+
 def call_line(file: str, frame: FrameType | None) -> int:
     """The line of ``file``, the kernel's, that led to ``frame``; else of whatever called into this package."""
     while frame is not None and frame.f_code.co_filename != file:
@@ -58,13 +68,27 @@ def kernel_error(message: str) -> KernelError:
 
 
 def call_place() -> Source:
-    """File and line of the innermost call into this package."""
+    """File and line of the innermost call into this package; of a front end, of the program that it runs."""
     frame = _user_frame()
+    file, inner = PROGRAM_FILE.get(), frame
+    while file is not None and inner is not None:
+        if inner.f_code.co_filename == file:
+            frame = inner
+            break
+        inner = inner.f_back
     return Source(frame.f_code.co_filename, frame.f_lineno) if frame else Source("<kernbench>", 0)
 
 
-def traceback_of_kernel(trace: TracebackType | None) -> TracebackType | None:
-    """``trace`` from the kernel's own first frame to its last: what this package adds at both ends is cut off."""
+def traceback_of_kernel(trace: TracebackType | None, file: str | None = None) -> TracebackType | None:
+    """``trace`` from the kernel's own first frame to its last: what this package adds at both ends is cut off.
+
+    ``file``: that of the program that a front end runs: from its first frame to its last, if it has one.
+    """
+    if file is not None:
+        own = [each for each in _links(trace) if each.tb_frame.f_code.co_filename == file]
+        if own:
+            own[-1].tb_next = None
+            return own[0]
     while trace is not None and _is_ours(trace.tb_frame):
         trace = trace.tb_next
     last = trace
@@ -73,6 +97,12 @@ def traceback_of_kernel(trace: TracebackType | None) -> TracebackType | None:
             last.tb_next = None
         last = last.tb_next
     return trace
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _user_frame() -> FrameType | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,8 +13,9 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.triton.running import Grid, Order, Running, begin, coordinates, programs_of
+from kernbench.frontends.triton.running import Grid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
+from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.triton_emu.tl_context import TLContext
@@ -51,30 +52,32 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     arguments = _split(name, kernel.fn, bound)
     stages = kwargs.get("num_stages")
     window = None if stages is None else 2 * int(stages)
-    program = _on_each_pe(function, arguments, extents, context.frontends.triton.order, window)
-    program.__name__ = name
-    program.__wrapped__ = kernel.fn  # type: ignore[attr-defined] # where it is written
-    program.__signature__ = inspect.signature(program, follow_wrapped=False)  # type: ignore[attr-defined]
-    context.launch(name, program, *arguments.tensors.values())
-
-
-def _on_each_pe(
-    function: Callable[..., object], arguments: Arguments, grid: Grid, order: Order, window: int | None
-) -> Callable[..., None]:
-    """What each PE runs: its programs, one after another."""
-    names, tensors = tuple(arguments.tensors), tuple(arguments.tensors.values())
+    tensors = tuple(arguments.tensors.values())
+    if not tensors:
+        raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
     pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
+    shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
+    program = _program(function, arguments, extents, shares, window)
+    context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
+
+
+def _program(
+    function: Callable[..., object],
+    arguments: Arguments,
+    grid: Grid,
+    shares: Mapping[PeCoord, Iterable[int]],
+    window: int | None,
+) -> Callable[..., None]:
+    """What each PE runs: its share of the programs, one after another."""
 
     def kernel(*addresses: int, tl: TLContext) -> None:
         site = tl.site
         here = Running(tl, grid, window)
         begin(here)
-        pointers = {
-            name: _pointer(address, tensor) for name, address, tensor in zip(names, addresses, tensors, strict=True)
-        }
-        mine = programs_of(order, prod(grid), pes.index((site.sip, site.cube, site.pe)), len(pes))
+        tensors = zip(arguments.tensors.items(), addresses, strict=True)
+        pointers = {name: _pointer(address, tensor) for (name, tensor), address in tensors}
         with np.errstate(all="ignore"):
-            for here.program in coordinates(mine, grid):
+            for here.program in coordinates(shares[site.sip, site.cube, site.pe], grid):
                 function(**arguments.values, **pointers)
 
     return kernel

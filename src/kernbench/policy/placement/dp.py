@@ -88,8 +88,8 @@ def resolve_dp_policy(
 ) -> list[ShardSpec]:
     """The shards of a tensor on a SIP of ``num_cubes`` cubes of ``num_pe`` PEs, by cube, then PE.
 
-    PlacementError when the policy takes more cubes or PEs than there are, or splits an axis into more parts than it
-    has elements.
+    A PE whose part is empty has no shard: an axis may have fewer elements than parts. PlacementError when the policy
+    takes more cubes or PEs than there are, or splits a tensor without axes.
     """
     placed = placed_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
@@ -107,6 +107,7 @@ def placed_windows(
         (cube, pe, window)
         for cube, in_cube in enumerate(_CUTS[policy.cube](Window.whole(tuple(shape)), cubes))
         for pe, window in enumerate(_CUTS[policy.pe](in_cube, pes))
+        if window.size
     ]
     offsets = _offsets((window for _, _, window in placed), itemsize)
     return [
@@ -133,12 +134,12 @@ def _offsets(windows: Iterable[Window], itemsize: int) -> Iterator[int]:
 
 
 def column_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """A part of the last axis for each PE; PlacementError when it has fewer elements than there are PEs."""
+    """A part of the last axis for each PE, as far as there are elements."""
     return _by_pe(_CUTS["column_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
 def row_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """A part of the first axis for each PE; PlacementError when it has fewer elements than there are PEs."""
+    """A part of the first axis for each PE, as far as there are elements."""
     return _by_pe(_CUTS["row_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
@@ -164,6 +165,7 @@ def _by_pe(windows: list[Window], itemsize: int) -> list[LocalShard]:
 
 
 def _dealt(windows: list[Window], itemsize: int, num_pe: int) -> list[LocalShard]:
+    windows = [window for window in windows if window.size]  # what is empty comes last
     offsets = _offsets(windows, itemsize)
     return [
         LocalShard(at % num_pe, offset, window.size * itemsize, window)
