@@ -44,6 +44,8 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
         },
         "leaked": [str(leak) for leak in head.leaks],
     }
+    if head.unmodelled:
+        document["unmodelled"] = dict(head.unmodelled)
     return document if extras is None else document | extras_document(extras)
 
 

@@ -216,6 +216,8 @@ class Watch:
                 failure=result.completion.error or self._found_wrong(),
                 place=result.place or (ErrorPlace(line=result.program) if is_wrong(self.extras) else None),
                 said=result.value if isinstance(result.value, str) else "",
+                data=self.data,
+                unmodelled=result.unmodelled,
             )
         context = self.context
         testing = context.testing if context is not None else None

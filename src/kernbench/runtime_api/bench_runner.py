@@ -109,6 +109,7 @@ class _Run:
             program=_beginning(self._bench),
             value=self._value,
             error=self._error,
+            unmodelled=dict(context.unmodelled),
         )
 
     def _run(self) -> None:

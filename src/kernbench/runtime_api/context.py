@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
@@ -96,6 +97,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
         self.cleanup_report = CleanupReport()
         self.frontends = frontends or FrontendSettings()
+        # Operators of a front end that the host has computed, whose time is that of copies; how often.
+        self.unmodelled: Counter[str] = Counter()
 
     @property
     def engine(self) -> GraphEngine:

@@ -23,10 +23,17 @@ class TritonSettings(ConfigModel):
     points: Annotated[int, Field(ge=1)] | None = None
 
 
+class TorchSettings(ConfigModel):
+    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over all their PEs."""
+
+    cubes: Annotated[int, Field(ge=1)] = 1
+
+
 class FrontendSettings(ConfigModel):
     """The settings of all front ends."""
 
     triton: TritonSettings = TritonSettings()
+    torch: TorchSettings = TorchSettings()
 
 
 FRONTENDS = tuple(FrontendSettings.model_fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 
 from kernbench.frontends.triton.launch import context_of, launch
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.spec import TopologySpec
 
 BACKEND = "ahbm"
@@ -20,9 +22,9 @@ REGISTERS = 65536
 """Of a PE, as programs that count how many blocks fit are told: a kernel that was warmed up takes all of them."""
 
 
-def _properties(spec: TopologySpec) -> dict[str, int]:
+def _properties(spec: TopologySpec, cubes: int) -> dict[str, int]:
     return {
-        "multiprocessor_count": spec.pes_per_sip,
+        "multiprocessor_count": spec.pes_per_cube * cubes,
         "max_shared_mem": spec.pe.tcm.bytes,
         "max_num_regs": REGISTERS,
         "warpSize": WARP_SIZE,
@@ -37,8 +39,9 @@ class Utils:
 
     @staticmethod
     def get_device_properties(device: int = 0) -> dict[str, int]:  # noqa: ARG004 - all SIPs are alike
-        """The figures of a SIP: its PEs are the multiprocessors, their TCM the shared memory."""
-        return _properties(context_of("get_device_properties").topology)
+        """The multiprocessors are the PEs that a tensor of PyTorch spreads over, their TCM is the shared memory."""
+        context = context_of("get_device_properties")
+        return _properties(context.topology, context.frontends.torch.cubes)
 
 
 class Driver:
@@ -52,11 +55,12 @@ class Driver:
 
     def get_current_device(self) -> int:
         """The SIP that tensors are made on."""
-        return context_of("get_current_device").devices.current or 0
+        return context_of("get_current_device").devices.current
 
-    def get_active_torch_device(self) -> str:
-        """The device's name, as tensors have it."""
-        return f"{BACKEND}:{self.get_current_device()}"
+    def get_active_torch_device(self) -> Any:
+        """The machine, as PyTorch's device. ImportError without the extra for PyTorch, which this one does not need."""
+        importlib.import_module("kernbench.frontends.torch.installed")
+        return importlib.import_module("torch").device(BACKEND, self.get_current_device())
 
     def get_benchmarker(self) -> Callable[..., Any]:
         """What measures."""
@@ -72,13 +76,20 @@ def do_bench(
     return_mode: str = "mean",
 ) -> Any:
     """Simulated milliseconds of one call, which a second one would take as well; in place of Triton's."""
-    engine = context_of("do_bench").engine
-    start = engine.now
+    context = context_of("do_bench")
+    start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
     fn()
-    ms = (engine.now - start) * 1e-6
+    ms = (context.engine.now - start) * 1e-6
+    only = context.unmodelled - unmodelled
+    if only and _launches(context) == launches:
+        print(f"do_bench: {ms:.6f} ms is the time of copies only, since the host computed {', '.join(sorted(only))}")
     if quantiles is None:
         return [ms] if return_mode == "all" else ms
     return ms if len(quantiles) == 1 else [ms] * len(quantiles)
+
+
+def _launches(context: RuntimeContext[Any]) -> int:
+    return sum(each.phase == "launch" for each in context.traces)
 
 
 def points_of_report(measure: Callable[..., Any]) -> Callable[..., Any]:

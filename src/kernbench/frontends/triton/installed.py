@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
@@ -94,6 +96,8 @@ def _install() -> None:
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
     triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
     driver.set_active(Driver())
+    # Else Triton's library complains of what cycles still hold: the frames of an error, as a rule.
+    atexit.register(gc.collect)
 
 
 _language_core = tl.core  # what the interpreter looks for among the globals of a kernel

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.runtime.jit import mangle_type
 
 from kernbench.common.errors import InputError
+from kernbench.frontends.placed import Placed
 from kernbench.frontends.triton.running import Grid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
 from kernbench.messages.requests import KernelRef, PeCoord
@@ -20,15 +22,47 @@ from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.triton_emu.tl_context import TLContext
 
-_GPU_OPTIONS = frozenset(("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "warp_size"))
-"""How a GPU runs a kernel; of these ``num_stages`` means something here."""
+_GPU_OPTIONS = frozenset(
+    [
+        "num_warps",
+        "num_stages",
+        "num_ctas",
+        "maxnreg",
+        "ir_override",
+        "warp_size",
+        "debug",
+        "enable_fp_fusion",
+        "launch_cooperative_grid",
+        "launch_pdl",
+        "waves_per_eu",
+        "matrix_instr_nonkdim",
+        "kpack",
+        "schedule_hint",
+        "allow_flush_denorm",
+    ]
+)
+"""How GPUs run a kernel; of these ``num_stages`` means something here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``."""
+
+    tensor: Tensor
+    offset: int
+    ty: Any
+
+    def at(self, address: int) -> Any:
+        """The pointer, when the tensor begins at ``address``."""
+        pointer = tl.pointer_type(self.ty)
+        return tl.tensor(TensorHandle(np.array([address + self.offset], np.uint64), pointer), pointer)
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """The arguments of a launch by name: tensors, and what is known."""
 
-    tensors: Mapping[str, Tensor]
+    pointers: Mapping[str, Pointer]
     values: Mapping[str, object]
 
 
@@ -52,18 +86,19 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     arguments = _split(name, kernel.fn, bound)
     stages = kwargs.get("num_stages")
     window = None if stages is None else 2 * int(stages)
-    tensors = tuple(arguments.tensors.values())
+    tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values()))
     if not tensors:
         raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
     pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
-    program = _program(function, arguments, extents, shares, window)
+    program = _program(function, arguments, tensors, extents, shares, window)
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
 
 
 def _program(
     function: Callable[..., object],
     arguments: Arguments,
+    tensors: tuple[Tensor, ...],
     grid: Grid,
     shares: Mapping[PeCoord, Iterable[int]],
     window: int | None,
@@ -74,8 +109,8 @@ def _program(
         site = tl.site
         here = Running(tl, grid, window)
         begin(here)
-        tensors = zip(arguments.tensors.items(), addresses, strict=True)
-        pointers = {name: _pointer(address, tensor) for (name, tensor), address in tensors}
+        at = dict(zip(tensors, addresses, strict=True))
+        pointers = {name: each.at(at[each.tensor]) for name, each in arguments.pointers.items()}
         with np.errstate(all="ignore"):
             for here.program in coordinates(shares[site.sip, site.cube, site.pe], grid):
                 function(**arguments.values, **pointers)
@@ -110,13 +145,20 @@ def _grid(name: str, grid: object) -> Grid:
 def _split(name: str, function: Callable[..., object], bound: Mapping[str, object]) -> Arguments:
     """Tensors apart from values; a value that is no ``constexpr`` is a tensor of the language, as on a GPU."""
     annotations = inspect.get_annotations(function)
-    tensors = {key: value for key, value in bound.items() if isinstance(value, Tensor)}
+    pointers = {key: _pointer(value) for key, value in bound.items() if isinstance(value, Tensor | Placed)}
     values = {
         key: value if _is_constexpr(annotations.get(key)) else _value(name, key, value)
         for key, value in bound.items()
-        if key not in tensors
+        if key not in pointers
     }
-    return Arguments(tensors, values)
+    return Arguments(pointers, values)
+
+
+def _pointer(x: Any) -> Pointer:
+    if isinstance(x, Tensor):
+        return Pointer(x, 0, POINTED_TO[x.dtype])
+    tensor, offset = x.place()
+    return Pointer(tensor, offset, tl.str_to_ty(mangle_type(x), None).element_ty)
 
 
 def _is_constexpr(annotation: object) -> bool:
@@ -134,8 +176,3 @@ def _value(name: str, key: str, value: Any) -> object:
         f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, texts, "
         f"types, tuples and None"
     )
-
-
-def _pointer(address: int, tensor: Tensor) -> Any:
-    ty = tl.pointer_type(POINTED_TO[tensor.dtype])
-    return tl.tensor(TensorHandle(np.array([address], np.uint64), ty), ty)
