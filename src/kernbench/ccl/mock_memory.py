@@ -12,8 +12,9 @@ import numpy as np
 
 from kernbench.common.dtypes import F32, U8, DType, row_major
 from kernbench.common.errors import AddressFaultError
-from kernbench.common.operators import EPILOGUE, Attributes, compute, gemm, narrow, operator
+from kernbench.common.operators import ATOMICS, EPILOGUE, Attributes, compute, gemm, narrow, operator
 from kernbench.messages.commands import (
+    AtomicCommand,
     DotCommand,
     EpilogueStep,
     GemmComposite,
@@ -140,6 +141,8 @@ class CommandUnit:
                 source = self._tcm.view(command.src)
                 target = self._at(command.va, command.src, command.strides, command.valid, command.physical)
                 target[...] = source[tuple(map(slice, target.shape))]
+            case AtomicCommand():
+                self._change(command)
             case DotCommand():
                 factors = [self._array(x) for x in (command.a, command.b, command.acc) if x is not None]
                 attributes = Attributes(trans_a=command.trans_a, trans_b=command.trans_b)
@@ -179,6 +182,31 @@ class CommandUnit:
         if source.shape != target.shape:
             target[...] = narrow(np.asarray(command.other), command.dst.dtype)
         target[tuple(map(slice, source.shape))] = source
+
+    def _change(self, command: AtomicCommand) -> None:
+        """Element by element, as runs of a list may overlap."""
+        op, src = ATOMICS[command.operator], command.src
+        given = [self._tcm.view(x).reshape(-1) for x in (command.compared, src) if x is not None]
+        old = np.zeros(src.shape, src.dtype.numpy).reshape(-1)
+        for at, place in self._elements(command):
+            old[at] = place[0]
+            place[...] = compute(op, [place.copy(), *(x[at : at + 1] for x in given)], src.dtype)
+        if command.dst is not None:
+            self._tcm.view(command.dst)[...] = old.reshape(src.shape)
+
+    def _elements(self, command: AtomicCommand) -> Iterator[tuple[int, Array]]:
+        """The elements in memory of an atomic, each an array of one, and which of its operands' each is."""
+        src = command.src
+        if command.runs:
+            for part, place in self._memory.pieces(command.runs):
+                first = part.start // src.dtype.itemsize
+                elements = place.view(src.dtype.numpy)
+                yield from ((first + i, elements[i : i + 1]) for i in range(len(elements)))
+            return
+        there = self._at(command.va, src, command.strides, command.valid, command.physical)
+        for index in np.ndindex(there.shape):
+            at = int(np.ravel_multi_index(index, src.shape)) if index else 0
+            yield at, there[tuple(slice(i, i + 1) for i in index)].reshape(1) if index else there.reshape(1)
 
     def _compute(self, command: MathCommand) -> None:
         op, dst = operator(command.operator), command.dst

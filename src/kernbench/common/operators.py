@@ -401,7 +401,24 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.maximum(x, low), high)
 
 
+def _new(old: Any, new: Any) -> Any:  # noqa: ARG001
+    return new
+
+
+def _new_where_equal(old: Any, compared: Any, new: Any) -> Any:
+    return np.where(old == compared, new, old)
+
+
 OPERATORS = MappingProxyType({op.name: op for op in _table()})
+ATOMICS = MappingProxyType(
+    {f"atomic_{name}": OPERATORS[name] for name in ("add", "and", "or", "xor")}
+    | {"atomic_max": OPERATORS["maximum"], "atomic_min": OPERATORS["minimum"]}
+    | {
+        "atomic_xchg": Operator("xchg", 2, "binary", _new, _new),
+        "atomic_cas": Operator("cas", 3, "ternary", _new_where_equal, _new_where_equal),
+    }
+)
+"""What a memory makes of its elements and what an atomic brings: values, for ``cas`` behind what to compare with."""
 EPILOGUE = MappingProxyType(
     {"bias": OPERATORS["add"], "add": OPERATORS["add"], "scale": OPERATORS["mul"]}
     | {name: OPERATORS[name] for name in ("relu", "gelu", "silu")}

@@ -12,7 +12,7 @@ from kernbench.components.footprint import footprint_of, footprints
 from kernbench.components.initiator import Target
 from kernbench.components.pe_parts import PeParts
 from kernbench.engine.address_map import AddressMap, Segment
-from kernbench.messages.commands import Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
+from kernbench.messages.commands import AtomicCommand, Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
 from kernbench.messages.operands import NOWHERE
 
 
@@ -46,7 +46,7 @@ class Addressing:
         self._parts = parts
         self._most_rows = most_rows
 
-    def of_descriptor(self, command: LoadCommand | StoreCommand) -> Descriptor:
+    def of_descriptor(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
         """A load or a store. AddressFaultError for what nothing maps."""
         if command.runs:
             return self._of_runs(command)
@@ -71,7 +71,7 @@ class Addressing:
         loading = isinstance(command, LoadCommand)
         return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched))
 
-    def _of_runs(self, command: LoadCommand | StoreCommand) -> Descriptor:
+    def _of_runs(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
         """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""
         segments: list[Segment] = []
         for va, nbytes in command.runs:

@@ -25,6 +25,7 @@ from kernbench.engine.hooks import (
 )
 from kernbench.engine.machine import Machine
 from kernbench.messages.commands import (
+    AtomicCommand,
     Composite,
     DotCommand,
     GemmComposite,
@@ -215,12 +216,27 @@ class KernelExecution:
         begun = partial(self._begun, op, self.parts.dma.node.id, moved, reads, writes)
         self.parts.dma.start(op, reading, targets, begun, partial(self._moved, command, op), cause)
 
-    def _start_empty(self, command: LoadCommand | StoreCommand, cause: Cause) -> None:
-        """A descriptor without a valid element moves nothing; a load sets ``other``."""
-        if isinstance(command, StoreCommand):
+    def _start_atomic(self, command: AtomicCommand, work: Descriptor, cause: Cause) -> None:
+        targets, answers = work.targets, command.dst is not None
+        if not targets:
+            self._start_empty(command, cause)
+            return
+        op = self.machine.next_op()
+        if self._order is not None:
+            self._order.started(command.serial, op)
+        dma, n = self.parts.dma, len(targets)
+        operands = 1 if command.compared is None else 2
+        change = partial(dma.compute.initiator.change, operands=operands, answers=answers)
+        begun = partial(self._begun, op, dma.node.id, Moved(command, work.segments), n, n)
+        dma.start(op, False, targets, begun, partial(self._moved, command, op), cause, change)
+
+    def _start_empty(self, command: LoadCommand | StoreCommand | AtomicCommand, cause: Cause) -> None:
+        """A descriptor without a valid element moves nothing; a load sets ``other``, an atomic finds 0."""
+        other = command.other if isinstance(command, LoadCommand) else 0
+        if isinstance(command, StoreCommand) or command.dst is None:
             self.board.complete(command, cause[0])
             return
-        fill = MathCommand(command.serial, command.line, (), "full", (command.other,), command.dst, PLAIN)
+        fill = MathCommand(command.serial, command.line, (), "full", (other,), command.dst, PLAIN)
         self._math_part = self.machine.log.part(self.parts.math.node.id)
         operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, 0)
         self.machine.log.close(self._math_begun(operation, self.clock.time), self.clock.time)
@@ -300,12 +316,14 @@ class KernelExecution:
     PREPARED_BY: ClassVar[dict[type, Callable[[Addressing, Any], Descriptor | Streams]]] = {
         LoadCommand: Addressing.of_descriptor,
         StoreCommand: Addressing.of_descriptor,
+        AtomicCommand: Addressing.of_descriptor,
         GemmComposite: Addressing.of_composite,
         MathComposite: Addressing.of_composite,
     }
     STARTED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any, Any, Cause], None]]] = {
         LoadCommand: _start_dma,
         StoreCommand: _start_dma,
+        AtomicCommand: _start_atomic,
         GemmComposite: _start_composite,
         MathComposite: _start_composite,
         DotCommand: _start_dot,

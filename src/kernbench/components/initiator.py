@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.common.errors import UnsupportedError
-from kernbench.messages.fabric import Access, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.fabric import Access, AtomicData, ReadReply, ReadRequest, WriteAck, WriteData
 
 if TYPE_CHECKING:
     from kernbench.engine.machine import Component
@@ -53,6 +53,16 @@ class Initiator:
         for part, (node, access) in enumerate(targets):
             message = WriteData(op=op, part=part, requester=me, access=access)
             self.machine.send(me, node, access.nbytes, message, self.channel)
+
+    def change(
+        self, op: int, targets: Sequence[Target], done: Callable[[], None], *, operands: int, answers: bool
+    ) -> None:
+        """Send ``operands`` arrays to combine with all of ``targets``; ``answers``: acknowledgements bring bytes."""
+        self._pending[op] = _Pending(len(targets), done)
+        me = self.component.node.id
+        for part, (node, access) in enumerate(targets):
+            message = AtomicData(op, part, me, access, answers)
+            self.machine.send(me, node, operands * access.nbytes, message, self.channel)
 
     def answered(self, reply: ReadReply | WriteAck) -> None:
         """An answer came. UnsupportedError when nobody asked."""

@@ -28,6 +28,9 @@ _SEND = int(Kind.SEND)
 Begun: TypeAlias = Callable[[int, Cause], Row]
 """Takes when the set-up of a descriptor began, and after what; returns its row"""
 
+Move: TypeAlias = Callable[[int, Sequence[Target], Callable[[], None]], None]
+"""Takes an operation, what it accesses, and whom to tell when all is acknowledged"""
+
 Ended: TypeAlias = Callable[[Row], None]
 """Takes the row of a descriptor that is over"""
 
@@ -54,16 +57,26 @@ class DmaChannel:
         self.initiator = Initiator(dma, name)
         self.port = dma.machine.network.port(dma.node.id, name)
 
-    def start(self, op: int, reading: bool, targets: Sequence[Target], begun: Begun, done: Ended, cause: Cause) -> None:
+    def start(
+        self,
+        op: int,
+        reading: bool,
+        targets: Sequence[Target],
+        begun: Begun,
+        done: Ended,
+        cause: Cause,
+        move: Move | None = None,
+    ) -> None:
         """Queue a descriptor that could go after ``cause``; ``done(row)`` when all of it is acknowledged.
 
+        ``move``: what it does beside the set-up, when that is neither a read nor a write.
         ``begun(start, cause)`` is told what its set-up began after, when it begins, at the end of it when it reads.
         """
         begin, before = self._clock.time, self._last
         waits = self._ready_at > begin
         begin = self._ready_at if waits else begin
         self._ready_at = begin + self._setup_ps
-        move = self.initiator.read if reading else self.initiator.write
+        move = move or (self.initiator.read if reading else self.initiator.write)
         mine = self._last = _Begun()
 
         def set_up(_: object) -> None:
@@ -125,10 +138,11 @@ class PeDma(Component):
         begun: Begun,
         done: Ended,
         cause: Cause,
+        move: Move | None = None,
     ) -> None:
         """Queue a descriptor on the channel ``compute``, as that says."""
         self.check_reach(node for node, _ in targets)
-        self.compute.start(op, reading, targets, begun, done, cause)
+        self.compute.start(op, reading, targets, begun, done, cause, move)
 
     def _arrived(self, message: QueueData) -> None:
         # Found when the first message comes; the others go to it straight away.

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from kernbench.common.ids import pe_part
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
 from kernbench.engine.hooks import MemoryServed
-from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
+from kernbench.messages.fabric import (
+    Access,
+    AtomicData,
+    QueueArrival,
+    QueueData,
+    ReadReply,
+    ReadRequest,
+    WriteAck,
+    WriteData,
+)
 from kernbench.transport import Pace, Port, Supply, Transfer
 
 if TYPE_CHECKING:
@@ -118,9 +127,13 @@ class Responder:
             arrived = self.arrived
             arrived(message)
             return
+        nbytes = self.machine.header_bytes
+        if isinstance(message, AtomicData):
+            self.machine.recorder.accessed(message.op, self.clock.time)
+            nbytes = message.access.nbytes if message.answers else nbytes
         self.machine.recorder.committed(message.op, self.clock.time)
         ack = WriteAck(op=message.op, part=message.part)
-        self.machine.send_header(self.component.node.id, message.requester, ack, "ack")
+        self.machine.send(self.component.node.id, message.requester, nbytes, ack, "ack")
 
     def _announce(self, message: QueueData) -> None:
         self.machine.send_header(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernbench.messages.commands import (
+    AtomicCommand,
     DotCommand,
     GemmComposite,
     LoadCommand,
@@ -40,6 +41,8 @@ def _operands(command: PeCommand) -> tuple[list[Operand], list[Operand]]:
             written = [dst]
         case StoreCommand(src=src) | SendCommand(src=src):
             given = (src,)
+        case AtomicCommand(src=src, compared=compared, dst=dst):
+            given, written = (src, compared), [] if dst is None else [dst]
         case MathCommand(inputs=inputs, dst=dst):
             given, written = inputs, [dst]
         case DotCommand(a=a, b=b, acc=acc, dst=dst):

@@ -36,16 +36,17 @@ class Kind(IntEnum):
     IPCQ_COPY = 4
     FETCH = 5
     STORE = 6
-    MEMORY_WRITE = 7
-    MEMORY_READ = 8
-    REQUEST = 9  # of the host, from its submission to its completion
-    CONTROL = 10  # a message of the control path, until its receiver has handled it
-    LAUNCH = 11  # a PE enters a kernel
-    ISSUE = 12  # the CPU of a PE issues a command, a receive
-    SEND = 13  # the DMA sends a message, until its last byte is delivered
-    TILE_ISSUE = 14  # the scheduler issues a tile
-    RAW = 15  # traffic without a program
-    CREDIT = 16  # a slot of a queue goes back to a sender who waits for it
+    ATOMIC = 7
+    MEMORY_WRITE = 8
+    MEMORY_READ = 9
+    REQUEST = 10  # of the host, from its submission to its completion
+    CONTROL = 11  # a message of the control path, until its receiver has handled it
+    LAUNCH = 12  # a PE enters a kernel
+    ISSUE = 13  # the CPU of a PE issues a command, a receive
+    SEND = 14  # the DMA sends a message, until its last byte is delivered
+    TILE_ISSUE = 15  # the scheduler issues a tile
+    RAW = 16  # traffic without a program
+    CREDIT = 17  # a slot of a queue goes back to a sender who waits for it
 
     @property
     def label(self) -> str:

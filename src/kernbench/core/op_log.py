@@ -14,7 +14,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.messages.operands import Operand
 
 Kind: TypeAlias = Literal[
-    "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "memory_write", "memory_read"
+    "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "atomic", "memory_write", "memory_read"
 ]
 Sharing: TypeAlias = Literal["", "bytes", "range"]
 """What two accesses have in common: nothing; bytes; ranges that enclose them, where the rows are too many to compare"""
@@ -32,10 +32,11 @@ class Epilogue(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpParams(Attributes):
     """What a command takes beside operands: the operator's attributes, a GEMM's epilogue, a composite's tiles
-    (m, k, n)."""
+    (m, k, n), and where the memory's elements go that an atomic finds."""
 
     epilogue: tuple[Epilogue, ...] = ()
     tile_sizes: tuple[int, int, int] | None = None
+    old: Operand | None = None
 
 
 NO_PARAMS = OpParams()

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from kernbench.core.hook import Hook
 from kernbench.core.log import Row
 from kernbench.messages.commands import (
+    AtomicCommand,
     GemmComposite,
     LoadCommand,
     MathComposite,
@@ -24,7 +25,7 @@ from kernbench.transport import Transfer
 class Moved(NamedTuple):
     """What a DMA operation moves: ``segments`` are the physical (address, nbytes) ranges of the memory side."""
 
-    what: LoadCommand | StoreCommand | HostMsg
+    what: LoadCommand | StoreCommand | AtomicCommand | HostMsg
     segments: tuple[tuple[int, int], ...]
 
 

@@ -15,6 +15,7 @@ from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams
 from kernbench.engine.address_map import AddressMap, Segment
 from kernbench.engine.hooks import Moved, Streamed, TileMoved
 from kernbench.messages.commands import (
+    AtomicCommand,
     DotCommand,
     EpilogueStep,
     GemmComposite,
@@ -75,6 +76,8 @@ def _described_move(moved: Moved) -> tuple[Kind, str, int]:
         return Kind.DMA_READ, "load", what.line
     if isinstance(what, StoreCommand):
         return Kind.DMA_WRITE, "store", what.line
+    if isinstance(what, AtomicCommand):
+        return Kind.ATOMIC, what.operator, what.line
     return (Kind.MEMORY_WRITE if isinstance(what, MemoryWriteMsg) else Kind.MEMORY_READ), what.name, 0
 
 
@@ -128,6 +131,10 @@ class ContentMaker:
             return (self._moved(what, what.dst, moved, what.other),), what.dst, NO_PARAMS, None
         if isinstance(what, StoreCommand):
             return (what.src,), self._moved(what, what.src, moved, 0), NO_PARAMS, None
+        if isinstance(what, AtomicCommand):
+            there = self._moved(what, what.src, moved, 0)
+            given = (what.src,) if what.compared is None else (what.compared, what.src)
+            return (there, *given), there, NO_PARAMS if what.dst is None else OpParams(old=what.dst), None
         if not isinstance(what, MemoryWriteMsg) or (what.data is None and what.pattern is None):
             return TIMES_ONLY
         params = OpParams(pattern=what.pattern) if what.pattern is not None else NO_PARAMS
@@ -167,7 +174,9 @@ class ContentMaker:
         several = ranges if len(ranges) > 1 else ()
         return Operand(place.space, place.owner, ranges[0][0], nbytes, x.shape, x.dtype, x.strides, several)
 
-    def _moved(self, command: LoadCommand | StoreCommand, array: Operand, moved: Moved, other: float) -> Operand:
+    def _moved(
+        self, command: LoadCommand | StoreCommand | AtomicCommand, array: Operand, moved: Moved, other: float
+    ) -> Operand:
         """The memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
         address = next(pa for pa, _ in moved.segments if pa != NOWHERE)
         place = self._addresses.place_of(address)

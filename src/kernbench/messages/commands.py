@@ -66,6 +66,24 @@ class StoreCommand(Command):
     runs: tuple[Run, ...] = ()
 
 
+@value
+class AtomicCommand(Command):
+    """The memory makes of its elements at ``va`` and of ``src`` what ``operator`` of ``ATOMICS`` says.
+
+    ``compared``: of a ``cas``. ``dst`` gets what was there before; None: nobody wants it. The rest as in a store.
+    """
+
+    operator: str
+    src: Operand
+    compared: Operand | None
+    dst: Operand | None
+    va: int
+    strides: tuple[int, ...] | None = None
+    valid: tuple[int, ...] | None = None
+    physical: bool = False
+    runs: tuple[Run, ...] = ()
+
+
 NO_WINDOW = 1 << 20
 """More than any queue has slots"""
 
@@ -164,6 +182,7 @@ Composite: TypeAlias = GemmComposite | MathComposite
 PeCommand: TypeAlias = (
     LoadCommand
     | StoreCommand
+    | AtomicCommand
     | SendCommand
     | RecvCommand
     | DotCommand

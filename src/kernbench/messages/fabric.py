@@ -52,6 +52,16 @@ class WriteData:
 
 
 @value(kw_only=False)
+class AtomicData(WriteData):
+    """Operands of an atomic: the memory changes its bytes when it would have written them.
+
+    ``answers``: the acknowledgement brings the bytes that were there before.
+    """
+
+    answers: bool
+
+
+@value(kw_only=False)
 class QueueData(WriteData):
     """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
 

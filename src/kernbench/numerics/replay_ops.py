@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from kernbench.common.dtypes import F32, DType
 from kernbench.common.errors import RunError
-from kernbench.common.operators import EPILOGUE, EpilogueStep, Operator, compute, gemm, narrow, operator, single
+from kernbench.common.operators import (
+    ATOMICS,
+    EPILOGUE,
+    EpilogueStep,
+    Operator,
+    compute,
+    gemm,
+    narrow,
+    operator,
+    single,
+)
 from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, OpRecord
-from kernbench.messages.operands import Operand
+from kernbench.messages.operands import NOWHERE, Operand
 from kernbench.numerics.memory_store import as_bytes
 from kernbench.numerics.replay_operands import OperandMemory
 
@@ -106,6 +117,39 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
     return step.name, step.operand
 
 
+def _changed(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    """What an atomic leaves in memory; what it found goes where it is wanted."""
+    there, op = _operand(record.inputs[0]), ATOMICS[record.name]
+    given = [memory.load(_operand(x), private=False) for x in record.inputs[1:]]
+    old = memory.load(there, private=True)
+    new = _one_after_another(op, old, given, there) if _repeats(there) else compute(op, [old, *given], there.dtype)
+    if record.params.old is not None:
+        memory.deposit(record.params.old, old)
+    return new
+
+
+def _repeats(there: Operand) -> bool:
+    """Whether the runs of a list overlap, so that an element is changed more than once."""
+    runs = sorted(run for run in there.segments if run[0] != NOWHERE)
+    return any(pa + nbytes > later for (pa, nbytes), (later, _) in pairwise(runs))
+
+
+def _one_after_another(op: Operator, old: Array, given: Sequence[Array], there: Operand) -> Array:
+    """The same element by element; ``old`` becomes what each found, the result what each left."""
+    size, new, found = there.dtype.itemsize, np.empty_like(old), old.reshape(-1)
+    left: dict[int, Array] = {}
+    at = 0
+    for pa, nbytes in there.segments:
+        for i in range(nbytes // size):
+            address = (pa + i * size) if pa != NOWHERE else -1 - at
+            element = slice(at, at + 1)
+            found[element] = left.get(address, found[element])
+            made = compute(op, [found[element], *(x.reshape(-1)[element] for x in given)], there.dtype)
+            left[address] = new.reshape(-1)[element] = made
+            at += 1
+    return new
+
+
 def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     out = _output(record)
     if record.data is not None:
@@ -138,6 +182,7 @@ def _output(record: OpRecord) -> Operand:
 RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copied) | {
     "math": _calculated,
     "gemm": _combined,
+    "atomic": _changed,
     "memory_write": _written_by_host,
     "memory_read": _read_by_host,
 }

@@ -53,7 +53,7 @@ _OWN: dict[int, Part] = {
     Kind.TILE_ISSUE: Part.TILE_ISSUE,
 }
 _CONTROL = {"Report": Part.UP, "BarrierArrival": Part.BARRIER, "BarrierRelease": Part.BARRIER}
-_DMA = frozenset((Kind.DMA_READ, Kind.DMA_WRITE))
+_DMA = frozenset((Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC))
 _MEMORY: dict[int, WaitedFor] = {
     By.MEMORY: "memory order",
     By.MEMORY_END: "memory order",

@@ -46,6 +46,7 @@ _PARAMS = pa.struct(
         ("epilogue", pa.list_(pa.struct([("name", pa.string()), *_INPUT]))),
         ("tile_sizes", _INTS),
         ("pattern", pa.string()),
+        ("old", _OPERAND),
     ]
 )
 SCHEMA = pa.schema(
@@ -78,6 +79,7 @@ _PLAIN: dict[str, type] = {
 }
 _LATER: Row = {"order": ""}
 """Columns that older files lack, and what their rows then have there."""
+_LATER_PARAMS: Row = {"old": None}
 _ROWS_PER_GROUP = 50_000
 
 
@@ -240,6 +242,7 @@ def _params_row(params: OpParams) -> Row:
         "epilogue": [{"name": e.name} | _input_row(e.operand) for e in params.epilogue],
         "tile_sizes": params.tile_sizes,
         "pattern": None if params.pattern is None else params.pattern.hex(),
+        "old": None if params.old is None else _operand_row(params.old),
     }
 
 
@@ -282,6 +285,7 @@ def _operand(row: Row) -> Operand:
 
 
 def _params(row: Row) -> OpParams:
+    row = _LATER_PARAMS | row
     return OpParams(
         axis=row["axis"],
         perm=_tuple(row["perm"]),
@@ -290,6 +294,7 @@ def _params(row: Row) -> OpParams:
         epilogue=tuple(Epilogue(e["name"], _input(e)) for e in row["epilogue"]),
         tile_sizes=_tile_sizes(row["tile_sizes"]),
         pattern=None if row["pattern"] is None else bytes.fromhex(row["pattern"]),
+        old=None if row["old"] is None else _operand(row["old"]),
     )
 
 

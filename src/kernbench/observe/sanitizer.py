@@ -14,7 +14,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Inverted, Moved, ScratchWaited
 from kernbench.engine.machine import Machine
 from kernbench.engine.observer import Observer
-from kernbench.messages.commands import GemmComposite, LoadCommand, MathComposite, StoreCommand
+from kernbench.messages.commands import AtomicCommand, GemmComposite, LoadCommand, MathComposite, StoreCommand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
 from kernbench.observe.sanitizer_queues import Misuse, QueueWatch
 from kernbench.observe.sanitizer_races import Access, Race, find_races
@@ -307,6 +307,7 @@ class Sanitizer(Observer):
 _ACTIONS: Mapping[type, str] = {
     LoadCommand: "load",
     StoreCommand: "store",
+    AtomicCommand: "atomic",
     GemmComposite: "composite gemm",
     MathComposite: "composite",
 }

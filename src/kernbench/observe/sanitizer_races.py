@@ -98,7 +98,8 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[Access]:
     until = record.t_end_ps
     if record.kind == "ipcq_copy" and record.output is not None:
         until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
-    found = [Access(record, x, False, record.t_start_ps, until) for x in record.inputs if isinstance(x, Operand)]
+    read = record.inputs[1:] if record.kind == "atomic" else record.inputs  # what that changes is its output
+    found = [Access(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
     return [*found, Access(record, record.output, True, *times)] if record.output is not None else found
 
 
@@ -121,7 +122,7 @@ def _meetings(accesses: list[Access]) -> Iterator[Race]:
     for access in sorted(accesses, key=lambda a: (a.start_ps, a.record.seq)):
         sweep.end_until(access.start_ps)
         for other in sweep.near(access):
-            if other.record is access.record or _same_composite(other.record, access.record):
+            if other.record is access.record or _are_apart(other.record, access.record):
                 continue
             address, nbytes = access.shared(other)
             if nbytes:
@@ -165,8 +166,9 @@ class _Sweep:
         return [kind.setdefault(access.operand.space, ExtentIndex()) for kind in kinds]
 
 
-def _same_composite(a: OpRecord, b: OpRecord) -> bool:
-    return a.parent >= 0 and a.parent == b.parent
+def _are_apart(a: OpRecord, b: OpRecord) -> bool:
+    """Whether both are tiles of one composite, or atomics: a memory does one of these after the other."""
+    return (a.parent >= 0 and a.parent == b.parent) or a.kind == b.kind == "atomic"
 
 
 def _tiles_of(log: list[OpRecord]) -> dict[int, list[OpRecord]]:

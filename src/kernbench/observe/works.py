@@ -23,12 +23,13 @@ ENGINE_OF: dict[op_log.Kind, str] = {
     "store": "store",
     "math": "MATH",
     "ipcq_copy": "ipcq",
+    "atomic": "DMA out",
 }
 """Which engine of a PE a record occupies, in the order of the pipeline."""
 Times: TypeAlias = NDArray[np.int64]
 PLAN = "scheduler"
 """The engine of a dot or a composite as a whole: its tiles are works of their own."""
-ENGINES = (*ENGINE_OF.values(), PLAN)
+ENGINES = (*dict.fromkeys(ENGINE_OF.values()), PLAN)
 _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.messages.commands import AwaitCommand, Meet, PrintCommand, ReadValue
+from kernbench.triton_emu.atomic_calls import AtomicCalls
 from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.composite_calls import CompositeCalls
 from kernbench.triton_emu.dot_calls import DotCalls
@@ -19,7 +20,7 @@ from kernbench.triton_emu.source import kernel_error
 _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 
 
-class TLContext(QueueCalls, DotCalls, MathCalls, CompositeCalls):
+class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     """What a kernel is given as ``tl``: one for each run of a kernel on a PE.
 
     Commands go to the PE in program order and overlap there; a command waits for those that make its operands.
