@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from extras import need
-from kernbench.common.errors import InputError, KernelError
+from kernbench.common.errors import InputError, KernelError, LimitReached, notes_of
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.frontends.triton.running import programs_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -34,10 +35,16 @@ LINE = np.arange(N)
 
 
 def run_on_machine(
-    kernel: Any, *inputs: Array, grid: Any = (1,), pes: int = 1, data: bool = True, **constants: Any
+    kernel: Any,
+    *inputs: Array,
+    grid: Any = (1,),
+    pes: int = 1,
+    data: bool = True,
+    limits: Limits = Limits(),  # noqa: B008
+    **constants: Any,
 ) -> Array:
     """What ``kernel`` leaves in its last argument, N elements of f32."""
-    with RuntimeContext(engine=GraphEngine(MACHINE, enable_data=data)) as torch:
+    with RuntimeContext(engine=GraphEngine(MACHINE, enable_data=data, limits=limits)) as torch:
         dp = DPPolicy(pe="row_wise", num_pes=pes, num_cubes=1)
         device = [torch.empty(*x.shape, dtype=x.dtype, dp=dp, name=f"x{i}").copy_(x) for i, x in enumerate(inputs)]
         out = torch.zeros(N, dtype="f32", dp=dp, name="out")
@@ -230,6 +237,76 @@ def test_loaded_values_as_addresses_masks_bounds_and_conditions(which: str) -> N
 def test_a_value_needs_data() -> None:
     with pytest.raises(KernelError, match="this run keeps no data"):
         run_on_machine(by_value, COUNTED, WHICH="bound", data=False)
+
+
+@triton.jit
+def atomics(x_ptr, out_ptr, WHICH: tl.constexpr):
+    at = tl.arange(0, 16)
+    x = tl.load(x_ptr + at)
+    if WHICH == "add":
+        tl.atomic_add(out_ptr + at, x)
+        tl.atomic_add(out_ptr + at, x, mask=at % 2 == 0)
+    elif WHICH == "same place":
+        tl.atomic_add(out_ptr + at * 0, x)
+    elif WHICH == "extremes":
+        tl.atomic_max(out_ptr + at, x)
+        tl.atomic_min(out_ptr + at, 0.5)
+    elif WHICH == "old":
+        before = tl.atomic_xchg(out_ptr + at, x)
+        tl.store(out_ptr + at, before - tl.atomic_add(out_ptr + at, 1.0))
+    elif WHICH == "ticket":
+        i = tl.atomic_add(out_ptr, 1.0).to(tl.int32)
+        tl.store(out_ptr + 1 + i, 10.0 + i)
+
+
+ATOMICS = {
+    "add": X * (2 - LINE % 2),
+    "same place": np.where(LINE == 0, X.sum(), 0),
+    "extremes": np.clip(X, 0, 0.5),
+    "old": -X,
+}
+
+
+@pytest.mark.parametrize("which", ATOMICS)
+def test_atomics(which: str) -> None:
+    np.testing.assert_allclose(run_on_machine(atomics, X, WHICH=which), ATOMICS[which], rtol=1e-5)
+
+
+def test_an_old_value_is_an_address() -> None:
+    found = run_on_machine(atomics, X, WHICH="ticket", grid=(15,), pes=5)
+    assert found.tolist() == [15, *range(10, 25)]
+
+
+@triton.jit
+def locked(x_ptr, lock_ptr, out_ptr):
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+        pass
+    tl.store(out_ptr, tl.load(out_ptr) + tl.load(x_ptr + tl.program_id(0)))
+    tl.debug_barrier()
+    tl.atomic_xchg(lock_ptr, 0)
+
+
+def test_a_lock_keeps_programs_of_all_pes_apart() -> None:
+    free = np.zeros(1, np.int32)
+    found = run_on_machine(locked, LINE.astype(np.float32), free, grid=(16,), pes=8)
+    assert found[0] == LINE.sum()
+
+
+@triton.jit
+def spinning(lock_ptr, out_ptr):
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+        pass
+    tl.store(out_ptr, 1.0)
+
+
+def test_a_spin_ends_at_the_limit_and_names_its_line() -> None:
+    taken = np.ones(1, np.int32)
+    with pytest.raises(LimitReached) as stopped:
+        run_on_machine(spinning, taken, limits=Limits(sim_ns=50_000.0))
+    (where,) = notes_of(stopped.value)
+    line = linecache.getline(__file__, int(where.partition("at line ")[2].partition(";")[0].split()[0]))
+    assert where.startswith("on sip0.cube0.pe0.pe_cpu: kernel 'spinning' waits for ")
+    assert "atomic_cas(lock_ptr, 0, 1)" in line
 
 
 @triton.jit

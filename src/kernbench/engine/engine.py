@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -232,17 +233,22 @@ class GraphEngine:
     def _check_limits(self, upcoming_ps: int) -> None:
         """LimitReached when no event may fire any more, the next of which would at ``upcoming_ps``."""
         if upcoming_ps > self._last_ps:
-            raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._reached}")
+            raise self._stopped(f"--max-sim-ns {self._limits.sim_ns:g}")
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise self.out_of_time()
 
     def out_of_time(self) -> LimitReached:
         """The error of a run that has taken as long as it may."""
-        return LimitReached(f"stopped by --max-wall-s {self._limits.wall_s:g}, {self._reached}")
+        return self._stopped(f"--max-wall-s {self._limits.wall_s:g}")
 
-    @property
-    def _reached(self) -> str:
-        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+    def _stopped(self, limit: str) -> LimitReached:
+        """The error of a run that ``limit`` stopped, with where the first kernels were."""
+        reached = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
+        error = LimitReached(f"stopped by {limit}, {reached}")
+        cpus = [part for part in self.machine.components if part.node.kind == "pe_cpu"]
+        for note in islice((f"on {part.node.id}: {text}" for part in cpus for text in part.blocked()), 3):
+            error.add_note(note)
+        return error
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""

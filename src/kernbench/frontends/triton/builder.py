@@ -11,6 +11,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from kernbench.common.dtypes import I8
+from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.descriptors import Shape
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.running import refused, running
@@ -123,6 +124,14 @@ class Builder(interpreter.InterpreterBuilder):
     def create_descriptor_store(self, desc: Any, value: Value, indices: list[Value]) -> Value:
         """The same, to memory."""
         return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
+
+    def create_atomic_rmw(self, op: object, ptr: Value, val: Value, mask: Value, sem: object, scope: object) -> Value:
+        """``tl.atomic_add`` and the like."""
+        return change(op, Atomic(ptr, val, mask, sem))
+
+    def create_atomic_cas(self, ptr: Value, cmp: Value, val: Value, sem: object, scope: object) -> Value:
+        """``tl.atomic_cas``."""
+        return compare_and_swap(cmp, Atomic(ptr, val, None, sem))
 
     # element by element
 
@@ -309,7 +318,7 @@ def _refusing(name: str, inherited: Callable[..., Any]) -> Callable[..., Any]:
     return refuse
 
 
-for _name in ("cat", "dot_scaled", "gather", "histogram", "join", "split", "umulhi"):
+for _name in ("atomic_poll", "cat", "dot_scaled", "gather", "histogram", "join", "split", "umulhi"):
     _method = f"create_{_name}"
     setattr(Builder, _method, _refusing(_name, getattr(interpreter.InterpreterBuilder, _method)))
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 
-from kernbench.frontends.triton import reductions, tuning
+from kernbench.frontends.triton import atomics, reductions, tuning
 from kernbench.frontends.triton.builder import Builder
 from kernbench.frontends.triton.driver import Driver, do_bench, points_of_report, run
 from kernbench.frontends.triton.values import numpy_type
@@ -37,6 +38,9 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (interpreter.InterpreterBuilder, "unary_op"): "self arg op",
     (interpreter.InterpreterBuilder, "ternary_op"): "self lhs rhs other op",
     (interpreter.InterpreterBuilder, "cast_impl"): "self src dst_type",
+    (TritonSemantic, "atomic_max"): "self ptr val mask sem scope",
+    (TritonSemantic, "atomic_min"): "self ptr val mask sem scope",
+    (TritonSemantic, "atom_red_typechecking_impl"): "self ptr val mask op",
     (Autotuner, "run"): "self args kwargs",
     (Autotuner, "prune_configs"): "self kwargs",
     (Autotuner, "_bench"): "self args config meta",
@@ -90,6 +94,7 @@ def _install() -> None:
     # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
     tl.core.tensor.T = property(_transposed)
+    TritonSemantic.atomic_max, TritonSemantic.atomic_min = atomics.atomic_max, atomics.atomic_min
     Autotuner.run = tuning.run
     Autotuner.prune_configs = tuning.prune
     Autotuner._bench = tuning.bench  # noqa: SLF001

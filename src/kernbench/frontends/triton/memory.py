@@ -35,7 +35,7 @@ class Selecting(Protocol):
 def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value | None) -> Value:
     """What lies at ``pointers`` where ``mask`` holds (None: everywhere), elsewhere ``other`` (None: zeros)."""
     ty = pointers.get_element_ty()
-    item, at = _memory_type(ty), known(pointers)
+    item, at = memory_type(ty), known(pointers)
     what = describe(at, mask, item.itemsize, writing=False)
     if other is None:
         other = TensorHandle(np.broadcast_to(np.zeros((), numpy_type(ty)), at.shape), ty)
@@ -60,7 +60,7 @@ def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value |
 
 def store(pointers: Value, value: Value, mask: Array | None) -> None:
     """Write ``value`` to ``pointers`` where ``mask`` holds (None: everywhere)."""
-    item, at = _memory_type(pointers.get_element_ty()), known(pointers)
+    item, at = memory_type(pointers.get_element_ty()), known(pointers)
     handle, at, mask = _source(value, at, mask)
     what = describe(at, mask, item.itemsize, writing=True)
     if isinstance(what, Box):
@@ -78,7 +78,7 @@ def _source(value: Value, at: Array, mask: Array | None) -> tuple[Handle, Array,
     return running().tl.reshape(whole(value), at.shape), at, mask
 
 
-def _memory_type(ty: Any) -> DType:
+def memory_type(ty: Any) -> DType:
     """The machine's type for what a pointer points to: exactly that."""
     item = MACHINE_TYPES.get(ty.scalar)
     if item is None:
