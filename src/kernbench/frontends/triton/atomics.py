@@ -6,7 +6,6 @@ import dis
 import sys
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ _OPERATIONS = MappingProxyType(
     }
 )
 _RELEASING = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
-_LIBRARIES = tuple(str(Path(package.__file__).parent) for package in (triton, kernbench))
+_LIBRARIES = (*map(str, triton.__path__), *map(str, kernbench.__path__))
 
 
 class Atomic(NamedTuple):

@@ -134,10 +134,12 @@ class Warmed:
         """What programs call before they look at the figures."""
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
-        """``warmed[grid](*args)``: without the constants, which are those of the warm-up."""
+        """``warmed[grid](*args)``: what is not given is as it was for the warm-up."""
 
         def run(*args: object, **kwargs: object) -> None:
-            launch(self.kernel, grid, args, {**self.options, **kwargs})
+            given = self.kernel.arg_names[: len(args)]
+            options = {name: value for name, value in self.options.items() if name not in given}
+            launch(self.kernel, grid, args, {**options, **kwargs})
 
         return run
 
