@@ -10,20 +10,20 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from kernbench.evaluation.mesh_load import Plan, accepted_at_full_load
+from kernbench.evaluation.mesh_load import LoadPlan, accepted_at_full_load
 from kernbench.evaluation.mesh_network import MeshSpec
 from kernbench.evaluation.mesh_reference import (
     compare_curve,
     compare_flows,
     comparison_tables,
-    draw_latency,
+    draw_mesh_latency,
     gate_table,
     load_reference,
 )
 
 ROOT = Path(__file__).parents[1]
-PLAN = Plan(warmup_cycles=3000, cycles=10_000, messages=15_000)
-FLOW_PLAN = Plan(cycles=150_000)
+PLAN = LoadPlan(warmup_cycles=3000, cycles=10_000, messages=15_000)
+FLOW_PLAN = LoadPlan(cycles=150_000)
 RESOLUTION = 0.002
 FIFO_FLITS = (8, 16, 32, 64, 128, None)
 
@@ -38,7 +38,7 @@ def main() -> None:
         depths = [pool.submit(accepted_at_full_load, MeshSpec(fifo_flits=f), "uniform", PLAN) for f in FIFO_FLITS]
         whole = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit is None]
         single = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit == 1]
-        draw_latency(whole, ROOT / "docs/figures/mesh_latency.png")
+        draw_mesh_latency(whole, ROOT / "docs/figures/mesh_latency.png")
         print(comparison_tables(whole))
         print("\n## Arbitration by the flit\n")
         print(comparison_tables(single))

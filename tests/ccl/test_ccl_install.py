@@ -20,7 +20,7 @@ from kernbench.ccl.install import (
     install_edges,
     install_ipcq,
     prepare_queues,
-    release,
+    release_rings,
     resolve_algorithm_config,
     uninstall,
 )
@@ -145,7 +145,7 @@ def test_messages_may_be_carried_out_in_any_order(engine: GraphEngine) -> None:
     assert set(queue_pairs_of(engine.machine, A)) == {"global_E", "global_W", "sip1"}
     for handle in [engine.submit(message) for message in queues.removals()]:
         engine.wait(handle)
-    release(engine, queues)
+    release_rings(engine, queues)
     assert taken(engine, *queues.pes[:9]) == [0] * 27
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernbench.ccl.steps.grids import MANY_MESSAGES, Axis, all_reduce_by, order_of_results, order_of_use, timetable
 from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.rings import Ring
+from kernbench.ccl.steps.rings import RingPlace
 
 MANY = 48
 ALONG = (("E", "W"), ("S", "N"))
@@ -74,7 +74,7 @@ def run(axes: list[Axis], n: int) -> tuple[list[int], list[int]]:
 
 
 def axis(kind: Any, place: int, size: int, queues: tuple[str, str] = ("E", "W")) -> Axis:
-    return Axis(Ring(*queues, place, size), kind)
+    return Axis(RingPlace(*queues, place, size), kind)
 
 
 def place_of(kind: str, w: int, h: int, x: int, y: int) -> list[Axis]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernbench.ccl.steps.grids import WINDOW_BYTES, Axis, all_reduce_by, timetable
 from kernbench.ccl.steps.messages import Messages, on_the_way
 from kernbench.ccl.steps.ranks import owners
-from kernbench.ccl.steps.rings import Ring
+from kernbench.ccl.steps.rings import RingPlace
 from kernbench.ccl.testing import run_kernel_in_mock
 
 ADD = Messages("f32", "sum", 1)
@@ -21,7 +21,7 @@ ADD = Messages("f32", "sum", 1)
 
 def axes_of(kind: Any, w: int, h: int, rank: int) -> list[Axis]:
     y, x = divmod(rank, w)
-    return [Axis(Ring("E", "W", x, w), kind), Axis(Ring("S", "N", y, h), kind)]
+    return [Axis(RingPlace("E", "W", x, w), kind), Axis(RingPlace("S", "N", y, h), kind)]
 
 
 def neighbours(w: int, h: int) -> dict[int, dict[str, int]]:

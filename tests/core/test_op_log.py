@@ -13,10 +13,11 @@ import pytest
 from kernbench.common.dtypes import BF16, F8E4M3, F16, F32
 from kernbench.common.errors import InputError, RunError
 from kernbench.core.op_log import Epilogue, Operand, OpLog, OpParams, OpRecord
+from kernbench.messages.operands import NOWHERE
 from kernbench.observe.op_log_io import read_op_log, write_op_log
 
 A = Operand("hbm", (0, 3), 1 << 50, 48, (4, 6), F16, strides=(24, 2), valid=(3, 6), other=float("-inf"))
-B = Operand("tcm", (1, 2, 7), 64, 24, (6, 1), F32, segments=((64, 8), (1 << 63, 16)))
+B = Operand("tcm", (1, 2, 7), 64, 24, (6, 1), F32, segments=((64, 8), (NOWHERE, 16)))
 C = Operand("sram", (1, 2), 0, 4, (4, 1), F8E4M3)
 
 
@@ -27,7 +28,11 @@ def sample_log() -> OpLog:
     )
     log.finish(write, 1500)
     params = OpParams(
-        axis=-1, perm=(1, 0), trans_b=True, epilogue=(Epilogue("bias", B), Epilogue("scale", 0.5), Epilogue("relu"))
+        axis=-1,
+        perm=(1, 0),
+        trans_b=True,
+        epilogue=(Epilogue("bias", B), Epilogue("scale", 0.5), Epilogue("relu")),
+        old=C,
     )
     log.begin(
         component="sip0.cube0.pe1.pe_gemm",

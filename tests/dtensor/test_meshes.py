@@ -8,7 +8,7 @@ from meshes import machine, on_mesh, placed
 
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.dtensor import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
-from kernbench.dtensor.placements import checked, told
+from kernbench.dtensor.placements import checked, in_words
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -96,7 +96,7 @@ def test_a_mesh_needs_a_context_and_a_process_group():
 
 def test_placements_are_checked():
     assert checked([Shard(-1), Replicate()], 2, 3) == (Shard(2), Replicate())
-    assert told((Shard(1), Partial())) == "[Shard(1), Partial(sum)]"
+    assert in_words((Shard(1), Partial())) == "[Shard(1), Partial(sum)]"
     for given, words in [
         ([Shard(0)], "the mesh has 2 dims"),
         ([Shard(3), Shard(0)], "the tensor has 3 axes"),

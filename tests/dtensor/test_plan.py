@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernbench.dtensor import Partial, Replicate, Shard
 from kernbench.dtensor.placements import empty_place, local_window
-from kernbench.dtensor.plan import Step, sent_bytes, steps
+from kernbench.dtensor.plan import Redistribution, plan_steps, sent_bytes
 
 KINDS = (Shard(0), Shard(1), Replicate(), Partial(), Partial("max"))
 R, P, S0, S1 = Replicate(), Partial(), Shard(0), Shard(1)
@@ -21,7 +21,7 @@ def shape_at(shape, placements, mesh, place):
     return local_window(shape, placements, mesh, place).shape
 
 
-def check_step(step: Step, shape, mesh):
+def check_step(step: Redistribution, shape, mesh):
     """Along its dim, the ranks have chunks of one whole, before and behind."""
     for place in product(*map(range, mesh)):
         whole = local_window(shape, step.whole, mesh, place)
@@ -45,7 +45,7 @@ def test_steps_lead_there_and_each_is_among_the_ranks_of_one_dim(data, mesh, sha
     if empty_place(shape, source, mesh) is not None or empty_place(shape, target, mesh) is not None:
         return
     now = source
-    for step in steps(source, target):
+    for step in plan_steps(source, target):
         assert step.placements == now
         check_step(step, shape, mesh)
         now = step.result
@@ -53,7 +53,7 @@ def test_steps_lead_there_and_each_is_among_the_ranks_of_one_dim(data, mesh, sha
 
 
 def told(source, target):
-    return [(step.mesh_dim, str(step.source), str(step.target)) for step in steps(source, target)]
+    return [(step.mesh_dim, str(step.source), str(step.target)) for step in plan_steps(source, target)]
 
 
 def test_nothing_is_to_be_done_for_the_same_placements():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -110,20 +111,13 @@ def test_every_pe_gets_a_number_of_its_own() -> None:
 
 
 def test_a_lock_keeps_others_out() -> None:
-    """Each PE adds 1 by a load and a store, which without the lock would lose some."""
-
-    def kernel(lock: int, x: int, *, tl: Tl) -> None:
-        taken = tl.full((), 1, "i32")
-        while True:
-            found = tl.atomic_cas(lock, taken - 1, taken, fetch=True)
-            if found is not None and tl.value(found) == 0:
-                break
-        tl.store(x, tl.load(x, (), "f32") + 1)
-        tl.atomic_xchg(lock, taken - 1, release=True)
-
+    """The example of the documentation: without the lock a load and a store would lose some."""
+    text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    names: dict[str, Any] = {}
+    exec(text.split("```python\n")[2].split("```")[0], names)
     engine = GraphEngine(machine())
     lock, x = place(engine, np.zeros((), np.int32), name="lock"), place(engine, np.zeros((), np.float32), name="x")
-    launch(engine, kernel, lock, x, targets=PES)
+    launch(engine, names["add_one"], lock, x, targets=PES)
     assert (float(fetch(engine, x)), int(fetch(engine, lock))) == (len(PES), 0)
 
 
@@ -197,6 +191,17 @@ def test_the_sanitizer_tells_atomics_from_stores() -> None:
 
     assert races(atomics) == []
     assert races(one_stores) == ["race"]
+
+
+def test_without_an_order_the_sanitizer_tells_who_overtook() -> None:
+    def kernel(x: int, *, tl: Tl) -> None:
+        tl.store(x, tl.exp(tl.full((64, 64), 0.0, "f32")))
+        tl.atomic_add(x, tl.constant([1], "f32"))
+
+    engine = sanitized(machine("pe.dma.ordering=relaxed"))
+    launch(engine, kernel, place(engine, np.ones((64, 64), np.float32)))
+    (found,) = findings(engine)
+    assert (found.kind, found.side.action) == ("inversion", "atomic")
 
 
 def test_what_is_masked_off_is_not_changed() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from engine_support import fetch, launch, machine, place
-from kernbench.common.errors import KernelError
+from kernbench.common.errors import KernelError, LimitReached
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
 VALUE_NS = "pe.components.pe_cpu.attrs.value_ns={}"
@@ -78,6 +79,18 @@ def test_a_value_takes_value_ns_and_one_event() -> None:
     assert free_ps == waited_ps
     assert more == events + 3
     assert times(reads, VALUE_NS.format(7.5)) == (waited_ps + 3 * 7500, more)
+
+
+def test_a_spin_that_is_stopped_names_its_line() -> None:
+    def kernel(x: int, *, tl: Tl) -> None:
+        while tl.value(tl.load(x, (2, 4), "f32")).any():
+            pass
+
+    engine = GraphEngine(machine(), limits=Limits(sim_ns=5000))
+    x = place(engine, np.ones((2, 4), np.float32))
+    line = kernel.__code__.co_firstlineno + 1
+    with pytest.raises(LimitReached, match=rf"1 PE waits: kernel 'kernel' waits for .* line {line}"):
+        launch(engine, kernel, x)
 
 
 def test_many_values_in_a_row() -> None:

@@ -6,7 +6,7 @@ import pytest
 from ccl_study_support import small_sweep
 
 from kernbench.common.errors import InputError
-from kernbench.evaluation.ccl_reference import Reference, compared, largest_error, read_reference, reference_curve
+from kernbench.evaluation.ccl_reference import CclReference, compared, largest_error, read_reference, reference_curve
 
 
 def written(tmp_path, text):
@@ -22,7 +22,7 @@ def test_a_table_as_spreadsheets_and_hands_write_it(tmp_path):
 
 def test_a_table_in_any_order_with_more_columns(tmp_path):
     found = read_reference(written(tmp_path, "tool,latency_ns,size_bytes\nx,20.5,4096\nx,10,256\n"))
-    assert found == Reference("table.csv", ((256, 10.0), (4096, 20.5)))
+    assert found == CclReference("table.csv", ((256, 10.0), (4096, 20.5)))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_no_such_file(tmp_path):
 def test_errors_are_shares_of_the_reference():
     sweep = small_sweep()
     latencies = {point.nbytes: point.direct.latency_ns for point in reference_curve(sweep)}
-    found = compared(sweep, Reference("r", ((64, latencies[64] / 1.25), (5000, latencies[5000] * 2))))
+    found = compared(sweep, CclReference("r", ((64, latencies[64] / 1.25), (5000, latencies[5000] * 2))))
     assert [each.error for each in found] == [pytest.approx(0.25), pytest.approx(-0.5)]
     assert largest_error(found) == pytest.approx(0.5)
 
 
 def test_a_size_that_was_not_simulated():
     with pytest.raises(InputError, match="r: 128 bytes are not among the results; run without --render-only"):
-        compared(small_sweep(), Reference("r", ((128, 1.0),)))
+        compared(small_sweep(), CclReference("r", ((128, 1.0),)))

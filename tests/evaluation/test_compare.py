@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernbench.common.errors import InputError
-from kernbench.evaluation.compare_inputs import Measured, ResultFile, read_results
+from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, read_compared
 from kernbench.evaluation.compare_results import STAGES, compare_results, verdict
 from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
@@ -42,11 +42,11 @@ def slow_and_fast(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return sweep(folder / "slow", f"{EFFICIENCY}=0.4"), sweep(folder / "fast", f"{EFFICIENCY}=0.8")
 
 
-def result(ns: float, status: str = "ok", **configuration: Any) -> Measured:
-    return Measured(configuration, {"status": status, "sim_ns": ns})
+def result(ns: float, status: str = "ok", **configuration: Any) -> ResultFigures:
+    return ResultFigures(configuration, {"status": status, "sim_ns": ns})
 
 
-def file(axes: tuple[str, ...], *results: Measured) -> ResultFile:
+def file(axes: tuple[str, ...], *results: ResultFigures) -> ResultFile:
     return ResultFile("file", axes, results)
 
 
@@ -68,7 +68,7 @@ def test_a_parameter_that_one_side_does_not_have_is_absent_there() -> None:
 
 
 def test_a_parameter_and_the_stage_it_changed(slow_and_fast: tuple[str, str]) -> None:
-    found = compare_results(*map(read_results, slow_and_fast))
+    found = compare_results(*map(read_compared, slow_and_fast))
     assert [(each.path, each.a, each.b) for each in found.differing] == [(EFFICIENCY, (0.4,), (0.8,))]
     assert found.stages[0].name == "memory"
     assert {pair.bounds for pair in found.pairs} == {("HBM", "HBM")}
@@ -81,7 +81,7 @@ def test_a_parameter_and_the_stage_it_changed(slow_and_fast: tuple[str, str]) ->
 
 
 def test_the_changes_of_stages_add_up(slow_and_fast: tuple[str, str]) -> None:
-    found = compare_results(*map(read_results, slow_and_fast))
+    found = compare_results(*map(read_compared, slow_and_fast))
     assert sum(stage.ns for stage in found.stages) == pytest.approx(found.time.ns)
     for stage in found.stages:
         assert sum(part.ns for part in stage.parts) == pytest.approx(stage.ns)
@@ -89,24 +89,24 @@ def test_the_changes_of_stages_add_up(slow_and_fast: tuple[str, str]) -> None:
 
 
 def test_one_point_of_a_sweep(slow_and_fast: tuple[str, str]) -> None:
-    slow, fast = (read_results(f"{folder}/sweep.parquet:1") for folder in slow_and_fast)
+    slow, fast = (read_compared(f"{folder}/sweep.parquet:1") for folder in slow_and_fast)
     assert (len(slow.results), slow.axes, slow.results[0].configuration["bench.m"]) == (1, (), 64)
     assert len(compare_results(slow, fast).pairs) == 1
-    assert len(compare_results(slow, read_results(slow_and_fast[1])).pairs) == 1
+    assert len(compare_results(slow, read_compared(slow_and_fast[1])).pairs) == 1
     with pytest.raises(InputError, match="no point 2; there are 0 to 1"):
-        read_results(f"{slow_and_fast[0]}/sweep.parquet:2")
+        read_compared(f"{slow_and_fast[0]}/sweep.parquet:2")
 
 
 def test_a_grid_may_say_256_and_a_machine_256_0(tmp_path: Path) -> None:
     bandwidth = "cube.links.xbar_to_hbm.bw_gbs"
     grid = GRID.replace("bench.m: [32, 64]", f"{bandwidth}: [128, 256]")
-    whole = read_results(sweep(tmp_path / "whole", grid=grid))
-    real = read_results(sweep(tmp_path / "real", grid=grid.replace("128, 256", "128.0, 256.0")))
+    whole = read_compared(sweep(tmp_path / "whole", grid=grid))
+    real = read_compared(sweep(tmp_path / "real", grid=grid.replace("128, 256", "128.0, 256.0")))
     assert [pair.where for pair in compare_results(whole, real).pairs] == [((bandwidth, 128),), ((bandwidth, 256),)]
 
 
 def test_equal_results(slow_and_fast: tuple[str, str]) -> None:
-    found = compare_results(*[read_results(slow_and_fast[0])] * 2)
+    found = compare_results(*[read_compared(slow_and_fast[0])] * 2)
     assert (found.time.ns, found.differing) == (0.0, ())
     assert verdict(found)[:2] == ("B takes +0.000 ns (+0.0%) over 2 points", "no parameter differs")
 
@@ -153,7 +153,7 @@ def test_files_that_are_no_results(tmp_path: Path, name: str, content: str | Non
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=why):
-        read_results(str(tmp_path / name))
+        read_compared(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,11 @@ def test_a_run_whose_time_is_no_number(tmp_path: Path, sim_ns: str, message: str
         f'"launches": [], "sim_ns": {sim_ns}}}'
     )
     with pytest.raises(InputError, match=message):
-        read_results(str(path))
+        read_compared(str(path))
 
 
 def test_a_run_that_failed(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text('{"status": "FAILED", "error": "ValueError: no 48"}')
     with pytest.raises(InputError, match="the run ended with status 'FAILED': 'ValueError: no 48'; there is nothing"):
-        read_results(str(path))
+        read_compared(str(path))

@@ -18,7 +18,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.json_text import parse_json
 from kernbench.core.op_log import OpLog
 from kernbench.evaluation import gemm_report
-from kernbench.evaluation.compare_inputs import read_results
+from kernbench.evaluation.compare_inputs import read_compared
 from kernbench.evaluation.compare_results import compare_results
 from kernbench.observe.op_log_io import read_op_log, write_op_log
 
@@ -119,7 +119,7 @@ def test_tables(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert str(path) in line
     assert said in line
     with pytest.raises(InputError):
-        read_results(f"{path}:0")
+        read_compared(f"{path}:0")
 
 
 def broken_text(at: int) -> pa.Table:
@@ -186,7 +186,7 @@ def test_a_name_that_looks_like_a_column(tmp_path: Path) -> None:
     folder = tmp_path / "bench.m=3"
     folder.mkdir()
     pq.write_table(table(), folder / "sweep.parquet")
-    assert [each.configuration["bench.m"] for each in read_results(str(folder)).results] == [32, 33]
+    assert [each.configuration["bench.m"] for each in read_compared(str(folder)).results] == [32, 33]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json"])
@@ -265,7 +265,7 @@ def with_other(document: Any, path: tuple[Any, ...], value: object) -> Any:
 
 
 def compare(one: str, other: str) -> None:
-    a, b = read_results(one), read_results(other)
+    a, b = read_compared(one), read_compared(other)
     json.dumps(compared_document(a, b, compare_results(a, b)))
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from kernbench.common.errors import UnknownNameError
-from kernbench.evaluation.mesh_load import Plan, accepted_at_full_load, load_point, saturation_load, simulate
+from kernbench.evaluation.mesh_load import LoadPlan, accepted_at_full_load, load_point, saturation_load, simulate
 from kernbench.evaluation.mesh_network import (
     PATTERNS,
-    Flow,
+    MeshFlow,
     MeshSpec,
     build_mesh,
     flow_traffic,
@@ -24,22 +24,22 @@ from kernbench.evaluation.mesh_network import (
 )
 from kernbench.evaluation.mesh_reference import (
     CurveComparison,
-    Gate,
+    FigureCheck,
     ReferenceCurve,
     compare_curve,
     compare_flows,
     compare_latency,
     comparison_tables,
-    draw_latency,
+    draw_mesh_latency,
     gate_table,
     latency_tolerance,
     load_reference,
 )
 
 REFERENCE = load_reference(Path(__file__).parents[1] / "data" / "mesh.json")
-QUICK = Plan(warmup_cycles=600, cycles=2000, messages=3000, seeds=(1, 2))
+QUICK = LoadPlan(warmup_cycles=600, cycles=2000, messages=3000, seeds=(1, 2))
 # At full load there are thousands of messages in a thousand cycles.
-FULL = Plan(warmup_cycles=500, cycles=1000, messages=1, seeds=(1,))
+FULL = LoadPlan(warmup_cycles=500, cycles=1000, messages=1, seeds=(1,))
 
 
 def each(cases, name):
@@ -52,7 +52,7 @@ EACH_CURVE = pytest.mark.parametrize("curve", each(REFERENCE.curves, lambda c: c
 EACH_CASE = pytest.mark.parametrize("case", each(REFERENCE.contention, lambda c: c.name))
 
 
-def failing(gates: list[Gate]) -> list[Gate]:
+def failing(gates: list[FigureCheck]) -> list[FigureCheck]:
     return [gate for gate in gates if not gate.holds]
 
 
@@ -94,7 +94,7 @@ def test_theory_of_the_patterns() -> None:
 
 def test_sources_offer_what_they_should_and_the_same_every_time() -> None:
     spec = MeshSpec(packet_flits=4)
-    traffic = flow_traffic(spec, (Flow(0, 2, 0.4), Flow(7, 3, 0.8)))
+    traffic = flow_traffic(spec, (MeshFlow(0, 2, 0.4), MeshFlow(7, 3, 0.8)))
     sent = list(islice(messages(spec, traffic, seed=5), 3000))
     assert sent == list(islice(messages(spec, traffic, seed=5), 3000))
     assert {(s, d) for _, s, d in sent} == {(0, 2), (7, 3)}
@@ -173,7 +173,7 @@ def test_deeper_fifos_carry_more() -> None:
 @pytest.mark.slow
 @EACH_CURVE
 def test_whole_curve(curve) -> None:
-    plan = Plan(warmup_cycles=3000, cycles=8000, messages=10_000)
+    plan = LoadPlan(warmup_cycles=3000, cycles=8000, messages=10_000)
     compared = compare_curve(curve, plan, resolution=0.004)
     assert not failing([*compared.latency_gates(), *compared.saturation_gates()])
 
@@ -191,16 +191,18 @@ def curve_of(*, saturation: float = 0.7) -> ReferenceCurve:
 def test_gates_tighten_with_distance_from_saturation() -> None:
     curve = curve_of(saturation=0.8)
     assert [latency_tolerance(curve, offered) for offered in (0.4, 0.41, 0.64, 0.7)] == [0.05, 0.2, 0.2, None]
-    assert Gate("x", 10.0, 10.4, 0.05, "cycles").holds
-    assert not Gate("x", 10.0, 9.4, 0.05, "cycles").holds
-    assert Gate("x", 10.0, 99.0, None, "cycles").holds
+    assert FigureCheck("x", 10.0, 10.4, 0.05, "cycles").holds
+    assert not FigureCheck("x", 10.0, 9.4, 0.05, "cycles").holds
+    assert FigureCheck("x", 10.0, 99.0, None, "cycles").holds
 
 
 def test_a_report_shows_what_fails(tmp_path) -> None:
-    table = gate_table([Gate("latency", 10.0, 12.0, 0.05, "cycles"), Gate("share", 0.5, 0.5, 0.02, "flits")])
+    table = gate_table(
+        [FigureCheck("latency", 10.0, 12.0, 0.05, "cycles"), FigureCheck("share", 0.5, 0.5, 0.02, "flits")]
+    )
     assert "| latency | 10.00 | 12.00 | +20.0% | ±5% FAILS |" in table
     assert "| share | 0.5000 | 0.5000 | +0.0% | ±2% holds |" in table
     compared = compare_latency(REFERENCE.curves[1], replace(QUICK, cycles=200, messages=50), highest_load=0.2)
     assert "### Uniform, 4-flit packets" in comparison_tables([compared])
-    draw_latency([compared], tmp_path / "mesh.png")
+    draw_mesh_latency([compared], tmp_path / "mesh.png")
     assert (tmp_path / "mesh.png").read_bytes().startswith(b"\x89PNG")

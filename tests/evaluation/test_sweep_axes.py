@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from kernbench.evaluation.sweep_axes import mark_x, scale_y, text_of
+from kernbench.evaluation.sweep_axes import axis_text, mark_x, scale_y
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
 
@@ -74,4 +74,4 @@ def test_the_largest_value_has_room_above_it(values: list[float]) -> None:
 
 
 def test_values_are_written_as_in_the_file() -> None:
-    assert [text_of(value) for value in (True, False, 1.0, 32, "f16")] == ["true", "false", "1", "32", "f16"]
+    assert [axis_text(value) for value in (True, False, 1.0, 32, "f16")] == ["true", "false", "1", "32", "f16"]

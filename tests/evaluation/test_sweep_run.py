@@ -17,7 +17,7 @@ from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_jour
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import COLUMNS, part_column
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_point import Chunk, Outcome, run_chunk
+from kernbench.evaluation.sweep_point import Chunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table
 from kernbench.observe.critical_path_model import Part
@@ -312,7 +312,7 @@ def test_no_space_is_left(plan: SweepPlan, half: Path) -> None:
         Journal(half, Path("/dev/full").open("wb"), {}) as journal,
         pytest.raises(InputError, match=r"cannot be read or written: No space left on device; .* go on with --resume"),
     ):
-        journal.append([Outcome(0, {"status": "ok"}, 1.0)])
+        journal.append([PointOutcome(0, {"status": "ok"}, 1.0)])
 
 
 def test_a_journal_that_is_a_folder(plan: SweepPlan, tmp_path: Path) -> None:

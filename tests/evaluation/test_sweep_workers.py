@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.errors import RunError
-from kernbench.evaluation.sweep_driver import InlineWorker, LocalWorkers, Progress, Workers, run_sweep, worker_pool
+from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalWorkers, Progress, run_sweep, worker_pool
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
@@ -44,7 +44,7 @@ def ignore(_: Progress) -> None:
     """Nobody looks."""
 
 
-def table_of(plan: SweepPlan, folder: Path, workers: Workers) -> bytes:
+def table_of(plan: SweepPlan, folder: Path, workers: ChunkWorkers) -> bytes:
     folder.mkdir()
     with begin_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
         run_sweep(plan, journal, workers, ignore)
@@ -157,6 +157,7 @@ def test_killed_and_resumed(plan: SweepPlan, tmp_path: Path) -> None:
     command = [sys.executable, "-c", MAIN, "sweep", "grid.yaml", "--jobs", "1", "--out", "out"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
     while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, "it ended by itself"
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -17,7 +17,7 @@ from kernbench.policy.address.allocator import (
     address_config,
 )
 from kernbench.policy.address.free_list import Extent, FreeList
-from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, Component
+from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, AddressOwner
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator, va_size
@@ -264,4 +264,4 @@ def test_the_topology_is_checked_against_the_same_limits():
         )
     assert PE_ID.limit == rules.MAX_PES_PER_CUBE
     assert HBM_OFFSET.limit == rules.MAX_HBM_PER_CUBE
-    assert (SUB_OFFSET.limit, PE_PARTS[Component.TCM][1]) == (rules.MAX_SRAM, rules.MAX_TCM)
+    assert (SUB_OFFSET.limit, PE_PARTS[AddressOwner.TCM][1]) == (rules.MAX_SRAM, rules.MAX_TCM)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.errors import PhysAddrError, UnknownNameError
-from kernbench.policy.address.phyaddr import AddressFormat, AddressKind, Component, PhysAddr, UnitType
+from kernbench.policy.address.phyaddr import AddressFormat, AddressKind, AddressOwner, PhysAddr, UnitType
 
 FORMATS = tuple(AddressFormat)
 MIB = 1 << 20
@@ -82,7 +82,7 @@ def test_a_slice_of_hbm_starts_at_its_pe():
 
 def test_kinds_and_units():
     tcm = PhysAddr.pe_tcm_addr(0, 0, 0, 0, 0)
-    assert (tcm.kind, tcm.unit_type, tcm.component) == (AddressKind.RESOURCE, UnitType.PE, Component.TCM)
+    assert (tcm.kind, tcm.unit_type, tcm.component) == (AddressKind.RESOURCE, UnitType.PE, AddressOwner.TCM)
     assert PhysAddr.cube_sram_addr(0, 0, 0, 0).unit_type is UnitType.SRAM
     assert PhysAddr.m_cpu_addr(0, 0, 0).unit_type is UnitType.MCPU
 

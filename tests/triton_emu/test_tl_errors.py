@@ -68,6 +68,7 @@ FORBIDDEN: list[tuple[Callable[..., Any], str]] = [
     (lambda tl, x, m: tl.load([(0, 6), (8, 10)], 4, "f32"), "a run of 6 bytes: it has a whole number of f32 elements"),
     (lambda tl, x, m: tl.load([(0, 0), (8, 16)], 4, "f32"), "a run of 0 bytes"),
     (lambda tl, x, m: tl.load([(0, 8, 8)], 4, "f32"), r"a run is \(address, bytes\), not \(0, 8, 8\)"),
+    (lambda tl, x, m: tl.load((0, 16), 4, "f32"), r"a run is \(address, bytes\), not 0"),
     (lambda tl, x, m: tl.load([(-4, 16)], 4, "f32"), "a pointer is not negative"),
     (lambda tl, x, m: tl.load([(0, 16)], 4, "f32", valid=2), "strides and valid do not go with it"),
     (lambda tl, x, m: tl.store([(0, 12)], x), "runs of 12 bytes in all"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.web.packing import SpanRows, Spans, Window, union
+from kernbench.web.packing import SpanRows, Spans, TimeWindow, union
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=30)
 
@@ -26,7 +26,7 @@ def test_nothing_is_lost_between_bins(gaps: list[tuple[int, int, int]], bins: in
         ends.append(at + gap + length)
         at = ends[-1]
     spans = Spans(column(*starts), column(*ends), column(*(amount for *_, amount in gaps)))
-    found = spans.within(Window("all", 0, max(at, 1), bins).edges)
+    found = spans.within(TimeWindow("all", 0, max(at, 1), bins).edges)
     assert found.sum() == spans.amounts.sum()
     assert (found >= 0).all()
 
@@ -43,13 +43,13 @@ def test_what_lies_outside_a_window_is_not_in_it() -> None:
 
 @pytest.mark.parametrize("bins", [1, 7, 240])
 def test_a_window_is_cut_from_end_to_end(bins: int) -> None:
-    edges = Window("w", 17, 1017, bins).edges
+    edges = TimeWindow("w", 17, 1017, bins).edges
     assert (edges[0], edges[-1], edges.size) == (17, 1017, bins + 1)
 
 
 @given(start=st.integers(0, 10**9), bins=st.integers(1, 240), more=st.integers(0, 10**6))
 def test_no_bin_is_empty_and_none_is_longer_than_others_by_more_than_a_ps(start: int, bins: int, more: int) -> None:
-    lengths = np.diff(Window("w", start, start + bins + more, bins).edges)
+    lengths = np.diff(TimeWindow("w", start, start + bins + more, bins).edges)
     assert lengths.min() >= 1
     assert lengths.max() - lengths.min() <= 1
 
@@ -61,7 +61,7 @@ def test_rows_of_a_window_are_those_with_something_in_it(
     spans = {
         3 * at: union(column(*(s for s, _ in row)), column(*(s + n for s, n in row))) for at, row in enumerate(rows)
     }
-    window = Window("w", start, start + length, min(bins, length))
+    window = TimeWindow("w", start, start + length, min(bins, length))
     found = SpanRows(spans).within(window)
     for number, each in spans.items():
         counts = found.get(number, np.zeros(window.bins, dtype=np.int64))

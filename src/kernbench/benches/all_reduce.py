@@ -28,7 +28,7 @@ class Contribution:
         return np.full(self.tensor.shape, self.expected, np.float32)
 
 
-def reduced(op: ReduceName, values: Sequence[float]) -> float:
+def expected_reduction(op: ReduceName, values: Sequence[float]) -> float:
     """What the elements of contributions, one value each, become."""
     match op:
         case "sum":

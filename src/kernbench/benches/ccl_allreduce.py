@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, reduced, rows_on, verdict
+from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_on, verdict
 from kernbench.benches.operands import FloatName
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.mappers import all_pes, pe0_of_every_cube
@@ -43,7 +43,7 @@ def run(torch: RuntimeContext[CclAllReduceParams]) -> str:
     config = torch.distributed.algorithm
     over_pes = ran == config.name and (config.module in OVER_PES or config.validator == "row_per_cube")
     values = [float(rank + 1) for rank in range(world_size) for _ in range(made[0].shape[0] if over_pes else 1)]
-    expected = reduced(torch.params.op or config.reduce_op, values)
+    expected = expected_reduction(torch.params.op or config.reduce_op, values)
     return verdict(torch, str(ran), world_size, [Contribution(tensor, expected) for tensor in made])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, reduced, rows_on, verdict
+from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_on, verdict
 from kernbench.benches.operands import FloatName
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import load_algorithm
@@ -62,4 +62,4 @@ def _contributions(
     tensor = torch.empty(rows, n_elem, dtype=torch.params.dtype, dp=policy, name=f"t{sip}")
     for row, pe in enumerate(own):
         tensor[row] = pes.index(pe) + 1
-    return Contribution(tensor, reduced(plan.config.reduce_op, [float(i + 1) for i in range(len(pes))]))
+    return Contribution(tensor, expected_reduction(plan.config.reduce_op, [float(i + 1) for i in range(len(pes))]))

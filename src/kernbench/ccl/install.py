@@ -12,7 +12,7 @@ from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, QueueSettings, resolve_algorithm_config
 from kernbench.ccl.loading import Algorithm, Neighbors, load_algorithm, told_of
 from kernbench.ccl.mappers import RankPes, rank_pes
-from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release, uninstall, warn_of_lost
+from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall, warn_of_lost
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
@@ -31,7 +31,7 @@ __all__ = [
     "load_ccl_config",
     "plan_of",
     "prepare_queues",
-    "release",
+    "release_rings",
     "resolve_algorithm_config",
     "uninstall",
     "warn_of_lost",

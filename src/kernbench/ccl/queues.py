@@ -60,8 +60,8 @@ class InstalledQueues:
 def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:
     """Reserve rings for the queues of these edges and make the messages, for the caller to submit in any order.
 
-    Until they are carried out nothing but memory has changed; ``release`` gives that back. IpcqError for edges that
-    cannot be installed and for a PE that has queues, AllocationError when a memory is full; either leaves nothing
+    Until they are carried out nothing but memory has changed; ``release_rings`` gives that back. IpcqError for edges
+    that cannot be installed and for a PE that has queues, AllocationError when a memory is full; either leaves nothing
     reserved.
     """
     ends = dict(by_pe(pair_queues(edges, engine.spec)))
@@ -95,7 +95,7 @@ def install_edges(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSet
     if errors:
         ended = zip(queues.removals(), handles, strict=True)
         _carry_out(engine, [msg for msg, h in ended if h.outcome is not None and h.outcome.error is None])
-        release(engine, queues)
+        release_rings(engine, queues)
         raise errors[0]
     return queues
 
@@ -110,7 +110,7 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
     ):
         raise IpcqError("the queues of this installation have been removed already")
     _carry_out(engine, queues.removals())
-    release(engine, queues)
+    release_rings(engine, queues)
     warn_of_lost(engine, queues)
 
 
@@ -129,7 +129,7 @@ def _told(message: UnreceivedMessage, n: int) -> str:
     return f"{message}" if n == 1 else f"{message}, {n} times"
 
 
-def release(engine: GraphEngine, queues: InstalledQueues) -> None:
+def release_rings(engine: GraphEngine, queues: InstalledQueues) -> None:
     """Give the memory of rings back, for which no PE may have a queue any more."""
     for taken in queues.reservations:
         _free(engine, queues.settings.buffer_kind, taken)

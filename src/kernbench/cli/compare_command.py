@@ -12,10 +12,10 @@ from rich.table import Table
 
 from kernbench.cli.console import Json, bar, facts, number, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
-from kernbench.evaluation.compare_inputs import ResultFile, read_results
+from kernbench.evaluation.compare_inputs import ResultFile, read_compared
 from kernbench.evaluation.compare_results import (
     Change,
-    Compared,
+    Comparison,
     Differing,
     Pair,
     compare_results,
@@ -31,7 +31,7 @@ from kernbench.evaluation.compare_results import (
 @debug_option
 def command(a: str, b: str, as_json: bool) -> int:
     """Two results side by side: sweep.parquet, one point of it (sweep.parquet:7), or what run --json printed."""
-    one, other = read_results(a), read_results(b)
+    one, other = read_compared(a), read_compared(b)
     found = compare_results(one, other)
     if as_json:
         print_json(compared_document(one, other, found))
@@ -44,7 +44,7 @@ MOST_ROWS = 20
 SMALLEST_SHARE = 0.001
 
 
-def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Compared) -> None:
+def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Comparison) -> None:
     """Everything about two results, the most important last."""
     breakdown = _breakdown("Where the change is  (critical path of the run, all points)", found.stages, found.time.ns)
     if not found.stages:
@@ -61,7 +61,7 @@ def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Compar
         console.print(line, style="bold", soft_wrap=True)
 
 
-def compared_document(a: ResultFile, b: ResultFile, found: Compared) -> Json:
+def compared_document(a: ResultFile, b: ResultFile, found: Comparison) -> Json:
     """Everything about two results."""
     document: dict[str, Any] = asdict(found)
     document["pairs"] = [pair | {"where": dict(pair["where"])} for pair in document["pairs"]]
@@ -72,7 +72,7 @@ def _name(file: ResultFile) -> str:
     return f"{file.name} ({len(file.results)} points)" if file.axes else file.name
 
 
-def _left_out(found: Compared) -> list[tuple[str, str]]:
+def _left_out(found: Comparison) -> list[tuple[str, str]]:
     left, right = found.unmatched
     return [("left out", f"{left} of A, {right} of B: failed, or not in the other")] if left or right else []
 
@@ -119,7 +119,7 @@ def _row(change: Change, indent: str = "") -> tuple[str, ...]:
     return f"{indent}{change.name}", a, b, f"{change.ns:+,.3f}", share
 
 
-def _bounds(found: Compared) -> Table | None:
+def _bounds(found: Comparison) -> Table | None:
     groups = [group for group in found.groups if group.bound.a_ns]
     if not groups:
         return None

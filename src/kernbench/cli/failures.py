@@ -29,7 +29,7 @@ def report_usage(error: click.ClickException) -> int:
 
 def report_error(error: KernbenchError, session: Session) -> int:
     """An error that kernbench raised on purpose; a configuration shows every problem on its line."""
-    lines = error.problems if isinstance(error, ConfigError) else (told(error, session),)
+    lines = error.problems if isinstance(error, ConfigError) else (failure_text(error, session),)
     for line in lines:
         say(f"error: {line}")
     _say_more(error, session)
@@ -73,7 +73,7 @@ def report_warning(
         say(f"  at {filename}:{lineno}")
 
 
-def told(error: BaseException, session: Session | None = None) -> str:
+def failure_text(error: BaseException, session: Session | None = None) -> str:
     """The text of an error; of a deadlock all of it when that was asked for."""
     session = session or current_session()
     in_full = session is not None and session.verbose
@@ -82,7 +82,7 @@ def told(error: BaseException, session: Session | None = None) -> str:
 
 def error_document(error: BaseException | None) -> Json:
     """An error as an entry of a document."""
-    return None if error is None else f"{type(error).__name__}: {told(error)}"
+    return None if error is None else f"{type(error).__name__}: {failure_text(error)}"
 
 
 def place_document(place: ErrorPlace | None) -> Json:

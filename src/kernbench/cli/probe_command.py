@@ -8,7 +8,7 @@ from kernbench.cli.console import print_json, stdout
 from kernbench.cli.failures import INTERRUPTED
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.cli.probe_output import print_reports, probe_document
-from kernbench.cli.steps import steps
+from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size
 from kernbench.probe.cases import CASES, ProbeCase, find_case
@@ -53,7 +53,7 @@ def _probe(
     """The reports of all cases and 0; interrupted, those that are finished and the code for that."""
     reports: list[ProbeReport | NotHere] = []
     try:
-        with steps(len(cases)) as progress:
+        with show_steps(len(cases)) as progress:
             for case in cases:
                 progress.begin(case.name)
                 reports.append(probe_case(machine, case, nbytes, details=details))

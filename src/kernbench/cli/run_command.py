@@ -17,7 +17,7 @@ from kernbench.cli.console import Json, number, print_json, show, stdout, table,
 from kernbench.cli.failures import error_document, place_document, report_program_error
 from kernbench.cli.options import Session, ccl_option, debug_option, json_option, topology_option, verbose_option
 from kernbench.cli.run_watch import Watch, wanted_outputs
-from kernbench.cli.steps import steps
+from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
@@ -40,7 +40,7 @@ class EvaluationRun:
 
     def run(self, params: Iterable[str], session: Session, *, as_json: bool) -> int:
         """Run it and print its summary; the exit code."""
-        with steps(1) as progress:
+        with show_steps(1) as progress:
             progress.begin(f"evaluating: {self.bench.name}")
             result = run_bench(
                 topology=self.machine,

@@ -15,7 +15,7 @@ from kernbench.cli.failures import FAILED, INTERRUPTED
 from kernbench.cli.run_extras import WRONG, Extras, is_wrong
 from kernbench.cli.run_json import run_document
 from kernbench.cli.run_tables import RunHead, print_run
-from kernbench.cli.steps import steps
+from kernbench.cli.steps import show_steps
 from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.errors import InputError, LimitReached, RunError
 from kernbench.common.files import replacing, writable
@@ -136,7 +136,7 @@ class Watch:
         """Run to the end, or until the user interrupts."""
         chosen = self.bench.make_params(params)
         try:
-            with steps(1) as progress, wall_limit(self.limits.wall_s, self._out_of_time):
+            with show_steps(1) as progress, wall_limit(self.limits.wall_s, self._out_of_time):
                 progress.begin(f"simulating {self.bench.name}")
                 self.result = run_bench(
                     topology=self.machine,

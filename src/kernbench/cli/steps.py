@@ -30,7 +30,7 @@ class Steps:
 
 
 @contextmanager
-def steps(total: int) -> Iterator[Steps]:
+def show_steps(total: int) -> Iterator[Steps]:
     """Show the progress of ``total`` steps on stderr; a bar goes away when they are done."""
     console = stderr()
     if not console.is_terminal:

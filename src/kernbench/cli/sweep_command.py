@@ -54,7 +54,7 @@ def command(
         begin_server()
     run = vars(importlib.import_module(RUN))
     code: int = run["sweep"](
-        run["Asked"](
+        run["SweepOptions"](
             spec=spec,
             executor=executor,
             jobs=jobs,

@@ -23,7 +23,7 @@ from kernbench.cli.sweep_tables import interrupted_document, print_sweep, sweep_
 from kernbench.common.errors import InputError, Problem
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
-from kernbench.evaluation.sweep_driver import LocalWorkers, Workers, run_sweep
+from kernbench.evaluation.sweep_driver import ChunkWorkers, LocalWorkers, run_sweep
 from kernbench.evaluation.sweep_driver import Progress as SweepState
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
@@ -90,12 +90,12 @@ def progress_line(state: SweepState, elapsed_s: float) -> str:
 DASK = "kernbench.evaluation.sweep_dask"
 WRITER = "kernbench.evaluation.sweep_results"
 RESULTS = Path("results") / "sweep"
-MakeWorkers: TypeAlias = Callable[[], AbstractContextManager[Workers]]
+MakeWorkers: TypeAlias = Callable[[], AbstractContextManager[ChunkWorkers]]
 _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SweepOptions:
     """What the command line says."""
 
     spec: str
@@ -110,7 +110,7 @@ class Asked:
     as_json: bool
 
 
-def sweep(asked: Asked) -> int:
+def sweep(asked: SweepOptions) -> int:
     """Run it, write its results, show them; the exit code."""
     plan, make_workers = _planned(asked)
     folder = output_folder(RESULTS / plan.name if asked.out is None else asked.out)
@@ -131,7 +131,7 @@ def sweep(asked: Asked) -> int:
     return 0 if well else FAILED
 
 
-def _planned(asked: Asked) -> tuple[SweepPlan, MakeWorkers]:
+def _planned(asked: SweepOptions) -> tuple[SweepPlan, MakeWorkers]:
     """What to run, and on whom. ConfigError with everything that is wrong with either."""
     try:
         make_workers = _workers(asked.executor, asked.jobs or os.cpu_count() or 1)

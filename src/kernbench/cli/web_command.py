@@ -10,13 +10,13 @@ import kernbench.benches
 from kernbench.cli.console import Json, facts, print_json, say, show, stdout
 from kernbench.cli.failures import error_document, place_document, report_program_error
 from kernbench.cli.options import Session, ccl_option, debug_option, json_option, topology_option, verbose_option
-from kernbench.cli.steps import steps
+from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.web.page import PageServer, Shelf
-from kernbench.web.source import FileSource, Made, RunSource, Source, Watcher, serve
+from kernbench.web.source import FileSource, Made, PageSource, RunSource, Watcher, serve
 
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__
@@ -91,7 +91,7 @@ def _what_is_wrong(result: BenchResult) -> str:
 
 
 def _make(source: RunSource) -> Made:
-    with steps(1) as progress:
+    with show_steps(1) as progress:
         progress.begin("the machine" if source.bench is None else f"simulating {source.bench}")
         return source.make()
 
@@ -123,7 +123,7 @@ def _tell(made: Made, place: Path | None, url: str | None, *, as_json: bool) -> 
 def _serve_file(path: Path, port: int | None) -> int:
     if port is None:
         raise InputError(f"{path}: open it in a browser, or give --port N to serve it")
-    source: Source = FileSource(path)
+    source: PageSource = FileSource(path)
     server = PageServer(Shelf(), port)
     watcher = Watcher(source, server)
     server.shelf.put(source.content())

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from kernbench.common.complaints import Complaint, Rejected, explain, show
 from kernbench.common.errors import ConfigError, Problem
 from kernbench.common.units import parse_size
-from kernbench.common.yaml_document import Path, Place, entry_exists, path_text, read_yaml
+from kernbench.common.yaml_document import Path, YamlPlace, entry_exists, path_text, read_yaml
 
 __all__ = [
     "Checked",
@@ -89,7 +89,7 @@ class Document:
 
     source: str
     data: dict[str, Any]
-    marks: Mapping[Path, Place]
+    marks: Mapping[Path, YamlPlace]
     problems: tuple[Problem, ...] = ()
 
     def get(self, path: Path) -> Any:
@@ -101,12 +101,12 @@ class Document:
             at = at[part]
         return at
 
-    def place(self, path: Path) -> Place:
+    def place(self, path: Path) -> YamlPlace:
         """Where ``path`` stands: its own place, else that of the nearest entry around it."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.marks:
                 return self.marks[path[:end]]
-        return Place(self.source, _ROOT, _ROOT)
+        return YamlPlace(self.source, _ROOT, _ROOT)
 
     def problem(self, complaint: Complaint) -> Problem:
         """The complaint with the place of what it is about."""
@@ -225,7 +225,7 @@ class _Edit:
 
     source: str
     data: dict[str, Any]
-    marks: dict[Path, Place]
+    marks: dict[Path, YamlPlace]
 
     def apply(self, text: str) -> list[Problem]:
         source = f"--set {text}"
@@ -256,7 +256,7 @@ class _Edit:
         self._mark(path, source)
 
     def _mark(self, path: Path, source: str) -> None:
-        self.marks[path] = Place(source, (0, 0), (0, 0))
+        self.marks[path] = YamlPlace(source, (0, 0), (0, 0))
 
 
 def _must_hold(container: object, path: Path, part: str | int) -> None:

@@ -27,7 +27,7 @@ _CONTAINERS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class YamlPlace:
     """Where an entry stands: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
 
     source: str
@@ -40,7 +40,7 @@ class YamlContent:
     """What a text says: its data, the place of every entry, and what is wrong with it as YAML."""
 
     data: Any = None
-    places: dict[Path, Place] = field(default_factory=dict)
+    places: dict[Path, YamlPlace] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -114,7 +114,7 @@ class _NodeReader:
         return [self._entry((*path, index), item, item) for index, item in enumerate(node.value)]
 
     def _entry(self, path: Path, key: yaml.Node, value: yaml.Node) -> Any:
-        self.content.places[path] = Place(self.source, _spot(key.start_mark), _spot(value.start_mark))
+        self.content.places[path] = YamlPlace(self.source, _spot(key.start_mark), _spot(value.start_mark))
         return self.read(value, path)
 
     def _own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:

@@ -30,7 +30,7 @@ class Watched:
     touched: Touched
     begin_ps: int = -1
     done_ps: int = -1
-    met: list[Meeting] = field(default_factory=list)
+    met: list[Overlap] = field(default_factory=list)
 
     def took_place(self, writes: bool) -> TookPlace:
         """When it read or wrote."""
@@ -38,7 +38,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Meeting:
+class Overlap:
     """Two commands that touch the same bytes."""
 
     earlier: Watched
@@ -102,7 +102,7 @@ class OrderWatch:
             watched = self._watched[command.serial] = Watched(command, touched)
             earlier = {each.earlier.command.serial for each in self._accesses.conflicts(touched)}
             for serial in sorted(earlier):
-                meeting = Meeting(self._watched[serial], watched)
+                meeting = Overlap(self._watched[serial], watched)
                 meeting.earlier.met.append(meeting)
                 watched.met.append(meeting)
             self._accesses.add(command, touched)

@@ -13,8 +13,16 @@ from kernbench.dtensor import ops
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.inputs import checked_local, checked_mesh, no_operand, whole_shape
 from kernbench.dtensor.layouts import local_policy
-from kernbench.dtensor.part import DTensorSpec, Part
-from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, check_not_empty, checked, told
+from kernbench.dtensor.part import DTensorSpec, RankPart
+from kernbench.dtensor.placements import (
+    Partial,
+    Placement,
+    Placements,
+    Replicate,
+    check_not_empty,
+    checked,
+    in_words,
+)
 from kernbench.dtensor.redistribute import redistributed
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import machine_dtype, numeric
@@ -31,7 +39,7 @@ class DTensor:
     __slots__ = ("_part",)
     __array_ufunc__ = None  # numbers of NumPy leave an operation with a DTensor to the DTensor
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: RankPart) -> None:
         self._part = part
 
     @classmethod
@@ -51,12 +59,12 @@ class DTensor:
         local, mesh = checked_local(local_tensor), checked_mesh("from_local", device_mesh)
         found = checked([Replicate()] * mesh.ndim if placements is None else placements, mesh.ndim, local.ndim)
         whole = whole_shape(shape, local.shape, found, mesh)
-        part = Part(DTensorSpec(mesh=mesh, placements=found, shape=whole, dtype=local.dtype, dp=dp), local)
+        part = RankPart(DTensorSpec(mesh=mesh, placements=found, shape=whole, dtype=local.dtype, dp=dp), local)
         part.check_live()
         if len(whole) != local.ndim or part.spec.window().shape != local.shape:
             raise InputError(
                 f"from_local: {local.name} has shape {local.shape}, place {mesh.get_coordinate()} "
-                f"of {whole} with {told(found)} is another"
+                f"of {whole} with {in_words(found)} is another"
             )
         check_not_empty(whole, found, mesh.shape)
         return cls(part)
@@ -92,7 +100,7 @@ class DTensor:
         return self._part.spec.dp
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RankPart:
         """What this rank has of it."""
         return self._part
 
@@ -202,7 +210,7 @@ class DTensor:
         return DTensor(ops.unary("neg", self._part))
 
     def __repr__(self) -> str:
-        return f"DTensor({self.dtype}{list(self.shape)}, {told(self.placements)} on {self.device_mesh})"
+        return f"DTensor({self.dtype}{list(self.shape)}, {in_words(self.placements)} on {self.device_mesh})"
 
     def _with(self, op: str, other: object, *, number_first: bool = False) -> DTensor:
         if isinstance(other, DTensor):
@@ -238,7 +246,7 @@ def distribute_tensor(
     copies: Placements = (Replicate(),) * device_mesh.ndim
     wanted = checked(copies if placements is None else placements, device_mesh.ndim, source.ndim)
     if any(isinstance(each, Partial) for each in wanted):
-        raise InputError(f"distribute_tensor: {told(wanted)}; contributions are what every rank has: from_local")
+        raise InputError(f"distribute_tensor: {in_words(wanted)}; contributions are what every rank has: from_local")
     check_not_empty(source.shape, wanted, device_mesh.shape)
     if isinstance(source, Tensor):
         if dtype is not None and dtype_of(dtype) != source.dtype:
@@ -248,4 +256,4 @@ def distribute_tensor(
     spec = DTensorSpec(mesh=device_mesh, placements=wanted, shape=source.shape, dtype=kind, dp=dp)
     mine, torch = source[spec.window().index], device_mesh.torch
     policy = local_policy(mine.shape, kind.itemsize, dp, torch.topology)
-    return DTensor(Part(spec, torch.tensor(mine, dtype=kind, dp=policy, name=name)))
+    return DTensor(RankPart(spec, torch.tensor(mine, dtype=kind, dp=policy, name=name)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
-from kernbench.dtensor.part import DTensorSpec, Part
+from kernbench.dtensor.part import DTensorSpec, RankPart
 from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, empty_place
 from kernbench.dtensor.plan import replaced
 from kernbench.dtensor.redistribute import redistributed
@@ -25,7 +25,7 @@ from kernbench.runtime_api.tensor import Tensor
 FULL, SUM = Replicate(), Partial("sum")
 
 
-class Rule(NamedTuple):
+class PlacementRule(NamedTuple):
     """Placements along one dim of a mesh."""
 
     operands: tuple[Placement, ...]
@@ -41,20 +41,20 @@ class Choice:
 
 
 MATMUL = (
-    Rule((FULL, FULL), FULL),
-    Rule((Shard(0), FULL), Shard(0)),
-    Rule((FULL, Shard(1)), Shard(1)),
-    Rule((Shard(1), Shard(0)), SUM),
+    PlacementRule((FULL, FULL), FULL),
+    PlacementRule((Shard(0), FULL), Shard(0)),
+    PlacementRule((FULL, Shard(1)), Shard(1)),
+    PlacementRule((Shard(1), Shard(0)), SUM),
 )
 
-SCALED = (Rule((SUM,), SUM),)
-ADDED = (Rule((SUM, SUM), SUM),)
-LINEAR_IN_FIRST = Rule((SUM, FULL), SUM)
+SCALED = (PlacementRule((SUM,), SUM),)
+ADDED = (PlacementRule((SUM, SUM), SUM),)
+LINEAR_IN_FIRST = PlacementRule((SUM, FULL), SUM)
 LINEAR = {
     "neg": SCALED,
     "add": ADDED,
     "sub": ADDED,
-    "mul": (LINEAR_IN_FIRST, Rule((FULL, SUM), SUM)),
+    "mul": (LINEAR_IN_FIRST, PlacementRule((FULL, SUM), SUM)),
     "div": (LINEAR_IN_FIRST,),
 }
 """Operators that may be applied to the contributions to a sum in place of the sum itself."""
@@ -79,20 +79,20 @@ def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> Choice
     return _elementwise(SCALED if scales else (), (x,))
 
 
-def _elementwise(linear: Sequence[Rule], operands: Sequence[DTensorSpec]) -> Choice:
+def _elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> Choice:
     rules = [_elementwise_rules(linear, given) for given in zip(*(each.placements for each in operands), strict=True)]
     return _cheapest(operands, operands[0], rules)
 
 
-def _elementwise_rules(linear: Sequence[Rule], given: Sequence[Placement]) -> tuple[Rule, ...]:
+def _elementwise_rules(linear: Sequence[PlacementRule], given: Sequence[Placement]) -> tuple[PlacementRule, ...]:
     """Those for operands that lie so along a dim: where one is cut, all are; contributions stay such where they may.
 
     Copies always do, where nothing else is possible.
     """
-    copies = Rule((FULL,) * len(given), FULL)
+    copies = PlacementRule((FULL,) * len(given), FULL)
     cuts = [each for each in dict.fromkeys(given) if isinstance(each, Shard)]
     if cuts:
-        return (*(Rule((cut,) * len(given), cut) for cut in cuts), copies)
+        return (*(PlacementRule((cut,) * len(given), cut) for cut in cuts), copies)
     # What all ranks have becomes a contribution for nothing: where one operand is one, the others may be.
     fits = [
         rule
@@ -102,13 +102,13 @@ def _elementwise_rules(linear: Sequence[Rule], given: Sequence[Placement]) -> tu
     return (*fits, copies)
 
 
-def _cheapest(operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[Rule]]) -> Choice:
+def _cheapest(operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[PlacementRule]]) -> Choice:
     choices = [_choice(combined) for combined in product(*rules)]
     possible = [each for each in choices if _is_possible(each, operands, result)]
     return min(possible, key=lambda choice: _cost(choice, operands, result))
 
 
-def _choice(rules: Sequence[Rule]) -> Choice:
+def _choice(rules: Sequence[PlacementRule]) -> Choice:
     operands = tuple(zip(*(rule.operands for rule in rules), strict=True))
     return Choice(operands, tuple(rule.result for rule in rules))
 
@@ -128,7 +128,7 @@ def _cost(choice: Choice, operands: Sequence[DTensorSpec], result: DTensorSpec) 
     return before, replace(result, placements=choice.result).cost_of(complete)
 
 
-def matmul(a: Part, b: Part) -> Part:
+def matmul(a: RankPart, b: RankPart) -> RankPart:
     """``a @ b``, of matrices; of integers in i32.
 
     InputError for other shapes or meshes and for two types, UnsupportedError for a type that the machine does not
@@ -142,7 +142,7 @@ def matmul(a: Part, b: Part) -> Part:
     return _applied((a, b), matmul_choice(a.spec, b.spec), shape, a.tensors.matmul)
 
 
-def binary(op: str, x: Part, y: Part) -> Part:
+def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
     """An operator on two tensors of one shape. InputError for other shapes, types or meshes."""
     _check_alike(op, x, y)
     if x.spec.shape != y.spec.shape:
@@ -151,12 +151,12 @@ def binary(op: str, x: Part, y: Part) -> Part:
     return _applied((x, y), choice, x.spec.shape, lambda a, b: x.tensors.elementwise(op, a, b))
 
 
-def unary(op: str, x: Part) -> Part:
+def unary(op: str, x: RankPart) -> RankPart:
     """An operator on each element."""
     return _applied((x,), elementwise_choice(op, x.spec), x.spec.shape, lambda a: x.tensors.elementwise(op, a))
 
 
-def with_number(op: str, x: Part, number: float, *, number_first: bool = False) -> Part:
+def with_number(op: str, x: RankPart, number: float, *, number_first: bool = False) -> RankPart:
     """An operator on each element and a number, or on the number and each element.
 
     InputError for a number that the type of the elements does not have.
@@ -171,7 +171,9 @@ def with_number(op: str, x: Part, number: float, *, number_first: bool = False) 
     )
 
 
-def _applied(operands: Sequence[Part], choice: Choice, shape: tuple[int, ...], work: Callable[..., Tensor]) -> Part:
+def _applied(
+    operands: Sequence[RankPart], choice: Choice, shape: tuple[int, ...], work: Callable[..., Tensor]
+) -> RankPart:
     """The result of local work on the operands, each where the choice wants it."""
     for each in operands:
         each.check_live()
@@ -180,7 +182,7 @@ def _applied(operands: Sequence[Part], choice: Choice, shape: tuple[int, ...], w
     for given, used in zip(operands, placed, strict=True):
         used.free_unless(given)
     spec = replace(operands[0].spec, placements=choice.result, shape=shape, dtype=local.dtype)
-    return Part(spec, local)
+    return RankPart(spec, local)
 
 
 def _check_number(op: str, number: float, kind: DType) -> None:
@@ -195,7 +197,7 @@ def _check_number(op: str, number: float, kind: DType) -> None:
         )
 
 
-def _check_alike(op: str, x: Part, y: Part) -> None:
+def _check_alike(op: str, x: RankPart, y: RankPart) -> None:
     if x.spec.mesh != y.spec.mesh:
         raise InputError(f"{op}: operands on two meshes, {x.spec.mesh} and {y.spec.mesh}")
     if x.spec.dtype != y.spec.dtype:

@@ -36,7 +36,7 @@ class DTensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPart:
     """A distributed tensor as one rank has it."""
 
     spec: DTensorSpec
@@ -47,16 +47,16 @@ class Part:
         """What makes tensors that lie as this one's parts do."""
         return LocalTensors(self.spec.mesh.torch, self.spec.dp)
 
-    def placed(self, placements: Placements, local: Tensor) -> Part:
+    def placed(self, placements: Placements, local: Tensor) -> RankPart:
         """The same tensor with other placements."""
-        return Part(replace(self.spec, placements=placements), local)
+        return RankPart(replace(self.spec, placements=placements), local)
 
     def check_live(self) -> None:
         """InputError when the local tensor has been freed: before work begins that would be left half done."""
         if not self.local.is_live:
             raise InputError(f"tensor {self.local.name!r} has been freed")
 
-    def free_unless(self, kept: Part) -> None:
+    def free_unless(self, kept: RankPart) -> None:
         """Free the local tensor, if it is not that of ``kept``."""
         if self.local is not kept.local:
             self.local.free()

@@ -79,7 +79,7 @@ Placements: TypeAlias = tuple[Placement, ...]
 """One for each dim of a mesh."""
 
 
-def told(placements: Sequence[Placement]) -> str:
+def in_words(placements: Sequence[Placement]) -> str:
     """As text."""
     return f"[{', '.join(map(str, placements))}]"
 
@@ -93,11 +93,11 @@ def checked(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Place
     if not isinstance(placements, Sequence) or not all(isinstance(each, KINDS) for each in placements):
         raise InputError(f"placements={placements!r}: a list of Shard(dim), Replicate() or Partial(op)")
     if len(placements) != mesh_ndim:
-        raise InputError(f"placements {told(placements)}: the mesh has {mesh_ndim} dims, and each has a placement")
+        raise InputError(f"placements {in_words(placements)}: the mesh has {mesh_ndim} dims, and each has a placement")
     found = tuple(_from_front(each, ndim) if isinstance(each, Shard) else each for each in placements)
     reductions = {each.reduce_op for each in found if isinstance(each, Partial)}
     if len(reductions) > 1:
-        raise InputError(f"placements {told(found)}: one tensor is reduced in one way")
+        raise InputError(f"placements {in_words(found)}: one tensor is reduced in one way")
     return found
 
 
@@ -143,6 +143,6 @@ def check_not_empty(shape: tuple[int, ...], placements: Placements, mesh_shape: 
     if found is not None:
         place, axis = found
         raise InputError(
-            f"shape {shape} with {told(placements)} on a mesh of {tuple(mesh_shape)}: chunks of axis {axis} leave "
+            f"shape {shape} with {in_words(placements)} on a mesh of {tuple(mesh_shape)}: chunks of axis {axis} leave "
             f"nothing for place {place}, and the machine has no tensors without elements; pad it, or Replicate()"
         )

@@ -12,7 +12,7 @@ FULL = Replicate()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Redistribution:
     """Along dim ``mesh_dim``, ``placements[mesh_dim]`` becomes ``target``; the others stay."""
 
     mesh_dim: int
@@ -47,20 +47,20 @@ def replaced(placements: Placements, mesh_dim: int, by: Placement) -> Placements
     return (*placements[:mesh_dim], by, *placements[mesh_dim + 1 :])
 
 
-def steps(source: Placements, target: Placements) -> list[Step]:
+def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
     """How ``source`` becomes ``target``.
 
     A rank's part of an axis is a chunk of the chunk that earlier dims of the mesh left. So where one of those begins or
     ends to cut an axis, later dims that cut it are gathered first, from the last one on. Cutting what is there comes
     before everything else that it does not depend on: less is left to be sent.
     """
-    found: list[Step] = []
+    found: list[Redistribution] = []
     now = source
 
     def go(mesh_dim: int, to: Placement) -> None:
         nonlocal now
         for via in (*_way(now[mesh_dim], to), to):
-            found.append(Step(mesh_dim, now, via))
+            found.append(Redistribution(mesh_dim, now, via))
             now = replaced(now, mesh_dim, via)
 
     for dim in reversed(range(len(now))):
@@ -78,16 +78,16 @@ def sent_bytes(
     source: Placements, target: Placements, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]
 ) -> float:
     """What a rank sends, about: the first, which has the largest chunks, by the algorithms of collectives."""
-    return sum(_step_bytes(step, shape, itemsize, mesh_shape) for step in steps(source, target))
+    return sum(_step_bytes(step, shape, itemsize, mesh_shape) for step in plan_steps(source, target))
 
 
-def _step_bytes(step: Step, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]) -> float:
+def _step_bytes(step: Redistribution, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]) -> float:
     ranks = mesh_shape[step.mesh_dim]
     whole = local_window(shape, step.whole, mesh_shape, [0] * len(mesh_shape))
     return _rounds(step) * prod(whole.shape) * itemsize * (ranks - 1) / ranks
 
 
-def _rounds(step: Step) -> float:
+def _rounds(step: Redistribution) -> float:
     """How often all that the ranks of a step have together goes round their ring."""
     if step.is_local:
         return 0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernbench.dtensor.local import Blocks, LocalTensors
-from kernbench.dtensor.part import Part
+from kernbench.dtensor.part import RankPart
 from kernbench.dtensor.placements import Partial, Placements, Shard, check_not_empty, chunk
-from kernbench.dtensor.plan import Step, steps
+from kernbench.dtensor.plan import Redistribution, plan_steps
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.collective_calls import RankGroup
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.tensor import Tensor
 
 
-def redistributed(part: Part, placements: Placements) -> Part:
+def redistributed(part: RankPart, placements: Placements) -> RankPart:
     """The same tensor with other placements: the same part if nothing changes, else one with a new local tensor.
 
     InputError when a rank would have nothing of it, and when it has been freed.
@@ -22,7 +22,7 @@ def redistributed(part: Part, placements: Placements) -> Part:
     part.check_live()
     check_not_empty(part.spec.shape, placements, part.spec.mesh.shape)
     now = part
-    for step in steps(part.spec.placements, placements):
+    for step in plan_steps(part.spec.placements, placements):
         line = Line.of(now, step, owned=now.local is not part.local)
         local = line.move() if line.size > 1 else now.local
         before, now = now, now.placed(step.result, local)
@@ -42,15 +42,15 @@ class Line:
     local tensor is nobody else's, so that it may be overwritten.
     """
 
-    part: Part
-    step: Step
+    part: RankPart
+    step: Redistribution
     whole: tuple[int, ...]
     size: int
     place: int
     owned: bool
 
     @classmethod
-    def of(cls, part: Part, step: Step, *, owned: bool) -> Line:
+    def of(cls, part: RankPart, step: Redistribution, *, owned: bool) -> Line:
         """That of a step of ``part``."""
         mesh = part.spec.mesh
         whole = part.spec.window(step.whole).shape

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 from kernbench.common.errors import PhysAddrError
 from kernbench.common.ids import cube_part, pe_part
-from kernbench.policy.address.layout import AddressFormat, Component
+from kernbench.policy.address.layout import AddressFormat, AddressOwner
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology.spec import TopologySpec
 
@@ -83,9 +83,9 @@ class AddressMap:
 
     def _installed(self, addr: PhysAddr) -> int:
         sizes = {
-            Component.HBM: self._spec.cube.hbm.bytes,
-            Component.SRAM: self._spec.cube.sram.bytes,
-            Component.TCM: self._spec.pe.tcm.bytes,
+            AddressOwner.HBM: self._spec.cube.hbm.bytes,
+            AddressOwner.SRAM: self._spec.cube.sram.bytes,
+            AddressOwner.TCM: self._spec.pe.tcm.bytes,
         }
         size = sizes.get(addr.component)
         if size is None:
@@ -95,11 +95,11 @@ class AddressMap:
     def _place(self, addr: PhysAddr) -> Place:
         cube = sip_id, cube_id = addr.sip_id, addr.cube_id
         base, nbytes = addr.value - addr.component_offset, self._installed(addr)
-        if addr.component == Component.HBM:
+        if addr.component == AddressOwner.HBM:
             hbm = self._spec.cube.hbm
             nodes = tuple(cube_part(sip_id, cube_id, f"hbm{n}") for n in range(hbm.slices))
             return Place("hbm", cube, base, nbytes, hbm.bytes_per_slice, nodes)
-        if addr.component == Component.SRAM:
+        if addr.component == AddressOwner.SRAM:
             return Place("sram", cube, base, nbytes, nbytes, (cube_part(sip_id, cube_id, "sram"),))
         assert addr.pe_id is not None
         return Place("tcm", (*cube, addr.pe_id), base, nbytes, nbytes, (pe_part(*cube, addr.pe_id, "pe_dma"),))

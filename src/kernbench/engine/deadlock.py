@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
@@ -60,10 +60,7 @@ class Standstill:
 
     def _summary(self) -> str:
         """How many wait, and for what."""
-        kinds = Counter(text.partition("; ")[0] for text in self.kernels.values())
-        said = _some([f"{n} × {text}" if n > 1 else text for text, n in kinds.most_common()])
-        n = len(self.kernels)
-        return f"{n} PE{' waits' if n == 1 else 's wait'}: {said}" if n else "no kernel waits"
+        return summary(self.kernels.values()) or "no kernel waits"
 
     def _cause(self, cycle: Sequence[PeCoord]) -> str:
         """Why it cannot end, and what to do."""
@@ -86,16 +83,25 @@ class Standstill:
         return "; ".join([*filter(None, [self.kernels.get(pe)]), *causes])
 
 
+def summary(kernels: Collection[str]) -> str:
+    """How many kernels wait, and for what; empty when none does."""
+    kinds = Counter(text.partition("; ")[0] for text in kernels)
+    said = _some([f"{n} × {text}" if n > 1 else text for text, n in kinds.most_common()])
+    n = len(kernels)
+    return f"{n} PE{' waits' if n == 1 else 's wait'}: {said}" if n else ""
+
+
+def waiting_kernels(machine: Machine) -> dict[PeCoord, str]:
+    """What the kernels that run wait for, by PE."""
+    blocked = [(part.node, part.blocked()) for part in machine.components if part.node.pe is not None]
+    return {node.pe_coord: "; ".join(lines) for node, lines in blocked if lines}
+
+
 def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     """The error for requests that can never complete."""
-    kernels: dict[PeCoord, str] = {}
-    others: list[str] = []
-    for part in machine.components:
-        node, lines = part.node, part.blocked()
-        if node.pe is not None and lines:
-            kernels[node.pe_coord] = "; ".join(lines)
-        else:
-            others += [f"  {node.id}: {line}" for line in lines]
+    kernels = waiting_kernels(machine)
+    outside = [part for part in machine.components if part.node.pe is None]
+    others = [f"  {part.node.id}: {line}" for part in outside for line in part.blocked()]
     parts = sorted(
         (part for part in machine.components if isinstance(part, QueuePart)), key=attrgetter("node.pe_coord")
     )

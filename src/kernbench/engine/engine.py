@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
-from kernbench.engine.deadlock import deadlock
+from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
@@ -32,7 +31,7 @@ from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord, PeDma
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
-from kernbench.policy.address.layout import Component as Space
+from kernbench.policy.address.layout import AddressOwner
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
@@ -233,22 +232,18 @@ class GraphEngine:
     def _check_limits(self, upcoming_ps: int) -> None:
         """LimitReached when no event may fire any more, the next of which would at ``upcoming_ps``."""
         if upcoming_ps > self._last_ps:
-            raise self._stopped(f"--max-sim-ns {self._limits.sim_ns:g}")
+            raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._reached}")
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise self.out_of_time()
 
     def out_of_time(self) -> LimitReached:
         """The error of a run that has taken as long as it may."""
-        return self._stopped(f"--max-wall-s {self._limits.wall_s:g}")
+        return LimitReached(f"stopped by --max-wall-s {self._limits.wall_s:g}, {self._reached}")
 
-    def _stopped(self, limit: str) -> LimitReached:
-        """The error of a run that ``limit`` stopped, with where the first kernels were."""
-        reached = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
-        error = LimitReached(f"stopped by {limit}, {reached}")
-        cpus = [part for part in self.machine.components if part.node.kind == "pe_cpu"]
-        for note in islice((f"on {part.node.id}: {text}" for part in cpus for text in part.blocked()), 3):
-            error.add_note(note)
-        return error
+    @property
+    def _reached(self) -> str:
+        waits = summary(waiting_kernels(self.machine).values())
+        return f"at {format_ns(self.now)} simulated, after {self.n_events:,} events{waits and f'; {waits}'}"
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, whatever completes before."""
@@ -329,6 +324,6 @@ class GraphEngine:
             raise KernbenchError("this run keeps no data; make the engine with enable_data=True")
         self.replay()
         addr = self.machine.addresses.decode(pa)
-        if addr.component not in (Space.HBM, Space.SRAM, Space.TCM):
+        if addr.component not in (AddressOwner.HBM, AddressOwner.SRAM, AddressOwner.TCM):
             raise UnknownNameError("memory", str(addr.component), ("hbm", "sram", "tcm"))
         return self._store.read(str(addr.component), pa, (nbytes,), U8)

@@ -105,7 +105,7 @@ class Recorder:
         operation.reads_left = left = operation.reads_left - 1
         if not left:
             self.log.rows[operation.row + READ] = time_ps
-            if operation.done is not None:
+            if operation.done is not None and not operation.writes_left:  # an atomic's is called when it has written
                 operation.done(operation.row)
 
     def committed(self, op: int, time_ps: int) -> None:

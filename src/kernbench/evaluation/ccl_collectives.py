@@ -19,7 +19,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined
-from kernbench.evaluation.ccl_results import CollectivePoint, Timing
+from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
 from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.block_tables import shard_table
@@ -171,15 +171,15 @@ def _pattern(n: int) -> Array:
     return (1 + np.arange(n) % PATTERN).astype(np.float32)
 
 
-def _timings(handles: Sequence[RequestHandle], name: str, sips: int) -> list[Timing]:
+def _timings(handles: Sequence[RequestHandle], name: str, sips: int) -> list[CollectiveTime]:
     """The collectives called ``name``, in order: each is a launch on every SIP."""
     launches = [each for each in launches_of(handles) if each.msg.name == name]
     return [_timing(launches[at : at + sips]) for at in range(0, len(launches), sips)]
 
 
-def _timing(launches: Sequence[RequestHandle]) -> Timing:
+def _timing(launches: Sequence[RequestHandle]) -> CollectiveTime:
     kernels = [each.outcome.reports for each in launches if each.outcome is not None]
     begin = max(min(report.start_ps for report in reports) for reports in kernels)
     end = max(report.end_ps for reports in kernels for report in reports)
     called, over = max(each.submitted_ps for each in launches), max(each.ended_ps for each in launches)
-    return Timing(latency_ns=ps_to_ns(over - called), kernel_ns=ps_to_ns(end - begin))
+    return CollectiveTime(latency_ns=ps_to_ns(over - called), kernel_ns=ps_to_ns(end - begin))

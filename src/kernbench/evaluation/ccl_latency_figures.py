@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 
 from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, KIB, TITLES, AlgorithmName, Fabric
-from kernbench.evaluation.ccl_reference import Compared
-from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint, Timing
+from kernbench.evaluation.ccl_reference import SizeComparison
+from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint, CollectiveTime
 from kernbench.evaluation.figure_style import size_axis, size_title, time_axis
 
 FAMILIES = tuple(TITLES)
@@ -28,7 +28,7 @@ SHRINK = 2.6
 WIDTH = 0.38
 
 
-def draw_latency(sweep: CclSweep, reference: Sequence[Compared], path: Path) -> None:
+def draw_latency(sweep: CclSweep, reference: Sequence[SizeComparison], path: Path) -> None:
     """A panel for each algorithm and number of SIPs: measured, the closed form, and the reference where it belongs."""
     counts = sorted({fabric.sips for fabric in sweep.fabrics})
     rows = len(sweep.algorithms)
@@ -73,7 +73,7 @@ def _middle(sweep: CclSweep) -> int:
     return counts[len(counts) // 2]
 
 
-def _draw_reference(axes: Axes, reference: Sequence[Compared]) -> None:
+def _draw_reference(axes: Axes, reference: Sequence[SizeComparison]) -> None:
     if not reference:
         return
     axes.plot(
@@ -136,7 +136,7 @@ def nearest(sweep: CclSweep, nbytes: int) -> int:
 
 
 def _control_bars(axes: Axes, at: int, point: CollectivePoint) -> None:
-    looks: tuple[tuple[Timing, float, str], ...] = (
+    looks: tuple[tuple[CollectiveTime, float, str], ...] = (
         (point.direct, -WIDTH / 2, style.SKY),
         (point.distributed, WIDTH / 2, style.BLUE),
     )

@@ -17,7 +17,7 @@ COLUMNS = ("size_bytes", "latency_ns")
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class CclReference:
     """The table of a file: latencies in ns by size in bytes, from small to large."""
 
     name: str
@@ -30,7 +30,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class SizeComparison:
     """A size: what the reference says, and what was simulated."""
 
     nbytes: int
@@ -53,7 +53,7 @@ class Compared:
         }
 
 
-def read_reference(path: str) -> Reference:
+def read_reference(path: str) -> CclReference:
     """A CSV file with the columns ``size_bytes`` and ``latency_ns``; others are left out of account.
 
     InputError, which says the line, for what is missing, no number, not above 0 or given twice.
@@ -76,7 +76,7 @@ def read_reference(path: str) -> Reference:
         table[nbytes] = ns
     if not table:
         raise InputError(f"{path}: no lines below the first; every line has a size_bytes and a latency_ns")
-    return Reference(Path(path).name, tuple(sorted(table.items())))
+    return CclReference(Path(path).name, tuple(sorted(table.items())))
 
 
 def _numbers(path: str, line: int, size: str | None, latency: str | None) -> tuple[int, float]:
@@ -101,7 +101,7 @@ def _refuse(path: str, line: int, problem: str) -> NoReturn:
     raise InputError(f"{path}:{line}: {problem}")
 
 
-def compared(sweep: CclSweep, reference: Reference) -> tuple[Compared, ...]:
+def compared(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, ...]:
     """Each size of a reference beside the packaged default collective on the machine as its SIPs are joined.
 
     InputError for a size that was not simulated: results that are drawn again have those of their run.
@@ -111,7 +111,7 @@ def compared(sweep: CclSweep, reference: Reference) -> tuple[Compared, ...]:
     if missing:
         sizes = ", ".join(map(str, missing))
         raise InputError(f"{reference.name}: {sizes} bytes are not among the results; run without --render-only")
-    return tuple(Compared(nbytes, ns, found[nbytes].direct.latency_ns) for nbytes, ns in reference.latencies)
+    return tuple(SizeComparison(nbytes, ns, found[nbytes].direct.latency_ns) for nbytes, ns in reference.latencies)
 
 
 def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:
@@ -119,6 +119,6 @@ def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:
     return sweep.curve(INTERCUBE, sweep.own)
 
 
-def largest_error(points: Iterable[Compared]) -> float:
+def largest_error(points: Iterable[SizeComparison]) -> float:
     """The largest, whichever way."""
     return max(abs(point.error) for point in points)

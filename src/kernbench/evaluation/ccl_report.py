@@ -10,7 +10,7 @@ from typing import Any
 from kernbench.common.errors import VerificationError
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_latency_figures import draw_control, draw_latency
-from kernbench.evaluation.ccl_reference import Compared, Reference, compared, largest_error, read_reference
+from kernbench.evaluation.ccl_reference import CclReference, SizeComparison, compared, largest_error, read_reference
 from kernbench.evaluation.ccl_results import (
     DATA_FILE,
     CclSweep,
@@ -72,7 +72,7 @@ def redraw_ccl(folder: str, made_by: str, reference: str | None = None) -> Summa
         return _summary(sweep, errors, table, place, (*((REFERENCE_FILE,) if errors else ()), *figures))
 
 
-def draw_figures(sweep: CclSweep, folder: Path, reference: Sequence[Compared] = ()) -> tuple[str, ...]:
+def draw_figures(sweep: CclSweep, folder: Path, reference: Sequence[SizeComparison] = ()) -> tuple[str, ...]:
     """Draw everything that there are results for; the names of the figures."""
     draw_latency(sweep, reference, folder / LATENCY_FIGURE)
     draw_control(sweep, folder / CONTROL_FIGURE)
@@ -100,7 +100,7 @@ def check_numbers(sweep: CclSweep) -> None:
         raise VerificationError(f"{len(wrong)} of {total} results are wrong: {'; '.join(wrong)}")
 
 
-def _compared(sweep: CclSweep, reference: Reference | None, folder: Path) -> tuple[Compared, ...]:
+def _compared(sweep: CclSweep, reference: CclReference | None, folder: Path) -> tuple[SizeComparison, ...]:
     if reference is None:
         return ()
     errors = compared(sweep, reference)
@@ -109,7 +109,11 @@ def _compared(sweep: CclSweep, reference: Reference | None, folder: Path) -> tup
 
 
 def _summary(
-    sweep: CclSweep, errors: Sequence[Compared], reference: Reference | None, folder: Path, files: tuple[str, ...]
+    sweep: CclSweep,
+    errors: Sequence[SizeComparison],
+    reference: CclReference | None,
+    folder: Path,
+    files: tuple[str, ...],
 ) -> Summary:
     sizes = _common_sizes(sweep)
     return Summary(
@@ -182,7 +186,7 @@ def _notes(sweep: CclSweep) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _reference_notes(errors: Sequence[Compared], reference: Reference | None) -> tuple[str, ...]:
+def _reference_notes(errors: Sequence[SizeComparison], reference: CclReference | None) -> tuple[str, ...]:
     if reference is None or not errors:
         return ()
     lines = [

@@ -21,7 +21,7 @@ BUFFERS_FILE, RING_FILE = "ccl_buffers.csv", "ccl_ring.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class CollectiveTime:
     """A collective in ns. ``latency_ns``: from the last rank's call to the end of it on the last rank; ``kernel_ns``:
     from the start of the kernels on the last SIP to the end of the last kernel."""
 
@@ -47,8 +47,8 @@ class CollectivePoint:
     fabric: Fabric
     buffer_kind: BufferKind
     nbytes: int
-    distributed: Timing
-    direct: Timing
+    distributed: CollectiveTime
+    direct: CollectiveTime
     closed_ns: float | None
     contributions: int
     right: int

@@ -41,7 +41,7 @@ _GLOBAL = "global_"
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class QueueWay:
     """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back."""
 
     latency_ns: float
@@ -87,13 +87,13 @@ class ClosedForms:
         self.ends_ns = 2 * pe.components.pe_ipcq.attrs.overhead_ns + self._setup_ns
         self.start_ns = ps_to_ns(pe.components.pe_cpu.attrs.first_issue_ps)
 
-    def hop(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> Hop:
+    def hop(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> QueueWay:
         """The way of messages from PE to PE; ``side``: the scale-up link it leaves the SIP by."""
         there = self._machine.route(pe_dma_id(*src), pe_dma_id(*dst), side)
         credit = self._machine.sideband_ps(pe_dma_id(*dst), pe_dma_id(*src), self._queues.credit_bytes)
-        return Hop(ps_to_ns(there.total_overhead_ps), there.bottleneck_gbs, ps_to_ns(credit))
+        return QueueWay(ps_to_ns(there.total_overhead_ps), there.bottleneck_gbs, ps_to_ns(credit))
 
-    def sip_hop(self) -> Hop:
+    def sip_hop(self) -> QueueWay:
         """A hop of the ring over all SIPs, of PE 0 of cube 0 of each; the mean of them."""
         places = sip_ring(self._spec) or ()
         hops = [
@@ -127,7 +127,7 @@ class ClosedForms:
         """An elementwise command with a result of ``nbytes``."""
         return self._spec.pe.math.operation_ns(nbytes)
 
-    def message_ns(self, hop: Hop, nbytes: int) -> float:
+    def message_ns(self, hop: QueueWay, nbytes: int) -> float:
         """A message, from the command that sends it to the end of the command that uses it."""
         return hop.latency_ns + nbytes / hop.bw_gbs + self.ends_ns + self.math_ns(nbytes)
 
@@ -154,7 +154,7 @@ class ClosedForms:
         rounds = ceil(nbytes / hbm.round_bytes)
         return max(nbytes / way_gbs, rounds * min(nbytes, hbm.burst_bytes) / self._spec.cube.pc_bw_gbs)
 
-    def ring(self, n: int, nbytes: int, hop: Hop) -> RingTime:
+    def ring(self, n: int, nbytes: int, hop: QueueWay) -> RingTime:
         """Reduce-scatter and all-gather round a ring of ``n`` with these hops, a segment after the other."""
         found = [self._ring(n, part, hop) for part in _segments(nbytes)]
         return RingTime(
@@ -167,7 +167,7 @@ class ClosedForms:
             store_ns=_sum(each.store_ns for each in found),
         )
 
-    def _ring(self, n: int, nbytes: int, hop: Hop) -> RingTime:
+    def _ring(self, n: int, nbytes: int, hop: QueueWay) -> RingTime:
         part = ceil(nbytes / n)
         chunk, steps = min(part, self._queues.slot_size), 2 * (n - 1)
         messages = ceil(part / chunk)
@@ -189,11 +189,11 @@ class ClosedForms:
             store_ns=self.store_ns(chunk, pieces),
         )
 
-    def _between_ns(self, hop: Hop, chunk: int, streams: int = 1) -> float:
+    def _between_ns(self, hop: QueueWay, chunk: int, streams: int = 1) -> float:
         """From one message to the next, where credits do not hold them up: the way, or the MATH unit behind it."""
         return max(streams * chunk / hop.bw_gbs, self.math_ns(chunk))
 
-    def _behind_ns(self, hop: Hop, chunk: int, messages: int, streams: int = 1) -> float:
+    def _behind_ns(self, hop: QueueWay, chunk: int, messages: int, streams: int = 1) -> float:
         """How long after the first of so many messages the last is sent; ``streams`` share the way."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
         each = self._between_ns(hop, chunk, streams)
@@ -255,7 +255,7 @@ class ClosedForms:
             left = ceil(left / n)
         return total
 
-    def _shared_ns(self, hop: Hop, chunk: int, n: int, count: int) -> float:
+    def _shared_ns(self, hop: QueueWay, chunk: int, n: int, count: int) -> float:
         """Reduce-scatter and all-gather of ``count`` messages over ``n`` places, in parts of whole messages."""
         steps, carried, one = 2 * (n - 1), 2 * (count - count // n), self.message_ns(hop, chunk)
         last = steps * one + self._behind_ns(hop, chunk, ceil(count / n))
@@ -273,17 +273,17 @@ class ClosedForms:
         along = [grid.index(i, grid.h - 1) for i in range(grid.w - 1, x - 1, -1)]
         return [*along, *(grid.index(x, j) for j in range(grid.h - 2, y - 1, -1))]
 
-    def _along(self, cubes: Sequence[int]) -> list[Hop]:
+    def _along(self, cubes: Sequence[int]) -> list[QueueWay]:
         return [self.hop((0, a, 0), (0, b, 0)) for a, b in pairwise(cubes)]
 
     @property
     def _access_ns(self) -> float:
         return self._spec.cube.components.hbm_ctrl.attrs.access_ns
 
-    def _to_slice(self, *, back: bool) -> Hop:
+    def _to_slice(self, *, back: bool) -> QueueWay:
         dma, memory = pe_dma_id(0, 0, 0), hbm_id(0, 0, self._spec.cube.local_slice(0))
         route = self._machine.route(memory, dma) if back else self._machine.route(dma, memory)
-        return Hop(ps_to_ns(route.total_overhead_ps), route.bottleneck_gbs, 0.0)
+        return QueueWay(ps_to_ns(route.total_overhead_ps), route.bottleneck_gbs, 0.0)
 
 
 def _side_of(direction: str) -> Side | None:
@@ -297,18 +297,18 @@ def _sum(times_ns: Iterable[float]) -> float:
     return whole_ps(sum(times_ns))
 
 
-def _mean(hops: Sequence[Hop]) -> Hop:
+def _mean(hops: Sequence[QueueWay]) -> QueueWay:
     if not hops:
-        return Hop(0.0, float("inf"), 0.0)
-    return Hop(
+        return QueueWay(0.0, float("inf"), 0.0)
+    return QueueWay(
         fmean(hop.latency_ns for hop in hops),
         min(hop.bw_gbs for hop in hops),
         fmean(hop.credit_ns for hop in hops),
     )
 
 
-def _slowest(hops: Sequence[Hop]) -> Hop:
-    return max(hops, key=lambda hop: hop.latency_ns, default=Hop(0.0, float("inf"), 0.0))
+def _slowest(hops: Sequence[QueueWay]) -> QueueWay:
+    return max(hops, key=lambda hop: hop.latency_ns, default=QueueWay(0.0, float("inf"), 0.0))
 
 
 def _segments(nbytes: int) -> Iterator[int]:

@@ -63,7 +63,7 @@ def wires(fabric: Fabric) -> tuple[Wire, ...]:
     return tuple(found)
 
 
-def place_of(fabric: Fabric, sip: int) -> tuple[float, float]:
+def sip_position(fabric: Fabric, sip: int) -> tuple[float, float]:
     """Where a SIP is drawn: a grid as it is; a long ring folded into two rows."""
     if fabric.h == 1 and fabric.sips > 3:
         half = -(-fabric.sips // 2)
@@ -77,8 +77,8 @@ def _fabric_panel(axes: Axes, fabric: Fabric, cubes: Grid, root: int) -> None:
     for wire in wires(fabric):
         _draw_wire(axes, fabric, wire)
     for sip in range(fabric.sips):
-        _draw_sip(axes, place_of(fabric, sip), cubes, root, f"SIP {sip}")
-    xs, ys = zip(*(place_of(fabric, sip) for sip in range(fabric.sips)), strict=True)
+        _draw_sip(axes, sip_position(fabric, sip), cubes, root, f"SIP {sip}")
+    xs, ys = zip(*(sip_position(fabric, sip) for sip in range(fabric.sips)), strict=True)
     axes.set_xlim(min(xs) - MARGIN, max(xs) + SIP_SIZE + MARGIN)
     axes.set_ylim(min(ys) - MARGIN, max(ys) + SIP_SIZE + MARGIN)
     axes.set_aspect("equal")
@@ -96,7 +96,7 @@ def _what(fabric: Fabric) -> str:
 
 
 def _draw_wire(axes: Axes, fabric: Fabric, wire: Wire) -> None:
-    (ax, ay), (bx, by) = place_of(fabric, wire.a), place_of(fabric, wire.b)
+    (ax, ay), (bx, by) = sip_position(fabric, wire.a), sip_position(fabric, wire.b)
     half = SIP_SIZE / 2
     a, b = (ax + half, ay + half), (bx + half, by + half)
     folded = fabric.h == 1 and fabric.sips > 3

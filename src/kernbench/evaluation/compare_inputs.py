@@ -70,7 +70,7 @@ class PathTaken(_Part):
     parts: tuple[PathPart, ...]
 
 
-class Bound(_Part):
+class LeastTime(_Part):
     """What a resource needs at least."""
 
     resource: str
@@ -81,7 +81,7 @@ class Bounds(_Part):
     """A roofline."""
 
     binding: str | None
-    bounds: tuple[Bound, ...]
+    bounds: tuple[LeastTime, ...]
 
     @model_validator(mode="after")
     def _binds(self) -> Bounds:
@@ -164,7 +164,7 @@ _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ResultFigures:
     """One result: everything it was made with, by path (``bench.m``, ``cube.hbm.slices``), and its figures."""
 
     configuration: Mapping[str, Any]
@@ -192,10 +192,10 @@ class ResultFile:
 
     name: str
     axes: tuple[str, ...]
-    results: tuple[Measured, ...]
+    results: tuple[ResultFigures, ...]
 
 
-def read_results(text: str) -> ResultFile:
+def read_compared(text: str) -> ResultFile:
     """What ``text`` names: FILE.parquet or its folder, FILE.parquet:POINT, or a run's FILE.json.
 
     InputError for anything else.
@@ -217,19 +217,19 @@ def read_results(text: str) -> ResultFile:
     return ResultFile(text, (), (results[point],))
 
 
-def _points(table: SweepTable) -> Iterator[Measured]:
+def _points(table: SweepTable) -> Iterator[ResultFigures]:
     about = table.about
     base = {"bench": about["bench"], **about["configuration"], **flat_configuration({CCL: about.get(CCL, {})})}
     for row in table.rows:
         params, changed = (json.loads(str(row.get(name) or "{}")) for name in JSON_COLUMNS)
         axes = {axis: row[axis] for axis in table.axes}
-        yield Measured(_plain({**base, **axes, **changed, **_of_bench(params)}), row)
+        yield ResultFigures(_plain({**base, **axes, **changed, **_of_bench(params)}), row)
 
 
-def _run(path: Path) -> Measured:
+def _run(path: Path) -> ResultFigures:
     document = read_run(path)
     machine = flat_configuration(document.configuration)
-    return Measured(_plain({"bench": document.bench, **machine, **_of_bench(document.params)}), document.row())
+    return ResultFigures(_plain({"bench": document.bench, **machine, **_of_bench(document.params)}), document.row())
 
 
 def _of_bench(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernbench.common.errors import InputError
-from kernbench.evaluation.compare_inputs import CCL_PREFIX, Measured, ResultFile
+from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultFile
 from kernbench.evaluation.sweep_measure import part_column, slug
 from kernbench.observe.critical_path_model import Part
 from kernbench.observe.works import ENGINE_OF
@@ -89,7 +89,7 @@ class BoundGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
     and engines, which overlap. ``unmatched``: results of each side without a partner or without figures.
     """
@@ -104,14 +104,14 @@ class Compared:
     busy: tuple[Change, ...]
 
 
-def compare_results(a: ResultFile, b: ResultFile) -> Compared:
+def compare_results(a: ResultFile, b: ResultFile) -> Comparison:
     """Compare what the files have at the same points. InputError when nothing fits together."""
     axes, matched = _match(a, b)
     good = [(one, other) for one, other in matched if one.ok and other.ok]
     if not good:
         raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
     pairs = tuple(_pair(axes, one, other) for one, other in good)
-    return Compared(
+    return Comparison(
         differing=tuple(_differing(matched)),
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
@@ -123,7 +123,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> Compared:
     )
 
 
-def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[tuple[Measured, Measured]]]:
+def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[tuple[ResultFigures, ResultFigures]]]:
     """Results at the same values of all axes; if there are none, of the axes that both have."""
     every = tuple(dict.fromkeys([*a.axes, *b.axes]))
     common = tuple(axis for axis in a.axes if axis in b.axes)
@@ -136,7 +136,7 @@ def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[tuple[Me
     raise InputError(f"no points fit together: {'; '.join(has)}; choose one point of a sweep with FILE.parquet:POINT")
 
 
-def _by_key(file: ResultFile, axes: Iterable[str]) -> dict[str, Measured]:
+def _by_key(file: ResultFile, axes: Iterable[str]) -> dict[str, ResultFigures]:
     wanted = tuple(axes)
     return {json.dumps([each.configuration.get(axis) for axis in wanted]): each for each in file.results}
 
@@ -145,7 +145,7 @@ def _names(axes: Sequence[str]) -> str:
     return ", ".join(axes) or "no axis"
 
 
-def _differing(matched: Sequence[tuple[Measured, Measured]]) -> Iterator[Differing]:
+def _differing(matched: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterator[Differing]:
     paths = dict.fromkeys(path for pair in matched for each in pair for path in each.configuration)
     if not all(each.says_collectives for pair in matched for each in pair):
         paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
@@ -155,18 +155,18 @@ def _differing(matched: Sequence[tuple[Measured, Measured]]) -> Iterator[Differi
             yield Differing(path, ours, theirs)
 
 
-def _value(result: Measured, path: str) -> str:
+def _value(result: ResultFigures, path: str) -> str:
     return json.dumps(result.configuration.get(path))
 
 
-def _values(results: Sequence[Measured], path: str) -> tuple[Any, ...]:
+def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
     """The values of a parameter, each once; none where no result has it, as with those of another version."""
     if not any(path in each.configuration for each in results):
         return ()
     return tuple(json.loads(value) for value in dict.fromkeys(_value(each, path) for each in results))
 
 
-def _pair(axes: Sequence[str], a: Measured, b: Measured) -> Pair:
+def _pair(axes: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
     return Pair(
         where=tuple((axis, a.configuration.get(axis)) for axis in axes),
         time=_change("all", a, b, "sim_ns"),
@@ -177,7 +177,7 @@ def _pair(axes: Sequence[str], a: Measured, b: Measured) -> Pair:
     )
 
 
-def _change(name: str, a: Measured, b: Measured, column: str) -> Change:
+def _change(name: str, a: ResultFigures, b: ResultFigures, column: str) -> Change:
     return Change(name, a.number(column), b.number(column))
 
 
@@ -186,7 +186,7 @@ def _sum(name: str, changes: Iterable[Change]) -> Change:
     return Change(name, sum(each.a_ns for each in given), sum(each.b_ns for each in given))
 
 
-def _stages(pairs: Sequence[tuple[Measured, Measured]]) -> tuple[Change, ...]:
+def _stages(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
     """The stages of the critical path of the whole run, summed over pairs, the largest change first."""
     found = []
     for stage, parts in STAGES.items():
@@ -198,7 +198,7 @@ def _stages(pairs: Sequence[tuple[Measured, Measured]]) -> tuple[Change, ...]:
     return _ordered(found)
 
 
-def _busy(pairs: Sequence[tuple[Measured, Measured]]) -> tuple[Change, ...]:
+def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
     from_names = {f"phase {name}": f"phase.{name}.busy_ns" for name in PHASES}
     from_names |= {f"engine {name}": f"engine.{slug(name)}.busy_ns" for name in ENGINE_OF.values()}
     return _ordered(_sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items())
@@ -219,12 +219,12 @@ def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
     return tuple(sorted(made, key=lambda group: -group.pairs))
 
 
-def verdict(found: Compared) -> tuple[str, ...]:
+def verdict(found: Comparison) -> tuple[str, ...]:
     """What changed and why, in sentences."""
     return tuple(_sentences(found))
 
 
-def _sentences(found: Compared) -> Iterator[str]:
+def _sentences(found: Comparison) -> Iterator[str]:
     count = f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
     yield f"B takes {found.time.ns:+,.3f} ns ({found.time.share:+.1%}){count}"
     if found.differing:

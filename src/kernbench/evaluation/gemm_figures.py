@@ -32,7 +32,7 @@ CLUSTER = 0.84  # of the distance between two variants
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class StageBar:
     """A stage of a run, in ns: the load of staged operands first, then tiles; ``work``: what the tiles keep the unit
     busy for in the ideal pipeline."""
 
@@ -87,17 +87,17 @@ def stage_legend(runs: Sequence[GemmRun]) -> list[Artist]:
     return [stages[0], load, *stages[1:], kernel, work]
 
 
-def _bars(run: GemmRun) -> Iterator[Bar]:
+def _bars(run: GemmRun) -> Iterator[StageBar]:
     busy = {use.name: use.busy_ns for use in run.stages}
     work = {floor.stage: floor.busy_ns for floor in run.ideal.floors}
     for stage in STAGES:
         if stage == LOAD or (stage not in busy and stage != "DMA in"):
             continue
         load = busy.get(LOAD, 0.0) if stage == "DMA in" else 0.0
-        yield Bar(stage, load, busy.get(stage, 0.0), work.get(stage, 0.0))
+        yield StageBar(stage, load, busy.get(stage, 0.0), work.get(stage, 0.0))
 
 
-def _draw_bar(axes: Axes, bar: Bar, left: float, width: float, unit_ns: float) -> None:
+def _draw_bar(axes: Axes, bar: StageBar, left: float, width: float, unit_ns: float) -> None:
     colour = STAGE_COLOURS[bar.stage]
     inside = width * 0.88
     if bar.load:
@@ -118,7 +118,7 @@ LEAST_BEYOND = 0.05  # where all kernels are as fast as the ideal, an axis with 
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class BarPlace:
     """Where a run is drawn: the middle of its place, its width, its colour."""
 
     run: GemmRun
@@ -156,13 +156,13 @@ def draw_theory(sweep: GemmSweep, path: Path) -> None:
         style.legend_above(figure, [*variant_handles(sweep), *theory_handles()], columns=5)
 
 
-def utilisation_bar(axes: Axes, slot: Slot) -> None:
+def utilisation_bar(axes: Axes, slot: BarPlace) -> None:
     """Useful efficiency in front of MAC utilisation."""
     axes.bar(slot.x, slot.run.mac_utilisation, slot.width, color=slot.colour, alpha=PALE)
     axes.bar(slot.x, slot.run.useful_efficiency, slot.width, color=slot.colour)
 
 
-def theory_bars(axes: Axes, slot: Slot, ideal: float, measured: float) -> None:
+def theory_bars(axes: Axes, slot: BarPlace, ideal: float, measured: float) -> None:
     """What the ideal pipeline has and what was measured, side by side."""
     half = slot.width / 2
     axes.bar(slot.x - half / 2, ideal, half, facecolor="white", edgecolor=slot.colour, hatch=HATCH, linewidth=1)
@@ -191,13 +191,13 @@ def theory_handles(colour: str = style.MUTED) -> list[Artist]:
     ]
 
 
-def slots(sweep: GemmSweep) -> Iterator[Slot]:
+def slots(sweep: GemmSweep) -> Iterator[BarPlace]:
     """The places of all runs: a cluster for each shape."""
     for at, shape in enumerate(sweep.shapes):
         runs = sweep.of(shape)
         width = CLUSTER / len(runs)
         for number, (run, colour) in enumerate(zip(runs, COLOURS, strict=False)):
-            yield Slot(run, at + (number - (len(runs) - 1) / 2) * width, width * 0.9, colour)
+            yield BarPlace(run, at + (number - (len(runs) - 1) / 2) * width, width * 0.9, colour)
 
 
 def _shape_axis(axes: Axes, sweep: GemmSweep, marked: str = "under-tile") -> None:
@@ -266,20 +266,20 @@ def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
         style.legend_above(figure, theory_handles(style.SLATE), columns=2)
 
 
-def _slots(runs: Sequence[GemmRun]) -> Iterator[Slot]:
+def _slots(runs: Sequence[GemmRun]) -> Iterator[BarPlace]:
     """One for each run, in no colour: in this figure colours are stages, and names stand below."""
     for at, run in enumerate(runs):
-        yield Slot(run, at, CLUSTER, style.SLATE)
+        yield BarPlace(run, at, CLUSTER, style.SLATE)
 
 
-def _time_bars(axes: Axes, slot: Slot) -> None:
+def _time_bars(axes: Axes, slot: BarPlace) -> None:
     ideal, measured = slot.run.ideal.ns / NS_PER_US, slot.run.pe.ns / NS_PER_US
     theory_bars(axes, slot, ideal, measured)
     for side, value in ((-1, ideal), (1, measured)):
         write_above(axes, slot.x + side * slot.width / 4, value, f"{value:.1f}", LARGE_LABEL_SIZE)
 
 
-def _share_bars(axes: Axes, slot: Slot) -> None:
+def _share_bars(axes: Axes, slot: BarPlace) -> None:
     ideal, measured = slot.run.ideal.utilisation, slot.run.mac_utilisation
     theory_bars(axes, slot, ideal, measured)
     for side, value in ((-1, ideal), (1, measured)):

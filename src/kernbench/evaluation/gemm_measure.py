@@ -12,7 +12,7 @@ from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
 from kernbench.engine.requests import RequestHandle
-from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, Usage, Verified, Window
+from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, RunWindow, Usage, Verified
 from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
 from kernbench.kernels.composite import Matmul
@@ -101,7 +101,7 @@ class _Measurement:
             under_tile=shape.under_tile(gemm.tile_sizes),
             sim_ns=self.result.sim_ns,
             launch_ns=ps_to_ns(self._launch.ended_ps - self._launch.submitted_ps),
-            pe=Window(0.0, kernel_ns),
+            pe=RunWindow(0.0, kernel_ns),
             composite=self._window([each for each in self._records if _is_whole(each)]),
             stages=stages,
             engines=self._usages(_engine),
@@ -130,9 +130,9 @@ class _Measurement:
             window=self._window(records),
         )
 
-    def _window(self, records: Iterable[OpRecord]) -> Window:
+    def _window(self, records: Iterable[OpRecord]) -> RunWindow:
         spans = [(each.t_start_ps - self._kernel.start_ps, each.t_end_ps - self._kernel.start_ps) for each in records]
-        return Window(ps_to_ns(min(start for start, _ in spans)), ps_to_ns(max(end for _, end in spans)))
+        return RunWindow(ps_to_ns(min(start for start, _ in spans)), ps_to_ns(max(end for _, end in spans)))
 
     def _verified(self) -> Verified:
         (comparison,) = self.result.comparisons

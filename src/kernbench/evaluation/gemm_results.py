@@ -21,7 +21,7 @@ STAGES = (LOAD, "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RunWindow:
     """From the first start to the last end, in ns since the kernel's start."""
 
     start_ns: float
@@ -42,7 +42,7 @@ class Usage:
     records: int
     busy_ns: float
     occupancy: float
-    window: Window
+    window: RunWindow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class GemmRun:
     under_tile: bool
     sim_ns: float
     launch_ns: float
-    pe: Window
-    composite: Window
+    pe: RunWindow
+    composite: RunWindow
     stages: tuple[Usage, ...]
     engines: tuple[Usage, ...]
     mac_utilisation: float

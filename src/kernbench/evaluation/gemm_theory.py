@@ -27,7 +27,7 @@ MEMORY = "HBM slice"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TileStep:
     """A tile at a stage, in ps: it occupies the unit for ``busy``, is under way ``before`` and ``after``, and makes the
     memory work for ``memory`` meanwhile."""
 
@@ -43,8 +43,8 @@ class Step:
         return self.before + self.busy + self.after
 
 
-Tile = Sequence[Step]
-Work = Callable[[Step], int]
+Tile = Sequence[TileStep]
+Work = Callable[[TileStep], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,28 +117,28 @@ class IdealPipeline:
         """The stages of one tile: page 02's times of a tile in each."""
         a, b = tile.rows * tile.steps * self._item, tile.steps * tile.columns * self._item
         streamed = a * stream_a + b * stream_b
-        found = [Step("issue", self._pe.components.pe_scheduler.attrs.issue_ps)]
+        found = [TileStep("issue", self._pe.components.pe_scheduler.attrs.issue_ps)]
         if streamed:
             found.append(self._read(streamed))
-        found += [Step("fetch", self._pe.tcm.read_ps(a + b)), Step("GEMM", self._gemm_ps)]
+        found += [TileStep("fetch", self._pe.tcm.read_ps(a + b)), TileStep("GEMM", self._gemm_ps)]
         if tile.last:
             out = tile.rows * tile.columns * self._item
-            found += [Step("store", self._pe.tcm.write_ps(out)), self._write(out)]
+            found += [TileStep("store", self._pe.tcm.write_ps(out)), self._write(out)]
         return found
 
-    def _read(self, nbytes: int) -> Step:
+    def _read(self, nbytes: int) -> TileStep:
         """Set-up and request there, access; the data, as the memory gives them or the way takes them; back."""
         memory = transfer_ps(nbytes, self._slice_gbs)
         request = self._there_ps + transfer_ps(self._header_bytes, self._there_gbs)
         before = self._pe.descriptor_ps + request + self._access_ps
-        return Step("DMA in", max(memory, transfer_ps(nbytes, self._back_gbs)), before, self._back_ps, memory)
+        return TileStep("DMA in", max(memory, transfer_ps(nbytes, self._back_gbs)), before, self._back_ps, memory)
 
-    def _write(self, nbytes: int) -> Step:
+    def _write(self, nbytes: int) -> TileStep:
         """Set-up and there; the data; access, acknowledgement back."""
         memory = transfer_ps(nbytes, self._slice_gbs)
         before = self._pe.descriptor_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
-        return Step("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
+        return TileStep("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
 
 
 def _floors(tiles: Sequence[Tile]) -> list[Floor]:

@@ -12,9 +12,9 @@ from statistics import fmean, stdev
 
 from kernbench.evaluation.mesh_network import (
     CYCLE_PS,
-    Flow,
+    MeshFlow,
     MeshSpec,
-    Traffic,
+    MeshTraffic,
     build_mesh,
     flow_traffic,
     messages,
@@ -27,7 +27,7 @@ SATURATED_AT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """How much to simulate: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
 
     After ``drain_cycles`` what is still under way counts with its age.
@@ -39,7 +39,7 @@ class Plan:
     drain_cycles: int = 20_000
     seeds: tuple[int, ...] = (1, 2, 3)
 
-    def window_cycles(self, spec: MeshSpec, traffic: Traffic) -> int:
+    def window_cycles(self, spec: MeshSpec, traffic: MeshTraffic) -> int:
         """Length of the measured window."""
         per_cycle = float(traffic.rates.sum()) / spec.packet_flits
         return max(self.cycles, ceil(self.messages / per_cycle))
@@ -56,7 +56,7 @@ class LoadPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeshRun:
     """One run. ``accepted[s]``: flits per cycle delivered of what node s sent; ``events``: of the simulation."""
 
     latency_cycles: float
@@ -64,7 +64,7 @@ class Measured:
     events: int
 
 
-class Window:
+class MeasuredWindow:
     """Collects what happens to the messages of a window of time, [``start``, ``end``) in cycles."""
 
     def __init__(self, nodes: int, start: int, end: int) -> None:
@@ -93,14 +93,14 @@ class Window:
         return fmean(self.latencies_ps + ages) / CYCLE_PS
 
 
-def simulate(spec: MeshSpec, traffic: Traffic, plan: Plan, seed: int, *, drain: bool = True) -> Measured:
+def simulate(spec: MeshSpec, traffic: MeshTraffic, plan: LoadPlan, seed: int, *, drain: bool = True) -> MeshRun:
     """Run ``traffic`` with one seed. Without ``drain`` it ends with the window, and latency is that of what arrived.
 
     Sources go on sending until all that was measured has arrived, as it would find the network under steady load.
     """
     net = build_mesh(spec)
     end = plan.warmup_cycles + plan.window_cycles(spec, traffic)
-    window = Window(spec.nodes, plan.warmup_cycles, end)
+    window = MeasuredWindow(spec.nodes, plan.warmup_cycles, end)
     last = end + (plan.drain_cycles if drain else 0)
     for cycle, source, target in messages(spec, traffic, seed):
         if cycle >= end and (cycle >= last or not window.under_way):
@@ -117,7 +117,7 @@ def simulate(spec: MeshSpec, traffic: Traffic, plan: Plan, seed: int, *, drain: 
         window.sent(transfer)
     cycles = end - plan.warmup_cycles
     accepted = tuple(flits / cycles for flits in window.flits)
-    return Measured(window.latency_cycles(net.clock.time), accepted, net.clock.n_events)
+    return MeshRun(window.latency_cycles(net.clock.time), accepted, net.clock.n_events)
 
 
 def _advance(net: Network, cycle: int) -> None:
@@ -125,7 +125,7 @@ def _advance(net: Network, cycle: int) -> None:
         net.clock.advance(cycle * CYCLE_PS)
 
 
-def load_point(spec: MeshSpec, pattern: str, offered: float, plan: Plan) -> LoadPoint:
+def load_point(spec: MeshSpec, pattern: str, offered: float, plan: LoadPlan) -> LoadPoint:
     """Mean latency and accepted throughput at one offered load (flits per node and cycle), over all seeds."""
     traffic = pattern_traffic(spec, pattern, offered)
     runs = [simulate(spec, traffic, plan, seed) for seed in plan.seeds]
@@ -134,13 +134,13 @@ def load_point(spec: MeshSpec, pattern: str, offered: float, plan: Plan) -> Load
     return LoadPoint(offered, fmean(latencies), fmean(fmean(run.accepted) for run in runs), error)
 
 
-def accepted_at_full_load(spec: MeshSpec, pattern: str, plan: Plan) -> float:
+def accepted_at_full_load(spec: MeshSpec, pattern: str, plan: LoadPlan) -> float:
     """Flits per node and cycle that arrive when every node offers one flit every cycle."""
     traffic = pattern_traffic(spec, pattern, 1.0)
     return fmean(fmean(simulate(spec, traffic, plan, seed, drain=False).accepted) for seed in plan.seeds)
 
 
-def saturation_load(spec: MeshSpec, pattern: str, plan: Plan, resolution: float) -> tuple[float, float]:
+def saturation_load(spec: MeshSpec, pattern: str, plan: LoadPlan, resolution: float) -> tuple[float, float]:
     """The offered loads, at most ``resolution`` apart, between which mean latency passes 3 times that at zero load."""
     limit = SATURATED_AT * pattern_traffic(spec, pattern, 1.0).zero_load_cycles(spec)
     low, high = 0.0, 1.0
@@ -153,7 +153,7 @@ def saturation_load(spec: MeshSpec, pattern: str, plan: Plan, resolution: float)
     return low, high
 
 
-def flow_shares(spec: MeshSpec, flows: tuple[Flow, ...], plan: Plan) -> tuple[float, ...]:
+def flow_shares(spec: MeshSpec, flows: tuple[MeshFlow, ...], plan: LoadPlan) -> tuple[float, ...]:
     """Flits per cycle that arrive of each of ``flows``, which have the mesh for themselves."""
     traffic = flow_traffic(spec, flows)
     runs = [simulate(spec, traffic, plan, seed, drain=False) for seed in plan.seeds]

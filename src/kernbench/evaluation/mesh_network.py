@@ -161,7 +161,7 @@ def _to(k: int, move: Callable[[int, int], tuple[int, int]]) -> Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class MeshTraffic:
     """``rates[s]``: flits per cycle that node s offers; ``destinations[s, d]``: how likely a message of s goes to d."""
 
     rates: Matrix
@@ -184,15 +184,15 @@ class Traffic:
         return max(load.values(), default=0.0)
 
 
-def pattern_traffic(spec: MeshSpec, pattern: str, offered: float) -> Traffic:
+def pattern_traffic(spec: MeshSpec, pattern: str, offered: float) -> MeshTraffic:
     """Every node offers ``offered`` flits per cycle by ``pattern``; UnknownNameError when there is no such."""
     if pattern not in PATTERNS:
         raise UnknownNameError("traffic pattern", pattern, tuple(PATTERNS))
-    return Traffic(np.full(spec.nodes, offered), PATTERNS[pattern](spec.k))
+    return MeshTraffic(np.full(spec.nodes, offered), PATTERNS[pattern](spec.k))
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class MeshFlow:
     """Node ``src`` offers ``offered`` flits per cycle to ``dst``."""
 
     src: int
@@ -200,15 +200,17 @@ class Flow:
     offered: float
 
 
-def flow_traffic(spec: MeshSpec, flows: tuple[Flow, ...]) -> Traffic:
+def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
     """The flows of distinct sources, and nothing else."""
     rates, matrix = np.zeros(spec.nodes), np.zeros((spec.nodes, spec.nodes))
     for flow in flows:
         rates[flow.src], matrix[flow.src, flow.dst] = flow.offered, 1.0
-    return Traffic(rates, matrix)
+    return MeshTraffic(rates, matrix)
 
 
-def messages(spec: MeshSpec, traffic: Traffic, seed: int, chunk_cycles: int = 1000) -> Iterator[tuple[int, int, int]]:
+def messages(
+    spec: MeshSpec, traffic: MeshTraffic, seed: int, chunk_cycles: int = 1000
+) -> Iterator[tuple[int, int, int]]:
     """(cycle, source, destination) of message after message, for ever: each node tosses a coin every cycle."""
     rng = np.random.default_rng(seed)
     chance = traffic.rates / spec.packet_flits

@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from kernbench.evaluation.mesh_load import (
+    LoadPlan,
     LoadPoint,
-    Plan,
     accepted_at_full_load,
     flow_shares,
     load_point,
     saturation_load,
 )
-from kernbench.evaluation.mesh_network import Flow, MeshSpec
+from kernbench.evaluation.mesh_network import MeshFlow, MeshSpec
 
 SHARE_TOLERANCE = 0.02
 LOW_LOAD, LOW_LOAD_TOLERANCE = 0.5, 0.05
@@ -68,12 +68,12 @@ class ReferenceFlows:
 
     name: str
     packet_flits: int
-    flows: tuple[Flow, ...]
+    flows: tuple[MeshFlow, ...]
     accepted: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class MeshReference:
     """All of the reference's figures. ``source``: what they were measured with."""
 
     source: str
@@ -82,10 +82,10 @@ class Reference:
     contention: tuple[ReferenceFlows, ...]
 
 
-def load_reference(path: Path) -> Reference:
+def load_reference(path: Path) -> MeshReference:
     """The reference in the JSON file ``path``."""
     data = json.loads(path.read_text())
-    return Reference(
+    return MeshReference(
         data["source"], data["network"], tuple(map(_curve, data["curves"])), tuple(map(_flows, data["contention"]))
     )
 
@@ -105,12 +105,12 @@ def _curve(data: dict[str, Any]) -> ReferenceCurve:
 
 
 def _flows(data: dict[str, Any]) -> ReferenceFlows:
-    flows = tuple(Flow(f["src"], f["dst"], f["offered"]) for f in data["flows"])
+    flows = tuple(MeshFlow(f["src"], f["dst"], f["offered"]) for f in data["flows"])
     return ReferenceFlows(data["name"], data["packet_flits"], flows, tuple(f["accepted"] for f in data["flows"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class FigureCheck:
     """A figure of the reference and ours, which may differ by ``tolerance`` of the reference (None: not a gate)."""
 
     what: str
@@ -147,26 +147,26 @@ class CurveComparison:
     saturation: tuple[float, float] | None
     accepted_at_full_load: float | None
 
-    def latency_gates(self) -> Iterator[Gate]:
+    def latency_gates(self) -> Iterator[FigureCheck]:
         """Latency at each load that was measured."""
         reference = {p.offered: p for p in self.curve.points}
         for point in self.points:
             tolerance = latency_tolerance(self.curve, point.offered)
             expected = reference[point.offered].latency_cycles
-            yield Gate(f"latency at {point.offered:.3f}", expected, point.latency_cycles, tolerance, "cycles")
+            yield FigureCheck(f"latency at {point.offered:.3f}", expected, point.latency_cycles, tolerance, "cycles")
 
-    def saturation_gates(self) -> Iterator[Gate]:
+    def saturation_gates(self) -> Iterator[FigureCheck]:
         """Saturation by latency, and what arrives at full load."""
         tolerance = SATURATION_TOLERANCE[self.curve.traffic]
         if self.saturation is not None:
             measured = sum(self.saturation) / 2
-            yield Gate("load at 3 x zero load", self.curve.saturation_load, measured, tolerance, "flits")
+            yield FigureCheck("load at 3 x zero load", self.curve.saturation_load, measured, tolerance, "flits")
         if self.accepted_at_full_load is not None:
             full = self.curve.accepted_at_full_load
-            yield Gate("accepted at 1.0", full, self.accepted_at_full_load, tolerance, "flits")
+            yield FigureCheck("accepted at 1.0", full, self.accepted_at_full_load, tolerance, "flits")
 
 
-def compare_latency(curve: ReferenceCurve, plan: Plan, highest_load: float = 1.0) -> CurveComparison:
+def compare_latency(curve: ReferenceCurve, plan: LoadPlan, highest_load: float = 1.0) -> CurveComparison:
     """Latency at those loads of ``curve`` that are at most ``highest_load`` of its saturation."""
     offered = [p.offered for p in curve.points if p.offered <= highest_load * curve.saturation_load]
     points = tuple(load_point(curve.spec(), curve.traffic, o, plan) for o in offered)
@@ -174,7 +174,7 @@ def compare_latency(curve: ReferenceCurve, plan: Plan, highest_load: float = 1.0
 
 
 def compare_curve(
-    curve: ReferenceCurve, plan: Plan, resolution: float, unit_flits: int | None = None
+    curve: ReferenceCurve, plan: LoadPlan, resolution: float, unit_flits: int | None = None
 ) -> CurveComparison:
     """Everything about ``curve``; ``unit_flits`` as in MeshSpec."""
     spec = curve.spec(unit_flits)
@@ -186,11 +186,13 @@ def compare_curve(
     )
 
 
-def compare_flows(case: ReferenceFlows, plan: Plan) -> list[Gate]:
+def compare_flows(case: ReferenceFlows, plan: LoadPlan) -> list[FigureCheck]:
     """The share of each flow."""
     shares = flow_shares(MeshSpec(packet_flits=case.packet_flits), case.flows, plan)
     return [
-        Gate(f"{case.name}, {case.packet_flits} flits, {f.src} to {f.dst}", expected, share, SHARE_TOLERANCE, "flits")
+        FigureCheck(
+            f"{case.name}, {case.packet_flits} flits, {f.src} to {f.dst}", expected, share, SHARE_TOLERANCE, "flits"
+        )
         for f, expected, share in zip(case.flows, case.accepted, shares, strict=True)
     ]
 
@@ -207,13 +209,13 @@ def title(comparison: CurveComparison) -> str:
     return f"{curve.traffic}, {curve.packet_flits}-flit packets"
 
 
-def gate_table(gates: Iterable[Gate]) -> str:
+def gate_table(gates: Iterable[FigureCheck]) -> str:
     """A Markdown table; a line without a tolerance is there to be seen, not a gate."""
     lines = ["| figure | reference | kernbench | difference | gate |", "| --- | ---: | ---: | ---: | --- |"]
     return "\n".join(lines + [_row(gate) for gate in gates])
 
 
-def _row(gate: Gate) -> str:
+def _row(gate: FigureCheck) -> str:
     digits = 2 if gate.unit == "cycles" else 4
     allowed = "" if gate.tolerance is None else f"±{gate.tolerance:.0%} {'holds' if gate.holds else 'FAILS'}"
     return (
@@ -229,7 +231,7 @@ def comparison_tables(comparisons: Iterable[CurveComparison]) -> str:
     )
 
 
-def draw_latency(comparisons: Sequence[CurveComparison], path: Path) -> None:
+def draw_mesh_latency(comparisons: Sequence[CurveComparison], path: Path) -> None:
     """Latency over offered load, a panel per curve, to the image ``path``."""
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     FigureCanvasAgg(figure)

@@ -30,21 +30,21 @@ MOST_NAMES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class TableSlice:
     """The good rows of a table where all axes but those drawn have one value; ``note`` says which."""
 
     rows: tuple[Row, ...]
     note: str
 
 
-def slice_of(plan: SweepPlan, table: SweepTable, drawn: Sequence[str | None], value: str) -> Slice:
+def slice_of(plan: SweepPlan, table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
     """The rows with ``value`` where every other axis is as at the first of them; there is one."""
     good = [row for row in table.rows if has_numbers(row, [value])]
     others = [name for name in plan.axes if name not in drawn and len(plan.axes[name]) > 1]
     first = {name: good[0][name] for name in others}
     rows = (row for row in good if all(row[name] == first[name] for name in others))
-    note = ", ".join(f"{short_name(name)} {text_of(cell)}" for name, cell in first.items())
-    return Slice(tuple(rows), note)
+    note = ", ".join(f"{short_name(name)} {axis_text(cell)}" for name, cell in first.items())
+    return TableSlice(tuple(rows), note)
 
 
 def has_numbers(row: Row, columns: Iterable[str]) -> bool:
@@ -61,16 +61,16 @@ def places_along(plan: SweepPlan, x: str, rows: Sequence[Row]) -> list[float]:
     """Where the rows of a curve are along ``x``: at its numbers, or one beside the other."""
     if is_numeric(plan.axes[x]):
         return [number_of(row, x) for row in rows]
-    names = [text_of(value) for value in plan.axes[x]]
-    return [float(names.index(text_of(row[x]))) for row in rows]
+    names = [axis_text(value) for value in plan.axes[x]]
+    return [float(names.index(axis_text(row[x]))) for row in rows]
 
 
 def mark_x(panel: Axes, plan: SweepPlan, x: str) -> None:
     values = plan.axes[x]
     if not is_numeric(plan.axes[x]):
-        panel.set_xticks(range(len(values)), [text_of(value) for value in values])
+        panel.set_xticks(range(len(values)), [axis_text(value) for value in values])
         return
-    numbers = {float(value): text_of(value) for value in values if isinstance(value, int | float)}
+    numbers = {float(value): axis_text(value) for value in values if isinstance(value, int | float)}
     geometric = _is_geometric(list(numbers))
     if geometric:
         panel.set_xscale("log", base=2)
@@ -146,10 +146,10 @@ def title_of(plan: SweepPlan, value: str, note: str) -> str:
 
 
 def labels_of(table: SweepTable, axis: str) -> list[str]:
-    return list(dict.fromkeys(text_of(row[axis]) for row in table.rows))
+    return list(dict.fromkeys(axis_text(row[axis]) for row in table.rows))
 
 
-def text_of(value: object) -> str:
+def axis_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -25,16 +25,16 @@ from kernbench.common.errors import KernbenchError, RunError
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import LOST, OK
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_point import Chunk, Job, Outcome, PointJob, run_chunk
+from kernbench.evaluation.sweep_point import Chunk, PointJob, PointOutcome, SweepJob, run_chunk
 from kernbench.evaluation.sweep_processes import worker_context
 
 CHUNK_S = 0.5
 MOST_IN_CHUNK = 64
 LOST_ERROR = "the worker died: out of memory, killed, or ended by the program itself"
-Chunked: TypeAlias = "Future[list[Outcome]]"
+Chunked: TypeAlias = "Future[list[PointOutcome]]"
 
 
-class Workers(Protocol):
+class ChunkWorkers(Protocol):
     """Who runs chunks. ``slots``: how many chunks keep all of them busy."""
 
     @property
@@ -58,7 +58,9 @@ class Progress:
     found: int
 
 
-def run_sweep(plan: SweepPlan, journal: Journal, workers: Workers, on_progress: Callable[[Progress], None]) -> None:
+def run_sweep(
+    plan: SweepPlan, journal: Journal, workers: ChunkWorkers, on_progress: Callable[[Progress], None]
+) -> None:
     """Run the points that ``journal`` lacks, until it has all of them."""
     _Driver(plan, journal, workers, on_progress).run()
 
@@ -69,7 +71,7 @@ class _Driver:
 
     plan: SweepPlan
     journal: Journal
-    workers: Workers
+    workers: ChunkWorkers
     on_progress: Callable[[Progress], None]
     waiting: deque[PointJob] = field(default_factory=deque)
     suspects: deque[Chunk] = field(default_factory=deque)
@@ -93,9 +95,9 @@ class _Driver:
     def _tell(self) -> None:
         self.on_progress(Progress(self.plan.n_points, len(self.journal.finished), self.failed, self.found))
 
-    def _job(self) -> Job:
+    def _job(self) -> SweepJob:
         plan = self.plan
-        return Job(
+        return SweepJob(
             bench=plan.bench_name,
             device=plan.spec.device,
             verify=plan.spec.verify,
@@ -111,7 +113,7 @@ class _Driver:
         jobs = [PointJob(point.index, plan.machine_texts(point), plan.bench_texts(point)) for point in missing]
         self.waiting.extend(sorted(jobs, key=attrgetter("machine")))
 
-    def _hand_out(self, job: Job) -> None:
+    def _hand_out(self, job: SweepJob) -> None:
         """Keep the workers busy; a suspect has them to itself, so that it is known who died of what."""
         if self.suspects:
             if not self.under_way:
@@ -120,7 +122,7 @@ class _Driver:
         while self.waiting and len(self.under_way) < self.workers.slots:
             self._submit(self._next_chunk(job))
 
-    def _next_chunk(self, job: Job) -> Chunk:
+    def _next_chunk(self, job: SweepJob) -> Chunk:
         return Chunk(job, tuple(self.waiting.popleft() for _ in range(self._size())))
 
     def _size(self) -> int:
@@ -139,7 +141,7 @@ class _Driver:
             self.journal.append(outcomes)
             self.failed += _failures(outcomes)
 
-    def _outcomes(self, future: Chunked, chunk: Chunk, *, alone: bool) -> list[Outcome]:
+    def _outcomes(self, future: Chunked, chunk: Chunk, *, alone: bool) -> list[PointOutcome]:
         error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
             outcomes = future.result()
@@ -148,7 +150,7 @@ class _Driver:
         if not self.workers.is_loss(error):
             raise self._stopped(error) from error
         if alone and len(chunk.points) == 1:
-            return [Outcome(chunk.points[0].index, {"status": LOST, "error": LOST_ERROR}, 0.0)]
+            return [PointOutcome(chunk.points[0].index, {"status": LOST, "error": LOST_ERROR}, 0.0)]
         self.suspects.extend(_singles(chunk))
         return []
 
@@ -160,7 +162,7 @@ class _Driver:
         return RunError(f"the workers are gone: {type(error).__name__} {error}; {finished}")
 
 
-def _failures(outcomes: Iterable[Outcome]) -> int:
+def _failures(outcomes: Iterable[PointOutcome]) -> int:
     return sum(outcome.row["status"] != OK for outcome in outcomes)
 
 

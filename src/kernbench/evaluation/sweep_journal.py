@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Self
 from kernbench.common.errors import InputError
 from kernbench.common.json_text import parse_json
 from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, Row, fits, flat_configuration, is_whole
-from kernbench.evaluation.sweep_point import Outcome
+from kernbench.evaluation.sweep_point import PointOutcome
 
 GRID = "grid"
 # The digest of what "configuration" says in full.
@@ -108,12 +108,12 @@ MOST_NAMED = 8
 class Journal:
     """Finished points, by number, in memory and in the file ``path``. A context manager that closes it."""
 
-    def __init__(self, path: Path, file: BinaryIO, finished: dict[int, Outcome]) -> None:
+    def __init__(self, path: Path, file: BinaryIO, finished: dict[int, PointOutcome]) -> None:
         self.path = path
         self.finished = finished
         self._file = file
 
-    def append(self, outcomes: Iterable[Outcome]) -> None:
+    def append(self, outcomes: Iterable[PointOutcome]) -> None:
         """Add points; they are safe when this returns. A point that is there already stays as it is."""
         new = [outcome for outcome in outcomes if outcome.index not in self.finished]
         lines = [_line(_entry(outcome)) for outcome in new]
@@ -161,9 +161,9 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
     return _open(path, _finished(path, found, n_points))
 
 
-def _finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, Outcome]:
+def _finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, PointOutcome]:
     """The points of a journal; InputError for a line that is none of the sweep's."""
-    finished: dict[int, Outcome] = {}
+    finished: dict[int, PointOutcome] = {}
     for number, entry in enumerate(entries[1:], start=2):
         try:
             outcome = _outcome(entry)
@@ -180,7 +180,7 @@ def n_points_of(entries: list[dict[str, Any]]) -> int:
     return int(entries[0]["points"])
 
 
-def _open(path: Path, finished: dict[int, Outcome]) -> Journal:
+def _open(path: Path, finished: dict[int, PointOutcome]) -> Journal:
     with _refusing(path):
         file = path.open("r+b")
         content = path.read_bytes()
@@ -250,7 +250,7 @@ def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, An
         raise _foreign(path, 1)
 
 
-def _entry(outcome: Outcome) -> dict[str, Any]:
+def _entry(outcome: PointOutcome) -> dict[str, Any]:
     row = {name: str(cell) if _is_odd(cell) else cell for name, cell in outcome.row.items()}
     return {"point": outcome.index, "wall_s": round(outcome.wall_s, 6), "row": row}
 
@@ -260,13 +260,13 @@ def _is_odd(cell: Cell) -> bool:
     return isinstance(cell, float) and not math.isfinite(cell)
 
 
-def _outcome(entry: Mapping[str, Any]) -> Outcome:
+def _outcome(entry: Mapping[str, Any]) -> PointOutcome:
     """The outcome of a line. ValueError, or what comes of parts that are missing, for a line of something else."""
     index, wall_s = entry["point"], entry["wall_s"]
     row: Row = {name: _cell(name, cell) for name, cell in entry["row"].items()}
     if not is_whole(index) or wall_s is None or not fits(wall_s, float) or row["status"] not in STATUSES:
         raise ValueError("not what a point leaves")
-    return Outcome(index, row, float(wall_s))
+    return PointOutcome(index, row, float(wall_s))
 
 
 def _cell(name: str, found: Any) -> Cell:

@@ -20,7 +20,7 @@ from kernbench.ccl.config import CclConfig
 from kernbench.common.complaints import Complaint, close_to, one_of
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
 from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem
-from kernbench.common.yaml_document import Place
+from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
 from kernbench.evaluation.sweep_measure import COLUMNS
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, SweepPlan, as_override
@@ -207,7 +207,7 @@ class _Loading:
                 self.others.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
                 continue
             fixed[name] = value
-            marks = {**self.document.marks, ("set", name): Place(source, (0, 0), (0, 0))}
+            marks = {**self.document.marks, ("set", name): YamlPlace(source, (0, 0), (0, 0))}
             self.document = replace(self.document, marks=marks)
         return replace(draft, fixed=fixed)
 

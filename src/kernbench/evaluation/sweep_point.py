@@ -37,7 +37,7 @@ from kernbench.topology.builder import Topology, compile_topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SweepJob:
     """What all points of a sweep have in common; ``configuration``: the resolved base machine by path."""
 
     bench: str
@@ -63,12 +63,12 @@ class PointJob:
 class Chunk:
     """Points that travel together. A machine is compiled once for all of its points that follow one another."""
 
-    job: Job
+    job: SweepJob
     points: tuple[PointJob, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PointOutcome:
     """A finished point: its row, without its place in the grid, and how long it ran: in seconds, and of a processor.
 
     The latter says how much work it was, whoever else used the computer, the making of its machine included; it is not
@@ -81,7 +81,7 @@ class Outcome:
     cpu_s: float = 0.0
 
 
-def run_chunk(chunk: Chunk) -> list[Outcome]:
+def run_chunk(chunk: Chunk) -> list[PointOutcome]:
     """Run all points of a chunk. What goes wrong with one is in its row.
 
     RunError on a worker of another version, whose rows could not be compared.
@@ -98,24 +98,26 @@ def run_chunk(chunk: Chunk) -> list[Outcome]:
         ]
 
 
-def _run_on(job: Job, changes: tuple[str, ...], bench: Bench, points: Iterable[PointJob]) -> Iterator[Outcome]:
+def _run_on(
+    job: SweepJob, changes: tuple[str, ...], bench: Bench, points: Iterable[PointJob]
+) -> Iterator[PointOutcome]:
     """Run ``points`` on the base with ``changes``."""
     cpu = time.thread_time()
     try:
         with exit_is_failure():
             machine = compile_topology(apply_overrides(job.base, changes))
     except Exception as error:
-        yield from (Outcome(point.index, _row_without_figures(error), 0.0) for point in points)
+        yield from (PointOutcome(point.index, _row_without_figures(error), 0.0) for point in points)
         return
     for point in points:
         wall = time.perf_counter()
         row = _row(job, machine, bench, point)
         done = time.thread_time()
-        yield Outcome(point.index, row, time.perf_counter() - wall, done - cpu)
+        yield PointOutcome(point.index, row, time.perf_counter() - wall, done - cpu)
         cpu = done
 
 
-def _row(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
+def _row(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row:
     try:
         with exit_is_failure():  # sys.exit() of a program ends its point, not the worker
             return _run(job, machine, bench, point) | _machine(job, machine)
@@ -132,7 +134,7 @@ def _row_without_figures(error: BaseException) -> Row:
     return {"status": FAILED, "error": error_text(error)}
 
 
-def _run(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
+def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row:
     log = TraceLog(memories=True, watch_queues=False) if job.explain else None
     engine = GraphEngine(machine, job.verify, observers=() if log is None else (log,))
     result = run_bench(
@@ -147,7 +149,7 @@ def _run(job: Job, machine: Topology, bench: Bench, point: PointJob) -> Row:
     return measure(result, engine, log)
 
 
-def _machine(job: Job, machine: Topology) -> Row:
+def _machine(job: SweepJob, machine: Topology) -> Row:
     """Which machine it was: its digest, and in what it differs from the base."""
     configuration = flat_configuration(machine.spec.model_dump(mode="json"))
     base = job.configuration

@@ -13,6 +13,7 @@ from kernbench.evaluation.figure_style import BLUE, MARKERS, MUTED, PALETTE, VER
 from kernbench.evaluation.outputs import PROVENANCE_FILE, provenance_of, write_csv, write_provenance
 from kernbench.evaluation.sweep_axes import (
     PLAIN,
+    axis_text,
     decades,
     has_numbers,
     label_axes,
@@ -24,7 +25,6 @@ from kernbench.evaluation.sweep_axes import (
     places_along,
     scale_y,
     slice_of,
-    text_of,
     title_of,
     write_numbers,
 )
@@ -86,7 +86,7 @@ def _curves(rows: Sequence[Row], by: str | None) -> Iterator[tuple[str, list[Row
         yield "", list(rows)
         return
     for value in dict.fromkeys(row[by] for row in rows):
-        yield text_of(value), [row for row in rows if row[by] == value]
+        yield axis_text(value), [row for row in rows if row[by] == value]
 
 
 def _draw_heat_map(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> None:
@@ -98,7 +98,7 @@ def _draw_heat_map(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -
     columns, lines = labels_of(table, x), labels_of(table, y)
     grid = np.full((len(lines), len(columns)), np.nan)
     for row in chosen.rows:
-        grid[lines.index(text_of(row[y])), columns.index(text_of(row[x]))] = number_of(row, plot.value)
+        grid[lines.index(axis_text(row[y])), columns.index(axis_text(row[x]))] = number_of(row, plot.value)
     width = min(max(4.4, 2.4 + 0.72 * len(columns)), 12)
     with drawing(path, width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9)) as figure:
         panel = figure.add_subplot()
@@ -128,7 +128,7 @@ def _draw_pareto(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> 
         if plot.cost in plan.axes:
             mark_x(panel, plan, plot.cost)
         for at in front if len(front) <= MOST_NAMED else ():
-            text = ", ".join(text_of(rows[at][name]) for name in named)
+            text = ", ".join(axis_text(rows[at][name]) for name in named)
             place = (costs[at], values[at])
             panel.annotate(text, place, xytext=(5, 5), textcoords="offset points", fontsize=8, color=BLUE)
         label_axes(panel, plan, plot.cost, plot.value, "")

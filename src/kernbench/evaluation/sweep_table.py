@@ -22,7 +22,7 @@ from kernbench.common.files import replacing
 from kernbench.common.json_text import parse_json
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_point import Outcome
+from kernbench.evaluation.sweep_point import PointOutcome
 from kernbench.evaluation.sweep_spec import Value
 
 POINT = "point"
@@ -48,7 +48,7 @@ class SweepTable:
         return tuple(dict.fromkeys(name for row in self.rows for name, cell in row.items() if cell is not None))
 
 
-def sweep_table(plan: SweepPlan, outcomes: Mapping[int, Outcome]) -> SweepTable:
+def sweep_table(plan: SweepPlan, outcomes: Mapping[int, PointOutcome]) -> SweepTable:
     """The table of a sweep whose points are all finished."""
     kinds = {path: kind_of(values) for path, values in plan.axes.items()}
     rows = []
@@ -72,7 +72,7 @@ def _cell(value: Value, kind: type) -> Any:
     return kind(value)
 
 
-def walls(outcomes: Mapping[int, Outcome]) -> Sequence[dict[str, int | float]]:
+def walls(outcomes: Mapping[int, PointOutcome]) -> Sequence[dict[str, int | float]]:
     """How long each point took to run, in the order of the grid."""
     return [{POINT: index, "wall_s": outcomes[index].wall_s} for index in sorted(outcomes)]
 

@@ -34,7 +34,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """A row and its bars."""
 
     label: str
@@ -86,12 +86,12 @@ def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None
     figure.savefig(path, dpi=160)
 
 
-def _rows(bars: Sequence[Bar], pe: str, memory: str) -> list[Row]:
+def _rows(bars: Sequence[Bar], pe: str, memory: str) -> list[FigureRow]:
     """The rows of the PE in the order of the trace, then the memory's."""
     labels = sorted({bar.row for bar in bars if bar.process == pe}, key=_row_order)
-    rows = [Row(label, tuple(bar for bar in bars if bar.process == pe and bar.row == label)) for label in labels]
+    rows = [FigureRow(label, tuple(bar for bar in bars if bar.process == pe and bar.row == label)) for label in labels]
     served = tuple(bar for bar in bars if bar.process == "memories" and bar.row == memory)
-    return [*rows, Row(memory, served)] if served else rows
+    return [*rows, FigureRow(memory, served)] if served else rows
 
 
 def _row_order(label: str) -> tuple[int, int]:
@@ -100,7 +100,7 @@ def _row_order(label: str) -> tuple[int, int]:
     return known.index(engine) if engine in known else len(known), int(lane or 0)
 
 
-def _colours(rows: Iterable[Row]) -> dict[str, str]:
+def _colours(rows: Iterable[FigureRow]) -> dict[str, str]:
     tiles = sorted({bar.tile for row in rows for bar in row.bars if bar.tile})
     return {tile: TILE_COLOURS[at % len(TILE_COLOURS)] for at, tile in enumerate(tiles)}
 
@@ -113,7 +113,7 @@ def _draw(axes: Axes, bar: Bar, at: int, begin: float, colour: str) -> None:
         axes.text(left + bar.ns / 2, at, label, ha="center", va="center", fontsize=7, color="black", clip_on=True)
 
 
-def _style(axes: Axes, rows: Sequence[Row], length_ns: float) -> None:
+def _style(axes: Axes, rows: Sequence[FigureRow], length_ns: float) -> None:
     axes.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, length_ns)

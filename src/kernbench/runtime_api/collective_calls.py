@@ -48,7 +48,7 @@ class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operand:
+class CollectiveTensor:
     """A tensor of a collective, as far as it is the same on every rank. ``places``: (cube, pe, offset, bytes).
 
     ``policy``: how the program wrote that; several ways may mean the same places.
@@ -60,7 +60,7 @@ class Operand:
     policy: str = field(compare=False)
 
     @classmethod
-    def of(cls, layout: TensorLayout) -> Operand:
+    def of(cls, layout: TensorLayout) -> CollectiveTensor:
         """That of a tensor."""
         shards = layout.shards
         places = tuple((each.cube, each.pe, each.offset_bytes, each.nbytes) for each in shards)
@@ -71,11 +71,11 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CollectiveCall:
     """A collective as a rank calls it. ``details``: the reduction, the root and the like."""
 
     name: str
-    operands: tuple[Operand, ...] = ()
+    operands: tuple[CollectiveTensor, ...] = ()
     details: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Call:
             f"{self.name}({', '.join([*map(str, self.operands), *(f'{key}={value}' for key, value in self.details)])})"
         )
 
-    def told_apart_from(self, other: Call) -> str:
+    def told_apart_from(self, other: CollectiveCall) -> str:
         """As text; with layouts where nothing else is different."""
         if str(self) != str(other):
             return str(self)
@@ -91,10 +91,10 @@ class Call:
 
 
 @dataclass(slots=True)
-class Meeting:
+class RankMeeting:
     """One collective: what its first rank called, and which ranks have come."""
 
-    call: Call
+    call: CollectiveCall
     number: int
     parties: Sequence[int]
     here: list[int] = field(default_factory=list)
@@ -113,7 +113,7 @@ class CallBook:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[Channel, int], int] = {}
-        self._open: dict[tuple[Channel, int], Meeting] = {}
+        self._open: dict[tuple[Channel, int], RankMeeting] = {}
         self._broken: CollectiveMismatch | None = None
 
     @property
@@ -121,7 +121,7 @@ class CallBook:
         """Whether every rank has made every call that another has made, and the same."""
         return not self._open and self._broken is None
 
-    def enter(self, channel: Channel, rank: int, call: Call, parties: Sequence[int]) -> Meeting:
+    def enter(self, channel: Channel, rank: int, call: CollectiveCall, parties: Sequence[int]) -> RankMeeting:
         """A rank calls: its next of ``channel``, which ``parties`` take part in.
 
         CollectiveMismatch when a rank that came before it called another; from then on the same one for every call,
@@ -131,7 +131,7 @@ class CallBook:
             raise self._broken
         number = self._counts.get((channel, rank), 0)
         self._counts[channel, rank] = number + 1
-        meeting = self._open.setdefault((channel, number), Meeting(call, number, parties))
+        meeting = self._open.setdefault((channel, number), RankMeeting(call, number, parties))
         if meeting.call != call:
             self._broken = _mismatch(meeting, rank, call)
             raise self._broken
@@ -141,7 +141,7 @@ class CallBook:
         return meeting
 
 
-def _mismatch(meeting: Meeting, rank: int, call: Call) -> CollectiveMismatch:
+def _mismatch(meeting: RankMeeting, rank: int, call: CollectiveCall) -> CollectiveMismatch:
     first = f"rank {meeting.here[0]} called {meeting.call.told_apart_from(call)}"
     return CollectiveMismatch(
         f"collective number {meeting.number} is not the same on all ranks: {first}, "

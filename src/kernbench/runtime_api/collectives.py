@@ -12,7 +12,7 @@ from kernbench.ccl.steps.sip_rings import ring_values_among
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
-from kernbench.runtime_api.collective_calls import Call, Channel, Operand, RankGroup
+from kernbench.runtime_api.collective_calls import Channel, CollectiveCall, CollectiveTensor, RankGroup
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.process_group import ProcessGroup
@@ -56,13 +56,13 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class StartedCollective:
     """A collective as one rank starts it: the call, the kernel and its PEs, the tensors, and what becomes arguments.
 
     ``channel``, ``parties``: which ranks have to make the same call; those of the group, unless given.
     """
 
-    call: Call
+    call: CollectiveCall
     algorithm: Algorithm
     pes: Collection[PeCoord]
     tensors: Sequence[TensorLayout] = ()
@@ -110,19 +110,23 @@ class Collectives:
         pes: Collection[PeCoord],
         *details: tuple[str, object],
     ) -> Work:
-        call = Call(name="all_reduce", operands=(Operand.of(tensor),), details=(("op", op), *details))
+        call = CollectiveCall(
+            name="all_reduce", operands=(CollectiveTensor.of(tensor),), details=(("op", op), *details)
+        )
         return self._start(member, _of_shards(call, algorithm, pes, tensor, reduce_op=op))
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
         """Broadcast or reduce: every shard with its counterparts on the other SIPs."""
-        call = Call(name=name, operands=(Operand.of(tensor),), details=(("root", root), *_told(op)))
+        call = CollectiveCall(name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_told(op)))
         algorithm = member.group.algorithm_called(name)
         more = {"root": root} if op is None else {"root": root, "reduce_op": op}
         return self._start(member, _of_shards(call, algorithm, tensor.owners, tensor, **more))
 
     def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
         """From ``src`` to ``dst``, of which the rank is one."""
-        call = Call(name="send_recv", operands=(Operand.of(tensor),), details=(("src", src), ("dst", dst)))
+        call = CollectiveCall(
+            name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))
+        )
         algorithm = member.group.algorithm_called("send_recv")
         operation = _of_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
         return self._start(member, replace(operation, channel=("send_recv", src, dst), parties=(src, dst)))
@@ -130,9 +134,11 @@ class Collectives:
     def barrier(self, member: Member) -> Work:
         """A token, on PE 0 of cube 0."""
         algorithm = member.group.algorithm_called("barrier")
-        call = Call(name="barrier")
+        call = CollectiveCall(name="barrier")
         config = {"n_elem": 0}
-        return self._start(member, Operation(call=call, algorithm=algorithm, pes=[(member.rank, 0, 0)], config=config))
+        return self._start(
+            member, StartedCollective(call=call, algorithm=algorithm, pes=[(member.rank, 0, 0)], config=config)
+        )
 
     def blocks(
         self,
@@ -145,9 +151,11 @@ class Collectives:
         """From ``given`` to ``taken``, of which one or both have a block for every rank: in a list, or in a tensor."""
         table = _block_table(name, given, taken, member.size)
         at_work = {table[at : at + 2] for at in range(0, len(table), BLOCK_COLUMNS)}
-        call = Call(name=name, operands=(Operand.of(given[0]), Operand.of(taken[0])), details=_told(op))
+        call = CollectiveCall(
+            name=name, operands=(CollectiveTensor.of(given[0]), CollectiveTensor.of(taken[0])), details=_told(op)
+        )
         config = {"n_elem": sum(table[3::BLOCK_COLUMNS]), "shards": table, "dtype": given[0].dtype.name}
-        operation = Operation(
+        operation = StartedCollective(
             call=call,
             algorithm=member.group.algorithm_called(name),
             pes=[(member.rank, cube, pe) for cube, pe in at_work],
@@ -183,7 +191,7 @@ class Collectives:
             self._replaced.add((config.name, ELEMENTWISE))
             warnings.warn(f"{told}; {ELEMENTWISE} does it instead. {hint}", RuntimeWarning, stacklevel=4)
 
-    def _start(self, member: Member, operation: Operation) -> Work:
+    def _start(self, member: Member, operation: StartedCollective) -> Work:
         """Enter the call in the group's book, then launch: early ranks' PEs wait for the others', in simulated time."""
         message = self._message(member, operation)
         parties, channel = operation.parties or member.parties, operation.channel or member.channel
@@ -196,7 +204,7 @@ class Collectives:
         self._memory.uses.note(handle, (layout.key for layout in operation.tensors))
         return Work((handle,), self._requests)
 
-    def _message(self, member: Member, operation: Operation) -> KernelLaunchMsg:
+    def _message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
         algorithm = operation.algorithm
         values = member.ring(self._spec) | operation.config
         more = algorithm.args_for(self._spec, sip_rank=member.rank, **values)
@@ -217,11 +225,11 @@ def _told(op: str | None) -> tuple[tuple[str, object], ...]:
 
 
 def _of_shards(
-    call: Call, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
-) -> Operation:
+    call: CollectiveCall, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
+) -> StartedCollective:
     """An operation on the shards of one tensor."""
     n_elem = max(shard.nbytes for shard in tensor.shards) // tensor.dtype.itemsize
-    return Operation(
+    return StartedCollective(
         call=call,
         algorithm=algorithm,
         pes=pes,
@@ -239,9 +247,9 @@ def _block_table(
         if a.size == b.size:
             return exchange_table(name, a, b, world_size)
         return part_table(name, *sorted((a, b), key=lambda each: each.size))
-    wanted = Operand.of(a)
+    wanted = CollectiveTensor.of(a)
     for other in (*given, *taken):
-        if Operand.of(other) != wanted:
+        if CollectiveTensor.of(other) != wanted:
             raise InputError(
                 f"{name}: {a.name} ({a.dp}) and {other.name} ({other.dp}) differ in shape, dtype or layout"
             )

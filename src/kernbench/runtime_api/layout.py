@@ -21,7 +21,7 @@ from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy, PlacementError
 from kernbench.policy.placement.geometry import Window
-from kernbench.policy.placement.views import Piece, ShardView, first_copies, pieces
+from kernbench.policy.placement.views import ShardView, WindowPiece, first_copies, pieces
 from kernbench.runtime_api.arrays import Shape
 from kernbench.runtime_api.work import TensorKey
 
@@ -32,7 +32,7 @@ class Stretch:
 
     pa: int
     nbytes: int
-    piece: Piece
+    piece: WindowPiece
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,7 +115,7 @@ class TensorLayout:
         spec = stretch.piece.view.spec
         return f"sip{spec.sip}.cube{spec.cube}.pe{spec.pe}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
-    def _stretch(self, piece: Piece) -> Stretch:
+    def _stretch(self, piece: WindowPiece) -> Stretch:
         offset, nbytes = piece.span(self.dtype.itemsize)
         return Stretch(self.pa_of(piece.view) + offset, nbytes, piece)
 

@@ -16,7 +16,7 @@ from kernbench.ccl.install import (
     layout_of,
     plan_of,
     prepare_queues,
-    release,
+    release_rings,
     warn_of_lost,
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
@@ -74,7 +74,7 @@ class QueueInstaller:
             if all(handle.done for handle in under_way):  # also when kernels had to be stopped first
                 del self._removals[id(queues)]
                 self._there.remove(queues)
-                release(self.engine, queues)
+                release_rings(self.engine, queues)
                 self.lost += warn_of_lost(self.engine, queues)
 
     def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
@@ -86,7 +86,7 @@ class QueueInstaller:
     def forget(self) -> None:
         """Give the memory back, and ask nothing of the machine."""
         for queues in self._there:
-            release(self.engine, queues)
+            release_rings(self.engine, queues)
         self._there.clear()
         self._removals.clear()
 

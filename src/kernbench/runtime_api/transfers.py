@@ -15,7 +15,7 @@ from kernbench.common.errors import InputError
 from kernbench.kernels.windows import copy_windows
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.geometry import Window
-from kernbench.policy.placement.views import Piece, pieces
+from kernbench.policy.placement.views import WindowPiece, pieces
 from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
 from kernbench.runtime_api.layout import Stretch, TensorLayout
 
@@ -72,7 +72,7 @@ def update_messages(
             yield MemoryWriteMsg(name=layout.name, pa=pa + start * size, nbytes=count * size, data=run)
 
 
-def _positions(piece: Piece, chosen: Array) -> Array:
+def _positions(piece: WindowPiece, chosen: Array) -> Array:
     """Which elements of the shard are chosen, in order."""
     corner = np.array([start for start, _ in piece.source.bounds], np.int64)
     return (np.argwhere(chosen) + corner) @ np.array(row_major(piece.view.shape, 1), np.int64)

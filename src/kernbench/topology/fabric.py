@@ -14,7 +14,7 @@ from kernbench.topology.spec import SipsSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class SipPort:
     """One end of scale-up wiring at a SIP: its number there, its side (None when fully connected), the SIP beyond."""
 
     sip: int
@@ -27,8 +27,8 @@ class Port:
 class FabricLink:
     """A directed scale-up link between two ports."""
 
-    src: Port
-    dst: Port
+    src: SipPort
+    dst: SipPort
 
 
 def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
@@ -41,13 +41,13 @@ def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
     return {}
 
 
-def sip_ports(sips: SipsSpec, sip: int) -> tuple[Port, ...]:
+def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
     """The scale-up ports of a SIP, in the order that breaks ties between ways."""
     if sips.topology == "fully_connected":
         peers = (peer for peer in range(sips.count) if peer != sip)
-        return tuple(Port(sip, index, None, peer) for index, peer in enumerate(peers))
+        return tuple(SipPort(sip, index, None, peer) for index, peer in enumerate(peers))
     beyond = sip_neighbours(sips, sip).items()
-    return tuple(Port(sip, index, side, peer) for index, (side, peer) in enumerate(beyond))
+    return tuple(SipPort(sip, index, side, peer) for index, (side, peer) in enumerate(beyond))
 
 
 def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernbench.topology.fabric import Port
+from kernbench.topology.fabric import SipPort
 from kernbench.topology.grid import Corner, Grid, Side
 from kernbench.topology.spec import SipsSpec, TopologySpec
 
@@ -157,7 +157,7 @@ class ChipletGeometry:
         along = (x - self.rect.x) / self.rect.w if self.edge in {"N", "S"} else (y - self.rect.y) / self.rect.h
         return self.at(min(max(along, 0.04), 0.96), 0.1)
 
-    def port(self, port: Port, count: int) -> Point:
+    def port(self, port: SipPort, count: int) -> Point:
         """A scale-up port, one of ``count``: at the end or on the outer edge that looks its way. The one that would
         look at the cubes sits at an end, beside its neighbour there.
         """

@@ -8,7 +8,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
-from kernbench.tp.layouts import Grid
+from kernbench.tp.layouts import PeGrid
 from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear
 from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
 
@@ -120,7 +120,7 @@ class LayerNorm:
         name: str = "norm",
     ) -> None:
         self._torch = parallel_state(torch).torch
-        grid = Grid.of_policy(dp, self._torch.topology)
+        grid = PeGrid.of_policy(dp, self._torch.topology)
         self.weight, self.bias = (
             self._torch.empty(hidden, dtype=dtype, dp=grid.copies(), name=f"{name}.{which}")
             for which in ("weight", "bias")

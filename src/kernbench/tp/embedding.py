@@ -10,7 +10,7 @@ from kernbench.kernels.embedding import NOT_HERE, embedding_one_hot, embedding_r
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array, numeric
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.layouts import Grid, is_row_major
+from kernbench.tp.layouts import PeGrid, is_row_major
 from kernbench.tp.linear import shard_of
 from kernbench.tp.mappings import reduce_from_tp_region
 from kernbench.tp.parallel_state import SizeError, Torch, parallel_state, split_evenly
@@ -38,7 +38,7 @@ class VocabParallelEmbedding:
         rows = split_evenly("num_embeddings", num_embeddings, self._group.world_size)
         self.name, self.num_embeddings = name, num_embeddings
         self.embedding_dim = split_evenly("embedding_dim", embedding_dim, 1)
-        policy = dp or Grid.of_sip(context.topology).rows(rows)
+        policy = dp or PeGrid.of_sip(context.topology).rows(rows)
         self.weight = context.empty(rows, embedding_dim, dtype=dtype, dp=policy, name=f"{name}.weight")
         if not is_row_major(self.weight.layout):
             raise InputError(f"dp={dp}: the table of an embedding is spread by row_wise or replicate")
@@ -90,5 +90,5 @@ class VocabParallelEmbedding:
 
     def _output(self, ids: tuple[int, ...]) -> Tensor:
         shape = (*(ids or (1,)), self.embedding_dim)
-        policy = Grid.of(self.weight).rows(shape[0])
+        policy = PeGrid.of(self.weight).rows(shape[0])
         return self._group.torch.empty(shape, dtype=self.weight.dtype, dp=policy, name=f"{self.name}.out")

@@ -23,25 +23,25 @@ ROWS, COLUMNS, COPIES = "row_wise", "column_wise", "replicate"
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PeGrid:
     """The first ``cubes`` of a SIP, and the first ``pes`` of each."""
 
     cubes: int
     pes: int
 
     @classmethod
-    def of_sip(cls, topology: TopologySpec) -> Grid:
+    def of_sip(cls, topology: TopologySpec) -> PeGrid:
         """All PEs of a SIP."""
         return cls(topology.cubes_per_sip, topology.pes_per_cube)
 
     @classmethod
-    def of_policy(cls, dp: DPPolicy | None, topology: TopologySpec) -> Grid:
+    def of_policy(cls, dp: DPPolicy | None, topology: TopologySpec) -> PeGrid:
         """Where tensors of a policy lie; without one, on all PEs."""
         whole = cls.of_sip(topology)
         return whole if dp is None else cls(dp.num_cubes or whole.cubes, dp.num_pes or whole.pes)
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Grid:
+    def of(cls, tensor: Tensor) -> PeGrid:
         """Where a tensor lies."""
         owners = tensor.layout.owners
         return cls(len({cube for _, cube, _ in owners}), len({pe for _, _, pe in owners}))
@@ -56,10 +56,10 @@ class Grid:
         within = self._with_at_most(count)
         return DPPolicy(COLUMNS, COLUMNS, num_cubes=within.cubes, num_pes=within.pes)
 
-    def _with_at_most(self, parts: int) -> Grid:
+    def _with_at_most(self, parts: int) -> PeGrid:
         # Cubes first, always: so of two such grids one holds the other, and the PEs of a launch form a grid.
         cubes = min(self.cubes, parts)
-        return Grid(cubes, min(self.pes, parts // cubes))
+        return PeGrid(cubes, min(self.pes, parts // cubes))
 
     def copies(self) -> DPPolicy:
         """A copy on each PE."""
@@ -72,7 +72,7 @@ def weight_policy(columns: int, dp: DPPolicy | None, topology: TopologySpec) -> 
     A narrow weight by columns over cubes and PEs takes as many of them as it has columns for.
     """
     if dp is None or (dp.cube, dp.pe) == (COLUMNS, COLUMNS):
-        return Grid.of_policy(dp, topology).columns(columns)
+        return PeGrid.of_policy(dp, topology).columns(columns)
     if ROWS in (dp.cube, dp.pe):
         raise InputError(f"dp={dp}: the weight of a linear layer is spread by {COLUMNS} or {COPIES}, not by {ROWS}")
     return dp

@@ -14,7 +14,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
-from kernbench.tp.layouts import Grid, weight_policy
+from kernbench.tp.layouts import PeGrid, weight_policy
 from kernbench.tp.mappings import (
     copy_to_tp_region,
     gather_from_tp_region,
@@ -49,7 +49,7 @@ class _SplitLinear:
         policy = weight_policy(shape[1], dp, context.topology)
         self.weight = context.empty(*shape, dtype=dtype, dp=policy, name=f"{name}.weight")
         if self._axis == 0:
-            policy = Grid.of(self.weight).copies()
+            policy = PeGrid.of(self.weight).copies()
         self.bias = context.empty(shape[1], dtype=dtype, dp=policy, name=f"{name}.bias") if bias else None
 
     def load(self, weight: Array, bias: Array | None = None) -> None:

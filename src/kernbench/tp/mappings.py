@@ -6,7 +6,7 @@ Collectives have PyTorch's meaning whatever ccl.yaml names. With one rank every 
 from __future__ import annotations
 
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.layouts import Grid
+from kernbench.tp.layouts import PeGrid
 from kernbench.tp.ops import as_rows, blocks_side_by_side, matrix_size, part_of_columns
 from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
 
@@ -45,7 +45,7 @@ def gather_from_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
     if world == 1:
         return x
     context, rows = group.torch, as_rows(x, group.torch)
-    blocks = context.empty(world * m, n, dtype=x.dtype, dp=Grid.of(x).rows(world * m), name=f"{x.name}.blocks")
+    blocks = context.empty(world * m, n, dtype=x.dtype, dp=PeGrid.of(x).rows(world * m), name=f"{x.name}.blocks")
     context.distributed.all_gather_into_tensor(blocks, rows)
     y = blocks_side_by_side(blocks, (*x.shape[:-1], world * n), context)
     for each in (blocks, rows):

@@ -16,7 +16,7 @@ from kernbench.kernels.layernorm import layernorm as layernorm_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
 from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.layouts import COLUMNS, Grid, is_row_major, shard_table
+from kernbench.tp.layouts import COLUMNS, PeGrid, is_row_major, shard_table
 from kernbench.tp.parallel_state import SizeError, Torch
 
 
@@ -33,13 +33,13 @@ def as_rows(x: Tensor, torch: Torch) -> Tensor:
     """``x`` itself if it is row-major in virtual addresses, else a copy that is."""
     if is_row_major(x.layout):
         return x
-    made = rows_like(x, x.shape, Grid.of(x), torch, f"{x.name}.rows")
+    made = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
     row_bytes = x.shape[-1] * x.dtype.itemsize
     torch.launch("to-rows", shards_to_rows, x, made, shard_table(x.layout), row_bytes, x.dtype)
     return made
 
 
-def rows_like(x: Tensor, shape: tuple[int, ...], grid: Grid, torch: Torch, name: str) -> Tensor:
+def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: Torch, name: str) -> Tensor:
     """An activation of the type of ``x`` that nothing was written to."""
     return torch.empty(shape, dtype=x.dtype, dp=grid.rows(shape[0]), name=name)
 
@@ -50,7 +50,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: Torch, name: s
     if k != weight.shape[0]:
         raise SizeError(f"{name}: {x.name} has shape {x.shape}, its last axis has to be {weight.shape[0]}")
     _check_types(name, x, weight)
-    grid = Grid.of(weight)
+    grid = PeGrid.of(weight)
     rows = as_rows(x, torch)
     y = rows_like(x, (*x.shape[:-1], n), grid, torch, f"{name}.out")
     by_column = tuple(int(how == COLUMNS) for how in (weight.dp.cube, weight.dp.pe))
@@ -69,7 +69,7 @@ def add_bias_(x: Tensor, bias: Tensor, torch: Torch) -> Tensor:
 
 def gelu(x: Tensor, torch: Torch) -> Tensor:
     """GELU of each element, in its tanh form."""
-    y = rows_like(x, x.shape, Grid.of(x), torch, "gelu.out")
+    y = rows_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
     torch.launch("gelu", elementwise, "gelu", _in_order(x), None, None, y, x.numel(), x.dtype)
     return y
 
@@ -79,14 +79,14 @@ def add(x: Tensor, y: Tensor, torch: Torch) -> Tensor:
     if x.shape != y.shape:
         raise SizeError(f"add: {x.name} has shape {x.shape}, {y.name} {y.shape}")
     _check_types("add", x, y)
-    z = rows_like(x, x.shape, Grid.of(y), torch, "add.out")
+    z = rows_like(x, x.shape, PeGrid.of(y), torch, "add.out")
     torch.launch("add", add_kernel, _in_order(x), _in_order(y), z, x.numel(), x.dtype)
     return z
 
 
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: Torch, eps: float = 1e-5) -> Tensor:
     """Each row with mean 0 and variance 1, times ``weight`` plus ``bias``, each (features,)."""
-    y = rows_like(x, x.shape, Grid.of(weight), torch, "layernorm.out")
+    y = rows_like(x, x.shape, PeGrid.of(weight), torch, "layernorm.out")
     torch.launch("layernorm", layernorm_kernel, _in_order(x), weight, bias, y, *matrix_size(x), x.dtype, eps)
     return y
 
@@ -94,7 +94,7 @@ def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: Torch, eps: float 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: Torch) -> Tensor:
     """Flash-style attention of ``heads`` heads that lie side by side: q (lq, heads d), k and v (lk, heads d)."""
     (lq, width), (lk, _) = matrix_size(q), matrix_size(k)
-    o = rows_like(q, q.shape, Grid.of(q), torch, "attention.out")
+    o = rows_like(q, q.shape, PeGrid.of(q), torch, "attention.out")
     sizes = (lq, lk, width // heads, q.dtype, heads)
     torch.launch("attention", attention_kernel, q, k, v, o, *sizes, causal=causal, layout="lhd")
     return o
@@ -104,7 +104,7 @@ def part_of_columns(x: Tensor, part: int, parts: int, torch: Torch) -> Tensor:
     """Block ``part`` of the last axis, which is cut into ``parts``."""
     (m, n), item = matrix_size(x), x.dtype.itemsize
     each = n // parts
-    y = rows_like(x, (*x.shape[:-1], each), Grid.of(x), torch, f"{x.name}.part")
+    y = rows_like(x, (*x.shape[:-1], each), PeGrid.of(x), torch, f"{x.name}.part")
     strides = (n * item, item), (each * item, item)
     torch.launch("part", strided_copy, _in_order(x), y, (m, each), *strides, x.dtype, src_offset=part * each * item)
     return y
@@ -115,7 +115,7 @@ def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: Torch) ->
     n, item = blocks.shape[1], blocks.dtype.itemsize
     parts = shape[-1] // n
     m = blocks.shape[0] // parts
-    y = rows_like(blocks, shape, Grid.of(blocks), torch, f"{blocks.name}.joined")
+    y = rows_like(blocks, shape, PeGrid.of(blocks), torch, f"{blocks.name}.joined")
     strides = (n * item, m * n * item, item), (parts * n * item, n * item, item)
     torch.launch("side-by-side", strided_copy, blocks, y, (m, parts, n), *strides, blocks.dtype)
     return y

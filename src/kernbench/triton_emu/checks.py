@@ -81,7 +81,7 @@ def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -
     """A scatter-gather list for an array: (address, bytes) of each run; address None: its elements are masked off."""
     runs: list[Run] = []
     for each in value:
-        if len(each) != 2:
+        if not isinstance(each, _SEQUENCES) or len(each) != 2:
             raise kernel_error(f"a run is (address, bytes), not {each!r}")
         at, (nbytes,) = each[0], ints("the bytes of a run", each[1])  # type: ignore[arg-type]
         if nbytes < 1 or nbytes % item.itemsize:

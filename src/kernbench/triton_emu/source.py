@@ -70,12 +70,11 @@ def kernel_error(message: str) -> KernelError:
 def call_place() -> Source:
     """File and line of the innermost call into this package; of a front end, of the program that it runs."""
     frame = _user_frame()
-    file, inner = PROGRAM_FILE.get(), frame
-    while file is not None and inner is not None:
-        if inner.f_code.co_filename == file:
-            frame = inner
-            break
+    file = PROGRAM_FILE.get()
+    inner = None if file is None else frame
+    while inner is not None and inner.f_code.co_filename != file:
         inner = inner.f_back
+    frame = inner or frame
     return Source(frame.f_code.co_filename, frame.f_lineno) if frame else Source("<kernbench>", 0)
 
 

@@ -40,7 +40,7 @@ Label: TypeAlias = tuple[str, str, int]
 
 
 @dataclass(slots=True)
-class Row:
+class TimelineRow:
     """A row of a timeline: spans in any order, each with the number of its label."""
 
     starts: list[int] = field(default_factory=list)
@@ -72,14 +72,14 @@ class Row:
 class Activity:
     """The rows of every PE that did anything; ``labels`` by their numbers."""
 
-    rows: dict[PeCoord, list[Row]] = field(default_factory=dict)
+    rows: dict[PeCoord, list[TimelineRow]] = field(default_factory=dict)
     labels: dict[Label, int] = field(default_factory=dict)
 
-    def row(self, pe: PeCoord, row: int) -> Row:
+    def row(self, pe: PeCoord, row: int) -> TimelineRow:
         """A row of a PE, made when it is first used."""
         found = self.rows.get(pe)
         if found is None:
-            found = self.rows[pe] = [Row() for _ in PE_ROWS]
+            found = self.rows[pe] = [TimelineRow() for _ in PE_ROWS]
         return found[row]
 
     def label(self, name: str, kernel: str, line: int) -> int:
@@ -108,14 +108,14 @@ def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) ->
 def busy_memories(log: TraceLog, end_ps: int) -> dict[int, Spans]:
     """The time up to ``end_ps`` in which HBM slices and SRAMs worked on accesses, by their places in the graph."""
     nodes = log.machine.graph.nodes
-    rows = {node.id: Row() for node in nodes.values() if node.kind in MEMORY_KINDS}
+    rows = {node.id: TimelineRow() for node in nodes.values() if node.kind in MEMORY_KINDS}
     for turn in log.seen.turns:
         if turn.node in rows and turn.start_ps < end_ps:
             rows[turn.node].add(turn.start_ps, min(turn.end_ps, end_ps), 0)
     return {at: rows[node].busy() for at, node in enumerate(nodes) if node in rows}
 
 
-def busy_rows(rows: Sequence[Row]) -> Iterator[Spans]:
+def busy_rows(rows: Sequence[TimelineRow]) -> Iterator[Spans]:
     """The busy time of each row of a PE, and last that of any engine."""
     busy = [row.busy() for row in rows]
     yield from busy

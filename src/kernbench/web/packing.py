@@ -82,7 +82,7 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """A part of a run, from ``start_ps`` to ``end_ps``, cut into ``bins`` bins of equal length."""
 
     name: str
@@ -129,7 +129,7 @@ class SpanRows:
         self._ends = _joined([begin + spans.ends for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
         self._first = np.cumsum([0, *(spans.starts.size for _, spans in self._rows)])
 
-    def within(self, window: Window) -> dict[int, Ints]:
+    def within(self, window: TimeWindow) -> dict[int, Ints]:
         """Row by row what falls into each bin of a window; without the rows of which nothing does."""
         edges = window.edges
         first = np.searchsorted(self._ends, self._begins + window.start_ps, "right") - self._first[:-1]

@@ -25,7 +25,7 @@ from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
 from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_of, busy_memories, busy_rows
 from kernbench.web.observer import ObservedRun
-from kernbench.web.packing import Json, Pack, SpanRows, Window, sparse_rows, varints
+from kernbench.web.packing import Json, Pack, SpanRows, TimeWindow, sparse_rows, varints
 
 _PARTS = list(Part)
 
@@ -155,14 +155,14 @@ class _RunView:
             "transfers": engine.machine.network.n_transfers,
         }
 
-    def _windows(self) -> Iterator[tuple[Window, int]]:
+    def _windows(self) -> Iterator[tuple[TimeWindow, int]]:
         """The run, and each of its launches with its place among the requests."""
-        yield Window("run", 0, self.run.end_ps, min(BINS, self.run.end_ps)), -1
+        yield TimeWindow("run", 0, self.run.end_ps, min(BINS, self.run.end_ps)), -1
         bins = max(LEAST_BINS, min(BINS, BINS_OF_LAUNCHES // max(1, len(self.launches))))
         places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
         for each in self.launches:
             begin, end = each.submitted_ps, each.ended_ps
-            yield Window(each.msg.title, begin, end, min(bins, end - begin)), places[each.request_id]
+            yield TimeWindow(each.msg.title, begin, end, min(bins, end - begin)), places[each.request_id]
 
     def _request(self, handle: RequestHandle) -> Json:
         """[phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
@@ -201,7 +201,7 @@ class _RunView:
         self.pack.add("spans", b"".join(content))
         return {"labels": [list(label) for label in self.activity.labels], "index": index}
 
-    def _window(self, number: int, window: Window, request: int) -> Json:
+    def _window(self, number: int, window: TimeWindow, request: int) -> Json:
         """Its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory."""
         traffic, busy, memories = (rows.within(window) for rows in (self.traffic, self.busy, self.memories))
         n_rows = len(self.activity.rows) * (len(PE_ROWS) + 1)

@@ -23,7 +23,7 @@ BENCH_PREFIX = "bench."
 _PYTHON = ".py"
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Gives a page, and says which files it depends on."""
 
     @property
@@ -126,7 +126,7 @@ def _stamp(path: Path) -> Stamp:
 class Watcher:
     """Puts a new page on a server's shelf when a file of its source has changed."""
 
-    source: Source
+    source: PageSource
     server: PageServer
     _seen: list[Stamp] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, Parts, message_args
 from kernbench.ccl.steps.ranks import own_shard, rank_of
-from kernbench.ccl.steps.rings import Ring, all_reduce_parts
+from kernbench.ccl.steps.rings import RingPlace, all_reduce_parts
 from kernbench.ccl.topologies import GRID_KEYS, rank_grid
 from kernbench.kernels.shares import blocks
 
@@ -33,7 +33,7 @@ def kernel(t_ptr: int, n_elem: int, w: int, h: int, dtype: str, op: str, chunk: 
         return
     messages = Messages(dtype, op, chunk)
     y, x = divmod(rank_of(tl), w)
-    row, column = Ring("E", "W", x, w), Ring("S", "N", y, h)
+    row, column = RingPlace("E", "W", x, w), RingPlace("S", "N", y, h)
     at, item = own_shard(t_ptr, n_elem, dtype, tl), tl.itemsize(dtype)
     for first, count in blocks(n_elem, messages.segment()):
         data = Parts(at + first * item, count, w * h, messages, tl)
@@ -42,7 +42,7 @@ def kernel(t_ptr: int, n_elem: int, w: int, h: int, dtype: str, op: str, chunk: 
         data.store(tl)
 
 
-def _all_reduce(data: Parts, row: Ring, column: Ring, messages: Messages, tl: Any) -> None:
+def _all_reduce(data: Parts, row: RingPlace, column: RingPlace, messages: Messages, tl: Any) -> None:
     """A part of the row ring is h parts in a row; one of the column ring is every h-th."""
     w, h = row.size, column.size
     by_row = [list(chain(*data.parts[i * h : (i + 1) * h])) for i in range(w)]

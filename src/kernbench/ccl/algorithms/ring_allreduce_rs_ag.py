@@ -13,7 +13,7 @@ from typing import Any
 
 from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
 from kernbench.ccl.steps.ranks import own_shard, rank_of
-from kernbench.ccl.steps.rings import Ring, all_reduce_in_place
+from kernbench.ccl.steps.rings import RingPlace, all_reduce_in_place
 
 config_keys = MESSAGE_KEYS
 
@@ -25,5 +25,5 @@ def kernel_args(*, n_elem: int, world_size: int, **config: Any) -> tuple[int | s
 
 def kernel(t_ptr: int, n_elem: int, world_size: int, dtype: str, op: str, chunk: int, *, tl: Any) -> None:
     """Reduce the ``n_elem`` elements of each rank, in place."""
-    ring = Ring("E", "W", rank_of(tl), world_size)
+    ring = RingPlace("E", "W", rank_of(tl), world_size)
     all_reduce_in_place(own_shard(t_ptr, n_elem, dtype, tl), n_elem, ring, Messages(dtype, op, chunk), tl)

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from kernbench.ccl.steps.messages import Messages, Parts, on_the_way, split
-from kernbench.ccl.steps.rings import Ring, Turns, kept
+from kernbench.ccl.steps.messages import Messages, Parts, on_the_way, split_evenly
+from kernbench.ccl.steps.rings import RingPlace, Turns, kept
 from kernbench.kernels.shares import blocks
 from kernbench.messages.commands import NO_WINDOW
 
@@ -33,11 +33,11 @@ MANY_MESSAGES = 16
 class Axis(NamedTuple):
     """A place on an axis. ``kind``: a ``line``; a ``ring``, which is used one way round; a ``torus``: both ways."""
 
-    ring: Ring
+    ring: RingPlace
     kind: Literal["line", "ring", "torus"]
 
 
-class Step(NamedTuple):
+class GridStep(NamedTuple):
     """At ``when`` of the timetable this place sends ``value`` by ``queue``, or adds to it or takes what comes there."""
 
     when: int
@@ -46,11 +46,11 @@ class Step(NamedTuple):
     queue: str
 
 
-def timetable(axes: Iterable[Axis], n: int) -> list[Step]:
+def timetable(axes: Iterable[Axis], n: int) -> list[GridStep]:
     """What this place does for the all-reduce of ``n`` values, in order; axes of one place are left out."""
     long = [axis for axis in axes if axis.ring.size > 1]
     ways = [long, long[::-1]] if len(long) > 1 and n >= MANY_MESSAGES else [long]
-    steps: list[Step] = []
+    steps: list[GridStep] = []
     for first, way in enumerate(ways):
         mine = range(n)[first :: len(ways)]
         steps += _planned(way, mine, len(mine), 0)[0]
@@ -58,7 +58,7 @@ def timetable(axes: Iterable[Axis], n: int) -> list[Step]:
 
 
 def all_reduce_by(
-    steps: Sequence[Step],
+    steps: Sequence[GridStep],
     values: list[Any],
     messages: Messages,
     contributions: int,
@@ -85,7 +85,7 @@ def all_reduce_by(
         del x
 
 
-def order_of_use(steps: Iterable[Step], n: int) -> list[int]:
+def order_of_use(steps: Iterable[GridStep], n: int) -> list[int]:
     """The order in which a timetable needs ``n`` values: whoever brings them in does so in that order.
 
     What is added to a message is needed when that has come.
@@ -97,13 +97,13 @@ def order_of_use(steps: Iterable[Step], n: int) -> list[int]:
     return sorted(range(n), key=lambda i: first.get(i, 0))
 
 
-def order_of_results(steps: Iterable[Step], n: int) -> list[int]:
+def order_of_results(steps: Iterable[GridStep], n: int) -> list[int]:
     """The order in which a timetable is done with ``n`` values."""
     last = {i: at for at, (_, i, does, _) in enumerate(steps) if does != "send"}
     return sorted(range(n), key=lambda i: last.get(i, 0))
 
 
-def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[Step], int]:
+def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[GridStep], int]:
     """The all-reduce of ``mine`` from ``begin`` on, along one axis after the other, and when it ends.
 
     ``most``: how many values those places have that have most. Times depend on that alone.
@@ -113,7 +113,7 @@ def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -
     ring, kind = axes[0]
     ways = [(ring, mine)]
     if kind == "torus":
-        back = Ring(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
+        back = RingPlace(ring.prev, ring.next, ring.size - 1 - ring.place, ring.size)
         ways, most = [(ring, mine[::2]), (back, mine[1::2])], -(-most // 2)
     longest = -(-most // ring.size)
     passage = _OnLine if kind == "line" else _OnRing
@@ -129,7 +129,7 @@ def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -
 class _OnRing(NamedTuple):
     """Each part goes round from its place on, and is whole one place before that. ``longest``: values of a part."""
 
-    ring: Ring
+    ring: RingPlace
     parts: Turns
     longest: int
 
@@ -138,28 +138,28 @@ class _OnRing(NamedTuple):
         """What this place has reduced between the two."""
         return self.parts[self.ring.backwards(self.ring.place)[-1]]
 
-    def scatter(self, begin: int) -> list[Step]:
+    def scatter(self, begin: int) -> list[GridStep]:
         """Parts go round and are added to."""
         return self._round([self.parts[i] for i in self.ring.backwards(self.ring.place)], "add", begin)
 
-    def gather(self, begin: int) -> list[Step]:
+    def gather(self, begin: int) -> list[GridStep]:
         """Parts go round, the own one first."""
         *others, own = [self.parts[i] for i in self.ring.backwards(self.ring.place)]
         return self._round([own, *others], "take", begin)
 
-    def _round(self, turns: Turns, does: Literal["add", "take"], begin: int) -> list[Step]:
-        steps: list[Step] = []
+    def _round(self, turns: Turns, does: Literal["add", "take"], begin: int) -> list[GridStep]:
+        steps: list[GridStep] = []
         for turn, (going, coming) in enumerate(pairwise(turns)):
             at = begin + turn * self.longest
-            steps += [Step(at + k, i, "send", self.ring.next) for k, i in enumerate(going)]
-            steps += [Step(at + k, i, does, self.ring.prev) for k, i in enumerate(coming)]
+            steps += [GridStep(at + k, i, "send", self.ring.next) for k, i in enumerate(going)]
+            steps += [GridStep(at + k, i, does, self.ring.prev) for k, i in enumerate(coming)]
         return steps
 
 
 class _OnLine(NamedTuple):
     """Parts go to their places from both ends, and back from there. ``longest``: values of a part."""
 
-    line: Ring
+    line: RingPlace
     parts: Turns
     longest: int
 
@@ -175,31 +175,31 @@ class _OnLine(NamedTuple):
         before, beyond = self.parts[:here][::-1], self.parts[here + 1 :]
         return [(line.next, line.prev, beyond, before), (line.prev, line.next, before, beyond)]
 
-    def scatter(self, begin: int) -> list[Step]:
+    def scatter(self, begin: int) -> list[GridStep]:
         """What is for places ahead goes there, the farthest first; what came from behind has been added."""
-        steps: list[Step] = []
+        steps: list[GridStep] = []
         for out, come, ahead, behind in self._both_ways:
             for turn, part in enumerate([*ahead[::-1], self.own]):
                 for when, i in enumerate(part, begin + turn * self.longest):
                     if behind:
-                        steps.append(Step(when, i, "add", come))
+                        steps.append(GridStep(when, i, "add", come))
                     if turn < len(ahead):
-                        steps.append(Step(when, i, "send", out))
+                        steps.append(GridStep(when, i, "send", out))
         return steps
 
-    def gather(self, begin: int) -> list[Step]:
+    def gather(self, begin: int) -> list[GridStep]:
         """The own part goes both ways, and those of the places behind follow it as they come in."""
-        steps: list[Step] = []
+        steps: list[GridStep] = []
         for out, come, ahead, behind in self._both_ways:
             for turn, part in enumerate([self.own, *behind]):
                 at = begin + turn * self.longest
-                steps += [Step(at + k, i, "send", out) for k, i in enumerate(part) if ahead]
-                steps += [Step(at - self.longest + k, i, "take", come) for k, i in enumerate(part) if turn]
+                steps += [GridStep(at + k, i, "send", out) for k, i in enumerate(part) if ahead]
+                steps += [GridStep(at - self.longest + k, i, "take", come) for k, i in enumerate(part) if turn]
         return steps
 
 
 def _split(mine: Sequence[int], parts: int) -> list[Sequence[int]]:
-    return [mine[first : first + count] for first, count in split(len(mine), parts)]
+    return [mine[first : first + count] for first, count in split_evenly(len(mine), parts)]
 
 
 WINDOW_BYTES = 24 << 10
@@ -223,9 +223,9 @@ class SipGrid(NamedTuple):
     def axes(self, here: int) -> list[Axis]:
         """The rings, or lines, of links that SIP ``here`` is on."""
         if self.kind not in ("torus_2d", "mesh_2d_no_wrap"):
-            return [Axis(Ring("global_E", "global_W", here, self.n), "ring")]
+            return [Axis(RingPlace("global_E", "global_W", here, self.n), "ring")]
         y, x = divmod(here, self.w)
-        row, column = Ring("global_E", "global_W", x, self.w), Ring("global_S", "global_N", y, self.h)
+        row, column = RingPlace("global_E", "global_W", x, self.w), RingPlace("global_S", "global_N", y, self.h)
         return [Axis(axis, "torus" if self.kind == "torus_2d" else "line") for axis in (row, column)]
 
     def pieces(self, n_elem: int, chunk: int) -> int:

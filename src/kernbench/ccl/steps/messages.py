@@ -87,7 +87,7 @@ def message_args(
 _LOADS_AHEAD = 16
 
 
-def split(n: int, parts: int) -> list[tuple[int, int]]:
+def split_evenly(n: int, parts: int) -> list[tuple[int, int]]:
     """First and number of elements of each of ``parts`` parts of ``n``: the first ``n % parts`` have one more."""
     size, more = divmod(n, parts)
     return [(i * size + min(i, more), size + (i < more)) for i in range(parts)]
@@ -129,7 +129,7 @@ class Parts:
         self.places: list[tuple[int, int]] = []
         self.parts: list[list[int]] = []
         self.values: list[Any] = []
-        for first, count in split(n, parts):
+        for first, count in split_evenly(n, parts):
             found = places(ptr + first * item, count, messages, tl)
             self.parts.append(list(range(len(self.places), len(self.places) + len(found))))
             self.places += found

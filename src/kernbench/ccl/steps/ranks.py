@@ -31,14 +31,14 @@ def own_shard(t_ptr: int, n_elem: int, dtype: str, tl: Any, table: tuple[int, ..
     return t_ptr + local_of(tl) * n_elem * int(tl.itemsize(dtype))
 
 
-class Shard(NamedTuple):
+class PeShard(NamedTuple):
     """``n_elem`` elements of a PE, ``offset`` bytes behind the tensor's pointer."""
 
     offset: int
     n_elem: int
 
 
-class Block(NamedTuple):
+class RankBlock(NamedTuple):
     """What a PE owns of two tensors, in bytes behind their pointers: ``n_elem`` elements for each block of a rank.
 
     The blocks of a tensor that has one for every rank are ``stride`` bytes apart.
@@ -50,10 +50,10 @@ class Block(NamedTuple):
     stride: int
 
 
-def own_shards(table: tuple[int, ...], tl: Any) -> Iterator[Shard]:
+def own_shards(table: tuple[int, ...], tl: Any) -> Iterator[PeShard]:
     """This PE's lines of ``(cube, pe, offset_bytes, n_elem)*``."""
     for line in _own_lines(table, 4, tl):
-        yield Shard(*line)
+        yield PeShard(*line)
 
 
 def owners(table: tuple[int, ...]) -> int:
@@ -61,10 +61,10 @@ def owners(table: tuple[int, ...]) -> int:
     return len({table[at : at + 2] for at in range(0, len(table), 4)})
 
 
-def own_blocks(table: tuple[int, ...], tl: Any) -> Iterator[Block]:
+def own_blocks(table: tuple[int, ...], tl: Any) -> Iterator[RankBlock]:
     """This PE's lines of ``(cube, pe, in_offset_bytes, n_elem, out_offset_bytes, stride_bytes)*``."""
     for line in _own_lines(table, 6, tl):
-        yield Block(*line)
+        yield RankBlock(*line)
 
 
 def _own_lines(table: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int, ...]]:

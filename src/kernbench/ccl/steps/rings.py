@@ -20,7 +20,7 @@ Turns: TypeAlias = Sequence[Sequence[int]]
 """Which values belong to each part, part after part."""
 
 
-class Ring(NamedTuple):
+class RingPlace(NamedTuple):
     """A place of ``size`` in a ring, and the queues to the next place and from the one before."""
 
     next: str
@@ -38,7 +38,7 @@ class Relay:
 
     __slots__ = ("_outgoing", "_ring", "_tl")
 
-    def __init__(self, ring: Ring, tl: Any) -> None:
+    def __init__(self, ring: RingPlace, tl: Any) -> None:
         self._ring = ring
         self._tl = tl
         self._outgoing: deque[Any] = deque()
@@ -95,7 +95,7 @@ def gather_round(relay: Relay, turns: Turns, values: list[Any], tl: Any) -> None
 
 
 def all_reduce_parts(
-    ring: Ring, parts: Turns, values: list[Any], messages: Messages, contributions: int, tl: Any
+    ring: RingPlace, parts: Turns, values: list[Any], messages: Messages, contributions: int, tl: Any
 ) -> None:
     """Reduce ``values`` over a ring of two or more, in place: reduce-scatter, then all-gather.
 
@@ -109,7 +109,7 @@ def all_reduce_parts(
     relay.flush()
 
 
-def all_reduce_in_place(ptr: int, n: int, ring: Ring, messages: Messages, tl: Any) -> None:
+def all_reduce_in_place(ptr: int, n: int, ring: RingPlace, messages: Messages, tl: Any) -> None:
     """Reduce ``n`` elements at ``ptr`` over the ring, as much at a time as scratch is meant to hold."""
     if ring.size == 1:
         return

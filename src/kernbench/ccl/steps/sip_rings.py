@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kernbench.ccl.sip_ring import ring_order
 from kernbench.ccl.sip_ring import sip_ring as sip_ring_of
-from kernbench.ccl.steps.rings import Ring
+from kernbench.ccl.steps.rings import RingPlace
 from kernbench.ccl.topologies import direct_direction
 from kernbench.common.errors import InputError
 from kernbench.topology.spec import TopologySpec
@@ -19,7 +19,7 @@ RingArgs: TypeAlias = tuple[tuple[int, ...], str, str]
 class SipRing(NamedTuple):
     """``ring`` over places; ``order`` has the rank of each place."""
 
-    ring: Ring
+    ring: RingPlace
     order: tuple[int, ...]
 
     def place_of(self, rank: int) -> int:
@@ -95,4 +95,4 @@ def checked_rank(what: str, rank: int, world_size: int) -> int:
 
 def sip_ring(order: tuple[int, ...], after: str, before: str, tl: Any) -> SipRing:
     """This rank's place in the ring: ranks are SIPs."""
-    return SipRing(Ring(after, before, order.index(tl.program_id(2)), len(order)), order)
+    return SipRing(RingPlace(after, before, order.index(tl.program_id(2)), len(order)), order)

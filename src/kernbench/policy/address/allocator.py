@@ -12,7 +12,7 @@ from kernbench.common.errors import AllocationError, InputError, PhysAddrError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, AddressFormat
-from kernbench.policy.address.phyaddr import Component, PhysAddr
+from kernbench.policy.address.phyaddr import AddressOwner, PhysAddr
 from kernbench.topology.spec import TopologySpec
 
 
@@ -70,7 +70,7 @@ class AddressConfig:
             _count("pes_per_cube", "pe_id", self.pes_per_cube, PE_ID.limit, fmt),
             _count("hbm_slices_per_cube", "hbm_offset", self.hbm_slices_per_cube, HBM_OFFSET.limit, fmt),
             _size("hbm_bytes_per_cube", "hbm_offset", self.hbm_bytes_per_cube, HBM_OFFSET.limit),
-            _size("tcm_bytes_per_pe", "tcm_offset", self.tcm_bytes_per_pe, PE_PARTS[Component.TCM][1]),
+            _size("tcm_bytes_per_pe", "tcm_offset", self.tcm_bytes_per_pe, PE_PARTS[AddressOwner.TCM][1]),
             _size("sram_bytes_per_cube", "sram_offset", self.sram_bytes_per_cube, SUB_OFFSET.limit),
         )
 
@@ -164,8 +164,8 @@ class PEMemAllocator:
         hbm = PhysAddr.hbm_addr(rack_id, sip_id, cube_id, 0, fmt)
         tcm = PhysAddr.pe_tcm_addr(rack_id, sip_id, cube_id, pe_id, 0, fmt)
         self.cfg = cfg
-        self._hbm = _Pool(pe_part(sip_id, cube_id, pe_id, Component.HBM), hbm, pe_id * share, share, alignment)
-        tcm_id = pe_part(sip_id, cube_id, pe_id, Component.TCM)
+        self._hbm = _Pool(pe_part(sip_id, cube_id, pe_id, AddressOwner.HBM), hbm, pe_id * share, share, alignment)
+        tcm_id = pe_part(sip_id, cube_id, pe_id, AddressOwner.TCM)
         self._tcm = _Pool(tcm_id, tcm, 0, cfg.tcm_bytes_for_kernels, alignment)
 
     @property
@@ -216,7 +216,7 @@ class CubeMemAllocator:
         cfg.check_ids(sip_id, cube_id)
         origin = PhysAddr.cube_sram_addr(rack_id, sip_id, cube_id, 0, cfg.address_format)
         self.cfg = cfg
-        label = cube_part(sip_id, cube_id, Component.SRAM)
+        label = cube_part(sip_id, cube_id, AddressOwner.SRAM)
         self._sram = _Pool(label, origin, 0, cfg.sram_bytes_per_cube, alignment)
 
     @property

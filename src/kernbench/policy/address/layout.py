@@ -89,7 +89,7 @@ class UnitType(IntEnum):
     SRAM = 2
 
 
-class Component(StrEnum):
+class AddressOwner(StrEnum):
     """The part that answers to an address."""
 
     HBM = "hbm"
@@ -107,7 +107,7 @@ class Region:
     """One part's stretch of the local offset: ``size`` bytes from ``base``; HBM and cube parts have no PE."""
 
     kind: AddressKind
-    component: Component
+    component: AddressOwner
     base: int
     size: int
     unit_type: UnitType | None = None
@@ -124,31 +124,35 @@ class Region:
 _MIB = 1 << 20
 # Start and size of each part in the sub_offset of a PE; what lies behind the last one is reserved.
 PE_PARTS = {
-    Component.TCM: (0x0000_0000, 256 * _MIB),
-    Component.IPCQ: (0x1000_0000, 64 * _MIB),
-    Component.SCRATCHPAD: (0x1400_0000, 64 * _MIB),
-    Component.REGFILE: (0x1800_0000, 16 * _MIB),
-    Component.CSR: (0x1900_0000, 16 * _MIB),
+    AddressOwner.TCM: (0x0000_0000, 256 * _MIB),
+    AddressOwner.IPCQ: (0x1000_0000, 64 * _MIB),
+    AddressOwner.SCRATCHPAD: (0x1400_0000, 64 * _MIB),
+    AddressOwner.REGFILE: (0x1800_0000, 16 * _MIB),
+    AddressOwner.CSR: (0x1900_0000, 16 * _MIB),
 }
 # Every part starts at a multiple of this and fills whole ones, so a table indexed by chunk finds the part.
 _CHUNK_LOW = 24
 
-HBM_REGION = Region(AddressKind.HBM, Component.HBM, HBM_OFFSET.limit, HBM_OFFSET.limit)
+HBM_REGION = Region(AddressKind.HBM, AddressOwner.HBM, HBM_OFFSET.limit, HBM_OFFSET.limit)
 
 
-def _pe_region(part: Component, pe_id: int, ext: int = 0) -> Region:
+def _pe_region(part: AddressOwner, pe_id: int, ext: int = 0) -> Region:
     start, size = PE_PARTS[part]
     base = UnitType.PE << UNIT_TYPE.low | pe_id << PE_ID.low | ext << EXT.low | start
     return Region(AddressKind.RESOURCE, part, base, size, UnitType.PE, pe_id, ext)
 
 
-def _cube_region(part: Component, unit: UnitType, ext: int = 0) -> Region:
+def _cube_region(part: AddressOwner, unit: UnitType, ext: int = 0) -> Region:
     return Region(AddressKind.RESOURCE, part, unit << UNIT_TYPE.low | ext << EXT.low, SUB_OFFSET.limit, unit, None, ext)
 
 
 def _regions_of(ext: int) -> list[Region]:
     pes = [_pe_region(part, pe_id, ext) for pe_id in range(PE_ID.limit) for part in PE_PARTS]
-    return [*pes, _cube_region(Component.M_CPU, UnitType.MCPU, ext), _cube_region(Component.SRAM, UnitType.SRAM, ext)]
+    return [
+        *pes,
+        _cube_region(AddressOwner.M_CPU, UnitType.MCPU, ext),
+        _cube_region(AddressOwner.SRAM, UnitType.SRAM, ext),
+    ]
 
 
 def _chunk_table() -> tuple[Region | None, ...]:
@@ -162,8 +166,8 @@ def _chunk_table() -> tuple[Region | None, ...]:
 
 
 PE_REGIONS = {part: tuple(_pe_region(part, pe_id) for pe_id in range(PE_ID.limit)) for part in PE_PARTS}
-SRAM_REGION = _cube_region(Component.SRAM, UnitType.SRAM)
-M_CPU_REGION = _cube_region(Component.M_CPU, UnitType.MCPU)
+SRAM_REGION = _cube_region(AddressOwner.SRAM, UnitType.SRAM)
+M_CPU_REGION = _cube_region(AddressOwner.M_CPU, UnitType.MCPU)
 _CHUNKS = _chunk_table()
 _CHUNK_MASK = len(_CHUNKS) - 1
 

@@ -16,13 +16,13 @@ from kernbench.policy.address.layout import (
     SRAM_REGION,
     AddressFormat,
     AddressKind,
-    Component,
+    AddressOwner,
     Region,
     UnitType,
     region_at,
 )
 
-__all__ = ["AddressFormat", "AddressKind", "Component", "PhysAddr", "PhysAddrError", "UnitType"]
+__all__ = ["AddressFormat", "AddressKind", "AddressOwner", "PhysAddr", "PhysAddrError", "UnitType"]
 
 _NARROW = AddressFormat.NARROW
 _LOCAL_MASK = LOCAL.limit - 1
@@ -77,7 +77,7 @@ class PhysAddr:
         return self.region.unit_type
 
     @property
-    def component(self) -> Component:
+    def component(self) -> AddressOwner:
         """The part: ``hbm``, ``sram``, ``m_cpu``, or a PE's ``tcm``, ``ipcq``, ``scratchpad``, ``regfile``, ``csr``."""
         return self.region.component
 
@@ -126,35 +126,35 @@ class PhysAddr:
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, tcm_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
         """Byte ``tcm_offset`` of a PE's TCM."""
-        return _make(_pe_part(Component.TCM, pe_id, fmt), rack_id, sip_id, cube_id, tcm_offset, fmt)
+        return _make(_pe_part(AddressOwner.TCM, pe_id, fmt), rack_id, sip_id, cube_id, tcm_offset, fmt)
 
     @staticmethod
     def pe_ipcq_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, ipcq_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
         """Byte ``ipcq_offset`` of a PE's queue-pair registers."""
-        return _make(_pe_part(Component.IPCQ, pe_id, fmt), rack_id, sip_id, cube_id, ipcq_offset, fmt)
+        return _make(_pe_part(AddressOwner.IPCQ, pe_id, fmt), rack_id, sip_id, cube_id, ipcq_offset, fmt)
 
     @staticmethod
     def pe_scratchpad_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, scratchpad_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
         """Byte ``scratchpad_offset`` of a PE's scratchpad, on machines that have one beside the TCM."""
-        return _make(_pe_part(Component.SCRATCHPAD, pe_id, fmt), rack_id, sip_id, cube_id, scratchpad_offset, fmt)
+        return _make(_pe_part(AddressOwner.SCRATCHPAD, pe_id, fmt), rack_id, sip_id, cube_id, scratchpad_offset, fmt)
 
     @staticmethod
     def pe_regfile_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, regfile_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
         """Byte ``regfile_offset`` of a PE's registers."""
-        return _make(_pe_part(Component.REGFILE, pe_id, fmt), rack_id, sip_id, cube_id, regfile_offset, fmt)
+        return _make(_pe_part(AddressOwner.REGFILE, pe_id, fmt), rack_id, sip_id, cube_id, regfile_offset, fmt)
 
     @staticmethod
     def pe_csr_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, csr_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
         """Byte ``csr_offset`` of a PE's status and performance counters."""
-        return _make(_pe_part(Component.CSR, pe_id, fmt), rack_id, sip_id, cube_id, csr_offset, fmt)
+        return _make(_pe_part(AddressOwner.CSR, pe_id, fmt), rack_id, sip_id, cube_id, csr_offset, fmt)
 
     @staticmethod
     def cube_sram_addr(
@@ -190,7 +190,7 @@ class PhysAddr:
         )
 
 
-def _pe_part(part: Component, pe_id: int, fmt: AddressFormat) -> Region:
+def _pe_part(part: AddressOwner, pe_id: int, fmt: AddressFormat) -> Region:
     if not 0 <= pe_id < PE_ID.limit:
         PE_ID.check(pe_id, f"{fmt.value} address")
     return PE_REGIONS[part][pe_id]

@@ -40,7 +40,7 @@ class ShardView:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WindowPiece:
     """What one shard has of a window: ``source`` counts from the shard's corner, ``target`` from the window's."""
 
     view: ShardView
@@ -97,10 +97,10 @@ def assemble(
     return whole
 
 
-def pieces(views: Iterable[ShardView], window: Window) -> tuple[Piece, ...]:
+def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...]:
     """What each shard has of ``window``; shards that have nothing are left out, copies are not."""
     found = ((view, view.window.meet(window)) for view in views)
-    return tuple(Piece(view, both.within(view.window), both.within(window)) for view, both in found if both)
+    return tuple(WindowPiece(view, both.within(view.window), both.within(window)) for view, both in found if both)
 
 
 _Bounds = tuple[int, int]

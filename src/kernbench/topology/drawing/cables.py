@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernbench.common.ids import sip_part, sip_port_id
-from kernbench.topology.fabric import FabricLink, Port, fabric_links
+from kernbench.topology.fabric import FabricLink, SipPort, fabric_links
 from kernbench.topology.geometry import MachineGeometry, Point, Rect
 from kernbench.topology.graph import Graph
 from kernbench.topology.grid import STEP, Side
@@ -139,7 +139,7 @@ def _up(end: _End, level: float) -> tuple[Point, ...]:
     return ((x, y), (x, end.outline.y - level))
 
 
-def _end(geometry: MachineGeometry, graph: Graph, port: Port) -> _End:
+def _end(geometry: MachineGeometry, graph: Graph, port: SipPort) -> _End:
     outline = geometry.sip(port.sip)
     side = geometry.chiplet(outline).leaves_by(port.side)
     return _End(graph.node(sip_port_id(port.sip, port.index)).pos_mm, side, outline)
