@@ -48,7 +48,7 @@ def test_version(kernbench: Run) -> None:
     ("arguments", "message"),
     [
         (("frobnicate",), "No such command 'frobnicate'"),
-        (("run",), "Missing option '--bench'"),
+        (("run",), "Missing option '--bench' or '--script'"),
         (("run", "--bench", "nope"), "unknown bench 'nope'; there are: "),
         (("run", "--bench", "nowhere.py"), "nowhere.py: no such file"),
         (("run", "--bench", "gemm-single-pe", "--set", "bench.q=1"), "unknown key 'q'; allowed here: m, k, n, dtype"),

@@ -24,6 +24,8 @@ from kernbench.engine.requests import Limits
 from kernbench.evaluation.outputs import Summary
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.frontends import PREFIXES, frontend_in_use, frontend_settings
+from kernbench.runtime_api.scripts import load_script
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology
 
@@ -108,9 +110,17 @@ LIMIT = Limit(min=0)
 
 
 @click.command(name="run")
-@click.option("--bench", "name", metavar="NAME|FILE.py[:FUNCTION]", required=True, help="What to run.")
+@click.option("--bench", "name", metavar="NAME|FILE.py[:FUNCTION]", help="What to run.")
+@click.option("--script", metavar="FILE.py", help="Or a whole file as the program; what follows -- is for it.")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]")
 @click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
 @click.option("--verify-data", "verify", is_flag=True, help="Compute numbers too, and check them.")
+@click.option(
+    "--data/--no-data",
+    default=None,
+    help="Compute numbers, or do not.  [default: with --verify-data, --sanitize, --script or a front end]",
+)
+@click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
 @click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
 @click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.")
 @click.option(
@@ -141,9 +151,13 @@ LIMIT = Limit(min=0)
 @click.pass_obj
 def command(
     session: Session,
-    name: str,
+    name: str | None,
+    script: str | None,
+    arguments: tuple[str, ...],
     device: str,
     verify: bool,
+    data: bool | None,
+    points: int | None,
     max_sim_ns: float | None,
     max_wall_s: float | None,
     overrides: tuple[str, ...],
@@ -161,30 +175,55 @@ def command(
     as_json: bool,
 ) -> int:
     """Run a bench on a simulated machine: latency, engines, traffic, and whether its numbers are right."""
-    bench = load_bench(name)
+    bench = _program(name, script, arguments)
     params = [text for text in overrides if text.startswith(BENCH_PREFIX)]
-    machine = resolve_topology(topology, [text for text in overrides if text not in params])
+    settings = [text for text in overrides if text.startswith(PREFIXES)]
+    frontends = frontend_settings(settings if points is None else [*settings, f"triton.points={points}"])
+    machine = resolve_topology(topology, [text for text in overrides if text not in (*params, *settings)])
     selector = DeviceSelector(device)
     resolve_device(selector, machine.spec)
     given = {"out": out, "reference": reference, "ccl": ccl if bench.evaluation else None}
     params += [f"{BENCH_PREFIX}{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     params += [f"{BENCH_PREFIX}render_only=true"] if render_only else []
     if bench.evaluation:
-        files = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
-        limits = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
-        refuse_options(bench, files | limits | {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl})
+        files: dict[str, object] = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
+        stops = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
+        flags = {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl, "--data": data is not None}
+        refuse_options(bench, files | stops | flags)
         return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
     if ccl is not None:
         check_ccl(ccl)
     outputs = wanted_outputs(
         machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize, trace_ccl=trace_ccl
     )
-    watch = Watch(machine, bench, selector, verify, Limits(_finite(max_sim_ns), _finite(max_wall_s)), outputs, ccl)
+    limits = Limits(_finite(max_sim_ns), _finite(max_wall_s))
+    keeps = _keeps_data(data, verify=verify, sanitize=sanitize, script=script is not None)
+    watch = Watch(machine, bench, selector, verify, limits, outputs, ccl, keeps, frontends)
     watch.run(params)
     watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:
         report_program_error(watch.result.error, session)
     return watch.exit_code
+
+
+def _program(name: str | None, script: str | None, arguments: tuple[str, ...]) -> Bench:
+    """What is to be run."""
+    if name is not None and script is None:
+        if arguments:
+            raise click.UsageError(f"Got unexpected extra arguments ({' '.join(arguments)}): they are for --script.")
+        return load_bench(name)
+    if script is None:
+        raise click.UsageError("Missing option '--bench' or '--script'.")
+    if name is not None:
+        raise click.UsageError("--bench and --script: one program is run.")
+    return load_script(script, arguments)
+
+
+def _keeps_data(asked: bool | None, *, verify: bool, sanitize: bool, script: bool) -> bool:
+    """Whether numbers are computed; the sanitizer looks at bytes, and programs of others expect numbers."""
+    if asked is False and (verify or sanitize):
+        raise InputError(f"--no-data and {'--verify-data' if verify else '--sanitize'}, which needs data: give one")
+    return asked if asked is not None else verify or sanitize or script or frontend_in_use()
 
 
 def _finite(limit: float | None) -> float | None:

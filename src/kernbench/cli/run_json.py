@@ -46,6 +46,8 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
     }
     if report.translation is not None:
         document["translation"] = asdict(report.translation)
+    if head.unmodelled:
+        document["unmodelled"] = dict(head.unmodelled)
     return document if extras is None else document | extras_document(extras)
 
 

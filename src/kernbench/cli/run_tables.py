@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -38,7 +38,8 @@ PHASES = {
 class RunHead:
     """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED, ``said`` its own line.
 
-    ``error``: what the program raised; ``failure``, which happened at ``place``: why the run did not go well.
+    ``error``: what the program raised; ``failure``, which happened at ``place``: why the run did not go well. ``data``:
+    numbers were computed; ``unmodelled``: operators that the host computed, and how often.
     """
 
     bench: str
@@ -54,6 +55,8 @@ class RunHead:
     failure: Exception | None = None
     place: ErrorPlace | None = None
     said: str = ""
+    data: bool = False
+    unmodelled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def leaks(self) -> tuple[LeakedMemory, ...]:
@@ -238,6 +241,9 @@ def _verdict(head: RunHead) -> Iterator[tuple[str, str]]:
         yield str(each), "green" if each.passed else "bold red"
     if not head.comparisons:
         yield _unverified(head), "yellow"
+    if head.unmodelled:
+        found = ", ".join(f"{name} {times}" for name, times in sorted(head.unmodelled.items(), key=lambda e: -e[1]))
+        yield f"unmodelled, computed by the host at the price of copies: {found}", "bold red"
     for leak in head.leaks:
         yield f"leaked: {leak}", "yellow"
     for left in head.cleanup.left:
@@ -252,6 +258,8 @@ def _unverified(head: RunHead) -> str:
     if head.verify:
         return "nothing was verified: the bench compared nothing"
     checks = f"{head.skipped} comparison{'' if head.skipped == 1 else 's'} of the bench"
+    if head.data:
+        return "nothing was verified but by the program itself"
     return f"nothing was verified: timing only; --verify-data evaluates {checks if head.skipped else 'its comparisons'}"
 
 

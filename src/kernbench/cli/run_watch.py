@@ -32,6 +32,7 @@ from kernbench.runtime_api.bench_result import BenchStatus, summarise
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.error_place import ErrorPlace
+from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.run_explanation import explain_run
 from kernbench.runtime_api.types import DeviceSelector
@@ -120,6 +121,8 @@ class Watch:
     limits: Limits
     outputs: Outputs
     ccl: str | None = None
+    data: bool = False
+    frontends: FrontendSettings = field(default_factory=FrontendSettings)
     engine: GraphEngine | None = None
     log: TraceLog | None = None
     sanitizer: Sanitizer | None = None
@@ -142,6 +145,7 @@ class Watch:
                     params=chosen,
                     verify=self.verify,
                     ccl=self.ccl,
+                    frontends=self.frontends,
                 )
         except KeyboardInterrupt:
             if self.engine is None:
@@ -166,9 +170,7 @@ class Watch:
     def _make_engine(self, machine: Topology, _: DeviceSelector) -> GraphEngine:
         self.sanitizer, self.log = self.outputs.sanitizer(), self.outputs.trace_log()
         observers = [each for each in (self.sanitizer, self.log) if each is not None]
-        # The sanitizer looks at bytes, so it needs a run with data.
-        data = self.verify or self.outputs.sanitize
-        self.engine = GraphEngine(machine, data, observers=observers, limits=self.limits)
+        self.engine = GraphEngine(machine, self.data, observers=observers, limits=self.limits)
         if self.outputs.trace_ccl:
             trace_ccl(self.engine)
         return self.engine
@@ -215,6 +217,8 @@ class Watch:
                 failure=result.completion.error or self._found_wrong(),
                 place=result.place or (ErrorPlace(line=result.program) if is_wrong(self.extras) else None),
                 said=result.value if isinstance(result.value, str) else "",
+                data=self.data,
+                unmodelled=result.unmodelled,
             )
         context = self.context
         testing = context.testing if context is not None else None

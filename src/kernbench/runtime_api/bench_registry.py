@@ -30,6 +30,7 @@ from kernbench.common.config import ConfigModel, Document, apply_overrides, chec
 from kernbench.common.errors import BenchError, KernbenchError, UnknownNameError
 from kernbench.common.exits import exit_is_failure
 from kernbench.runtime_api.context import NoParams
+from kernbench.runtime_api.frontends import extra_of
 
 __all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_benches", "load_bench", "lookup_bench"]
 
@@ -251,4 +252,5 @@ def _explained(error: Exception, path: Path, resolved: Path) -> KernbenchError:
         return BenchError(f"{error.filename}:{error.lineno}: not Python: {error.msg}")
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(resolved)]
     where = f"{path}:{own[-1].lineno}" if own else str(path)
-    return BenchError(f"{where}: importing it failed: {type(error).__name__}: {error}")
+    hint = extra_of(error)
+    return BenchError(f"{where}: importing it failed: {type(error).__name__}: {error}{'; ' * bool(hint)}{hint or ''}")

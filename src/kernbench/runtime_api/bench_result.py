@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kernbench.common.config import ConfigModel
@@ -86,7 +86,8 @@ class BenchResult:
     ``completion``: how it ended, with the error that says why not well; ``traces``: every request; ``sim_ns``:
     simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
     ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
-    carried when the program was over; ``program``: where the bench begins.
+    carried when the program was over; ``program``: where the bench begins; ``unmodelled``: operators of a front end
+    that the host computed, at the price of copies, and how often.
     """
 
     bench: str
@@ -105,6 +106,7 @@ class BenchResult:
     links: tuple[LinkTraffic, ...] = ()
     value: object = None
     error: Exception | None = None
+    unmodelled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

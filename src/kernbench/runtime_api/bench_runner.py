@@ -18,6 +18,7 @@ from kernbench.observe.statistics import LinkTraffic, link_traffic
 from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.triton_emu.source import kernel_source
@@ -37,13 +38,15 @@ def run_bench(
     verify: bool | None = None,
     correlation_id: str = "",
     ccl: str | os.PathLike[str] | CclConfig | None = None,
+    frontends: FrontendSettings | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` makes of ``topology``.
 
     ``params``: the bench's parameters, or texts like ``bench.m=512`` that change them. ``verify``: evaluate its
     comparisons; by default when the engine computes data, as the one that is made here does unless this is False.
-    ``ccl``: what configures collectives, or its file. Errors of the program are in the result, whose
-    ``raise_for_status()`` raises them; InputError comes out for a topology, a device or parameters that cannot be used.
+    ``ccl``: what configures collectives, or its file; ``frontends``: how front ends run programs of others.
+    Errors of the program are in the result, whose ``raise_for_status()`` raises them; InputError comes out for a
+    topology, a device or parameters that cannot be used.
     """
     bench = _as_bench(bench_fn)
     chosen = _params(bench, params)
@@ -52,7 +55,13 @@ def run_bench(
     make: EngineFactory = engine_factory or (lambda machine, _: GraphEngine(machine, enable_data=verify is not False))
     engine = make(machine, selector)
     context = RuntimeContext(
-        engine=engine, target_device=selector, correlation_id=correlation_id, params=chosen, verify=verify, ccl=ccl
+        engine=engine,
+        target_device=selector,
+        correlation_id=correlation_id,
+        params=chosen,
+        verify=verify,
+        ccl=ccl,
+        frontends=frontends,
     )
     return _Run(bench, context, selector, chosen).result()
 
@@ -100,6 +109,7 @@ class _Run:
             program=_beginning(self._bench),
             value=self._value,
             error=self._error,
+            unmodelled=dict(context.unmodelled),
         )
 
     def _run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
@@ -23,6 +24,7 @@ from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.extra_memories import ExtraMemories
 from kernbench.runtime_api.factories import Generators, TensorFactories
+from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch import Kernel, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
@@ -57,8 +59,9 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     ``target_device``: the SIPs it may use; ``spec``: the machine when it is not the engine's own; ``params``: the
     program's typed parameters; ``verify``: whether comparisons are evaluated, by default when the engine has data;
-    ``ccl``: what configures collectives, loaded or its file, else ./ccl.yaml, else the packaged one.
-    InputError when it shall verify without data, or for a device that the machine does not have.
+    ``ccl``: what configures collectives, loaded or its file, else ./ccl.yaml, else the packaged one; ``frontends``: how
+    front ends run programs of others. InputError when it shall verify without data, or for a device that the machine
+    does not have.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         params: P | None = None,
         verify: bool | None = None,
         ccl: str | os.PathLike[str] | CclConfig | None = None,
+        frontends: FrontendSettings | None = None,
     ) -> None:
         if verify and not engine.enable_data:
             raise InputError("to verify, the engine has to compute data; make it with enable_data=True")
@@ -94,6 +98,9 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         fmt = AddressFormat(self._spec.address.format)
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
         self.cleanup_report = CleanupReport()
+        self.frontends = frontends or FrontendSettings()
+        # Operators of a front end that the host has computed, whose time is that of copies; how often.
+        self.unmodelled: Counter[str] = Counter()
 
     @property
     def engine(self) -> GraphEngine:

@@ -1,0 +1,1 @@
+"""Programs that were written for another machine, as they are."""

@@ -1,0 +1,13 @@
+"""What front ends know of each other's tensors."""
+
+from __future__ import annotations
+
+from kernbench.runtime_api.tensor import Tensor
+
+
+class Placed:
+    """A tensor of a host library whose elements lie on the machine; kernels take it as an argument."""
+
+    def place(self) -> tuple[Tensor, int]:
+        """The tensor of the machine that holds them, and bytes from its beginning to the first element."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""PyTorch tensors on the simulated machine."""

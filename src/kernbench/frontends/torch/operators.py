@@ -1,0 +1,172 @@
+"""What PyTorch's operators do on ``ahbm``: views rename, transfers move; everything else the host computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import DEVICE, AhbmTensor, from_host, new, sip_of, to_host, write
+
+aten = torch.ops.aten
+Operator = Any
+_NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator's name
+# They make numbers of nothing: the host does, and sends them, which is what a program asks for.
+_SOURCES = frozenset(
+    [
+        "arange",
+        "uniform_",
+        "normal_",
+        "random_",
+        "bernoulli_",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "fill_",
+        "zero_",
+        "eye",
+        "linspace",
+        "scalar_tensor",
+        "clone",
+        "lift_fresh_copy",
+    ]
+)
+_UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
+
+
+def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be."""
+    own = _OWN.get(operator)
+    if own is not None:
+        return own(*args, **kwargs)
+    if _is_view(operator):
+        return _view(operator, args, kwargs)
+    if operator.overloadpacket.__name__ in _UNWRITTEN:
+        return _unwritten(operator, args, kwargs)
+    return _on_host(operator, args, kwargs)
+
+
+def _is_view(operator: Operator) -> bool:
+    returned = [each.alias_info for each in operator._schema.returns]  # noqa: SLF001 - what subclasses look at
+    viewed = bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
+    return viewed or operator in _NO_ALIAS_BUT_VIEW
+
+
+def _view(operator: Operator, args: Any, kwargs: Any) -> Any:
+    """The same storage in the shape that the operator gives a tensor without elements."""
+    base = next(each for each in args if isinstance(each, AhbmTensor))
+    found = operator(*tree_map(_without_elements, args), **tree_map(_without_elements, kwargs))
+    return tree_map(lambda each: _seen_as(base, each) if isinstance(each, torch.Tensor) else each, found)
+
+
+def _seen_as(base: AhbmTensor, form: Any) -> AhbmTensor:
+    return AhbmTensor(base.storage, tuple(form.shape), form.stride(), form.storage_offset(), form.dtype)
+
+
+def _without_elements(x: Any) -> Any:
+    if isinstance(x, AhbmTensor):
+        whole = torch.empty((x.storage.n,), dtype=x.dtype, device="meta")
+        return torch.as_strided(whole, x.shape, x.stride(), x.storage_offset())
+    return torch.device("meta") if isinstance(x, torch.device) else x
+
+
+def _unwritten(operator: Operator, args: Any, kwargs: Any) -> Any:
+    """A new tensor; where the program says, else where the one it is made like lies."""
+    like = next((each for each in args if isinstance(each, AhbmTensor)), None)
+    device = torch.device(kwargs.get("device") or (like.device if like is not None else DEVICE))
+    if device.type != DEVICE:
+        return operator(*tree_map(_without_elements, args), **{**kwargs, "device": torch.device("meta")}).to_empty(
+            device=device
+        )
+    options = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
+    form = operator(*tree_map(_without_elements, args), **options)
+    return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
+
+
+def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
+    """Copy what it reads to the host, compute there, copy results and what it writes back; it is listed."""
+    name = operator.overloadpacket.__name__
+    here = [each for each in _leaves(args, kwargs) if isinstance(each, AhbmTensor)]
+    device = kwargs.get("device")
+    sip = here[0].storage.tensor.sip if here else sip_of(device or DEVICE)
+    if name not in _SOURCES:
+        current().unmodelled[name] += 1
+    copies = {id(each): to_host(each) for each in here}
+    host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
+    found = operator(*tree_map(host, args), **tree_map(host, kwargs))
+    written = {id(copies[id(x)]): x for x in _written(operator, args, kwargs) if isinstance(x, AhbmTensor)}
+    for key, target in written.items():
+        write(target, next(each for each in copies.values() if id(each) == key))
+    stays = device is not None and torch.device(device).type != DEVICE
+
+    def back(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or stays:
+            return x
+        return written[id(x)] if id(x) in written else from_host(x, sip)
+
+    return tree_map(back, found)
+
+
+def _leaves(args: Any, kwargs: Any) -> list[Any]:
+    found: list[Any] = []
+    tree_map(found.append, (args, kwargs))
+    return found
+
+
+def _host_device(x: Any) -> Any:
+    return torch.device("cpu") if isinstance(x, torch.device) and x.type == DEVICE else x
+
+
+def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an operator changes."""
+    found = []
+    for i, each in enumerate(operator._schema.arguments):  # noqa: SLF001 - what subclasses look at
+        if each.alias_info is not None and each.alias_info.is_write:
+            found.append(kwargs.get(each.name) if each.name in kwargs else args[i] if i < len(args) else None)
+    return found
+
+
+def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - it is over when it returns
+    """``target.copy_(source)``, from and to anywhere."""
+    elements = to_host(source) if isinstance(source, AhbmTensor) else source
+    if isinstance(target, AhbmTensor):
+        write(target, elements)
+    else:
+        target.copy_(elements)
+    return target
+
+
+def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    return _copy(target, source, non_blocking)
+
+
+def _to_copy(x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:  # noqa: ARG001 - layouts
+    """``x.to(...)``; another type is what the host makes, and listed, unless it stays there."""
+    there = torch.device(device) if device is not None else x.device
+    elements = to_host(x).to(dtype or x.dtype, copy=True)
+    if there.type != DEVICE:
+        return elements.to(there)
+    if dtype is not None and dtype is not x.dtype:
+        current().unmodelled["to"] += 1
+    return from_host(elements, sip_of(there))
+
+
+def _item(x: AhbmTensor) -> Any:
+    return to_host(x).item()
+
+
+_OWN: dict[Operator, Callable[..., Any]] = {
+    aten.copy_.default: _copy,
+    aten._copy_from.default: _copy_from,  # noqa: SLF001 - an operator's name
+    aten._to_copy.default: _to_copy,  # noqa: SLF001
+    aten._local_scalar_dense.default: _item,  # noqa: SLF001
+}

@@ -1,0 +1,122 @@
+"""The bytes of PyTorch's tensors: tensors of the machine with one axis, which are used again when Python drops them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
+from kernbench.common.errors import InputError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.tensor import Tensor
+
+TorchTensor: TypeAlias = Any
+TorchType: TypeAlias = Any
+MACHINE_TYPES: dict[TorchType, DType] = {
+    torch.float32: F32,
+    torch.float16: F16,
+    torch.bfloat16: BF16,
+    torch.int32: I32,
+    torch.int64: I32,
+    torch.int8: I8,
+    torch.uint8: I8,
+    torch.bool: I8,
+}
+"""How each type lies on the machine; int64 in 32 bits, bool in 8."""
+# As NumPy sees their bytes.
+_BITS = {torch.bfloat16: torch.int16, torch.uint8: torch.int8, torch.bool: torch.int8}
+
+
+def machine_type(ty: TorchType) -> DType:
+    """The machine's type for one of PyTorch's; InputError if it has none."""
+    found = MACHINE_TYPES.get(ty)
+    if found is None:
+        raise InputError(f"{ty} on ahbm: the machine has {', '.join(str(each) for each in MACHINE_TYPES)}")
+    return found
+
+
+def current() -> RuntimeContext[Any]:
+    """The context that the program runs in; InputError outside of one."""
+    found = current_context()
+    if found is None:
+        raise InputError("device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one")
+    return found
+
+
+@dataclass(slots=True)
+class Pool:
+    """The storages that a rank has dropped, by size, type and SIP: so freeing takes no simulated time, which would be
+    that of Python's garbage collector."""
+
+    dropped: dict[tuple[int, DType, int], list[Tensor]] = field(default_factory=dict)
+    made: int = 0
+
+    def take(self, n: int, item: DType, sip: int) -> Tensor:
+        """A tensor of ``n`` elements."""
+        shelf = self.dropped.get((n, item, sip))
+        if shelf:
+            return shelf.pop()
+        context = current()
+        policy = DPPolicy("row_wise", "row_wise", num_cubes=context.frontends.torch.cubes)
+        self.made += 1
+        before = context.devices.current
+        context.ahbm.set_device(sip)
+        try:
+            return context.empty(n, dtype=item, dp=policy, name=f"storage{self.made}")
+        finally:
+            context.ahbm.set_device(before)
+
+    def give(self, tensor: Tensor) -> None:
+        """Nobody has ``tensor`` any more."""
+        self.dropped.setdefault((tensor.numel(), tensor.dtype, tensor.sip), []).append(tensor)
+
+
+def _pool() -> Pool:
+    local = current().rank_local
+    found = local.get(Pool)
+    if found is None:
+        local.put(found := Pool())
+    return found
+
+
+class Storage:
+    """``n`` elements of a type, one after another, spread over PEs of a SIP."""
+
+    __slots__ = ("_pool", "dtype", "n", "tensor")
+
+    def __init__(self, n: int, dtype: TorchType, sip: int) -> None:
+        self.n, self.dtype = max(n, 1), dtype
+        self._pool = _pool()
+        self.tensor = self._pool.take(self.n, machine_type(dtype), sip)
+
+    def __del__(self) -> None:
+        self._pool.give(self.tensor)
+
+    def read(self, first: int, end: int) -> TorchTensor:
+        """Elements ``first`` to before ``end`` on the host: a transfer."""
+        return self._on_host(np.asarray(self.tensor[first:end]))
+
+    def look(self) -> TorchTensor:
+        """All elements, in no simulated time: for who watches."""
+        return self._on_host(self.tensor.peek())
+
+    def write(self, first: int, flat: TorchTensor) -> None:
+        """Elements from ``first`` on become ``flat``, of the host: a transfer."""
+        bits = _BITS.get(self.dtype)
+        array = (flat if bits is None else flat.view(bits)).numpy()
+        if self.dtype is torch.bfloat16:
+            array = array.view(self.tensor.dtype.numpy)
+        if len(array) == self.n:
+            self.tensor.copy_(array)
+        else:
+            self.tensor[first : first + len(array)] = array
+
+    def _on_host(self, array: np.ndarray[Any, Any]) -> TorchTensor:
+        array = np.array(array.view(np.int16) if self.dtype is torch.bfloat16 else array)
+        bits = _BITS.get(self.dtype)
+        found = torch.from_numpy(array)
+        return found.to(self.dtype) if bits is None else found.view(self.dtype)

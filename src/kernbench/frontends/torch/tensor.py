@@ -1,0 +1,128 @@
+"""PyTorch's tensor on device ``ahbm``: sizes, strides and an offset into a storage of the machine."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from kernbench.common.errors import InputError
+from kernbench.frontends.placed import Placed
+from kernbench.frontends.torch.storage import Storage, TorchTensor, TorchType, current
+from kernbench.runtime_api.tensor import Tensor
+
+DEVICE = "ahbm"
+
+
+class AhbmTensor(Placed, torch.Tensor):
+    """A view of a storage. PyTorch hands every operator on it to ``operators.dispatch``."""
+
+    storage: Storage
+    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - how subclasses say that
+
+    @staticmethod
+    def __new__(
+        cls, storage: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: TorchType
+    ) -> AhbmTensor:
+        """``offset`` and ``stride`` in elements."""
+        made: AhbmTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
+            cls,
+            size,
+            strides=stride,
+            storage_offset=offset,
+            dtype=dtype,
+            device=torch.device(DEVICE, storage.tensor.sip),
+        )
+        made.storage = storage
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What PyTorch calls for every operator."""
+        return _dispatch.run(func, args, kwargs or {})
+
+    def place(self) -> tuple[Tensor, int]:
+        """The storage's tensor, and where in it this begins."""
+        tensor = self.storage.tensor
+        return tensor, self.storage_offset() * tensor.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """The virtual address of its first element."""
+        tensor, offset = self.place()
+        return tensor.va + offset
+
+    def tolist(self) -> Any:
+        """Its elements as Python's numbers: a transfer."""
+        return to_host(self).tolist()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        if not current().has_data:
+            return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
+        shown = torch.as_strided(self.storage.look(), self.shape, self.stride(), self.storage_offset())
+        return f"{repr(shown)[:-1]}, device='{self.device}')"
+
+
+class _Dispatch:
+    """What carries operators out; it imports this module, and says so here."""
+
+    run: Any = None
+
+
+_dispatch = _Dispatch()
+
+
+def dispatch_by(run: Any) -> None:
+    """``run(operator, args, kwargs)`` carries operators out."""
+    _dispatch.run = run
+
+
+def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ...] | None = None) -> AhbmTensor:
+    """A tensor that nothing is written to."""
+    steps = tuple(torch.empty(size, device="meta").stride()) if stride is None else stride
+    return AhbmTensor(Storage(_extent(size, steps), dtype, sip), size, steps, 0, dtype)
+
+
+def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """From the first element to behind the last, in elements."""
+    return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if prod(size) else 0
+
+
+def to_host(x: AhbmTensor) -> TorchTensor:
+    """Its elements on the host, in the same strides: a transfer of the stretch that they are in."""
+    extent = _extent(tuple(x.shape), x.stride())
+    if not extent:
+        return torch.empty(x.shape, dtype=x.dtype)
+    first = x.storage_offset()
+    return torch.as_strided(x.storage.read(first, first + extent), x.shape, x.stride())
+
+
+def from_host(x: TorchTensor, sip: int) -> AhbmTensor:
+    """A tensor on the machine with the elements of one of the host."""
+    made = new(tuple(x.shape), x.dtype, sip)
+    write(made, x)
+    return made
+
+
+def write(x: AhbmTensor, source: TorchTensor) -> None:
+    """The elements of ``x`` become those of ``source``, which broadcasts to it: a transfer."""
+    extent, first = _extent(tuple(x.shape), x.stride()), x.storage_offset()
+    if not extent:
+        return
+    if extent == x.numel() and x.is_contiguous():
+        flat = source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1)
+    else:  # what lies between stays what it is
+        flat = x.storage.read(first, first + extent)
+        torch.as_strided(flat, x.shape, x.stride()).copy_(source.detach())
+    x.storage.write(first, flat)
+
+
+def sip_of(device: Any) -> int:
+    """The SIP that a device means; the current one without an index."""
+    found = torch.device(device)
+    if found.type != DEVICE:
+        raise InputError(f"device {found}: not a device of the machine")
+    return int(found.index) if found.index is not None else current().devices.current

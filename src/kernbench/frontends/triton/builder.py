@@ -1,0 +1,325 @@
+"""What Triton's interpreter builds programs with: known values as it does, symbolic ones as commands of the PE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+
+from kernbench.common.dtypes import I8
+from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
+from kernbench.frontends.triton.descriptors import Shape
+from kernbench.frontends.triton.memory import load, store
+from kernbench.frontends.triton.running import refused, running
+from kernbench.frontends.triton.values import (
+    MACHINE_TYPES,
+    Symbolic,
+    TensorHandle,
+    Type,
+    Value,
+    as_known,
+    constant,
+    factor,
+    is_symbolic,
+    known,
+    machine_type,
+    numpy_type,
+    operand,
+    smallest,
+    straight,
+    uniform,
+    whole,
+)
+from kernbench.triton_emu.handles import Handle
+
+OPERATORS: MappingProxyType[Any, str] = MappingProxyType(
+    {
+        np.add: "add",
+        np.subtract: "sub",
+        np.multiply: "mul",
+        np.divide: "div",
+        np.fmod: "rem",
+        np.minimum: "minimum",
+        np.fmin: "minimum",
+        np.maximum: "maximum",
+        np.fmax: "maximum",
+        np.less: "lt",
+        np.less_equal: "le",
+        np.greater: "gt",
+        np.greater_equal: "ge",
+        np.equal: "eq",
+        np.not_equal: "ne",
+        np.bitwise_and: "and",
+        np.bitwise_or: "or",
+        np.bitwise_xor: "xor",
+        np.left_shift: "shl",
+        np.right_shift: "shr",
+        np.negative: "neg",
+        np.abs: "abs",
+        np.exp: "exp",
+        np.exp2: "exp2",
+        np.log: "log",
+        np.log2: "log2",
+        np.sqrt: "sqrt",
+        np.sin: "sin",
+        np.cos: "cos",
+        np.floor: "floor",
+        np.ceil: "ceil",
+    }
+)
+"""The operators of MATH, by the NumPy function that the interpreter has for known values."""
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+_READ_TYPES = frozenset((tl.int16, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64))
+"""Whole numbers that MATH does not have: index arithmetic, which the CPU of the PE does with numbers it has read."""
+
+
+class Builder(interpreter.InterpreterBuilder):
+    """The builder of the interpreter, for kernels that run on a PE.
+
+    What is not overridden computes known values only: a Symbolic lets nothing else look at it.
+    """
+
+    # programs
+
+    def create_get_program_id(self, axis: int) -> Value:
+        """Where the program is in the grid."""
+        return TensorHandle(np.array([running().program[axis]], np.int32), tl.int32)
+
+    def create_get_num_programs(self, axis: int) -> Value:
+        """How large the grid is."""
+        return TensorHandle(np.array([running().grid[axis]], np.int32), tl.int32)
+
+    # memory
+
+    def create_load(self, ptr: Value, cache_policy: object, is_volatile: bool) -> Value:
+        """``tl.load`` without a mask."""
+        return load(self, ptr, None, None)
+
+    def create_masked_load(
+        self, ptrs: Value, mask: Value, other: Value | None, cache_policy: object, is_volatile: bool
+    ) -> Value:
+        """``tl.load`` with a mask."""
+        return load(self, ptrs, known(mask), other)
+
+    def create_store(self, ptr: Value, val: Value, cache_policy: object) -> None:
+        """``tl.store`` without a mask."""
+        store(ptr, val, None)
+
+    def create_masked_store(self, ptrs: Value, value: Value, mask: Value, cache_policy: object) -> None:
+        """``tl.store`` with a mask."""
+        store(ptrs, value, known(mask))
+
+    def create_addptr(self, ptr: Value, offset: Value) -> Value:
+        """A pointer moved on by known elements."""
+        return super().create_addptr(as_known(ptr), as_known(offset))
+
+    def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
+        """A block of a tensor descriptor."""
+        return super().create_descriptor_load(desc, [as_known(each) for each in indices], cache_policy)
+
+    def create_descriptor_store(self, desc: Any, value: Value, indices: list[Value]) -> Value:
+        """The same, to memory."""
+        return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
+
+    def create_atomic_rmw(self, op: object, ptr: Value, val: Value, mask: Value, sem: object, scope: object) -> Value:
+        """``tl.atomic_add`` and the like."""
+        return change(op, Atomic(ptr, val, mask, sem))
+
+    def create_atomic_cas(self, ptr: Value, cmp: Value, val: Value, sem: object, scope: object) -> Value:
+        """``tl.atomic_cas``."""
+        return compare_and_swap(cmp, Atomic(ptr, val, None, sem))
+
+    # element by element
+
+    def binary_op(self, lhs: Value, rhs: Value, op: Any) -> Value:
+        """Any operator of two values."""
+        if not is_symbolic(lhs, rhs):
+            return super().binary_op(lhs, rhs, op)
+        return _elementwise(_operator(op), lhs, rhs)
+
+    def unary_op(self, arg: Value, op: Any) -> Value:
+        """Any operator of one value."""
+        return _elementwise(_operator(op), arg) if is_symbolic(arg) else super().unary_op(arg, op)
+
+    def create_idiv(self, lhs: Value, rhs: Value) -> Value:
+        """The quotient of whole numbers, truncated."""
+        return _elementwise("div", lhs, rhs) if is_symbolic(lhs, rhs) else super().create_idiv(lhs, rhs)
+
+    def create_ashr(self, lhs: Value, rhs: Value) -> Value:
+        """A shift to the right that keeps the sign."""
+        return _elementwise("shr", lhs, rhs) if is_symbolic(lhs, rhs) else super().create_ashr(lhs, rhs)
+
+    def create_fabs(self, arg: Value) -> Value:
+        """The absolute value, also of types that the interpreter has no bits of."""
+        return self.unary_op(arg, np.abs)
+
+    def create_rsqrt(self, arg: Value) -> Value:
+        """One over the square root."""
+        return _elementwise("rsqrt", arg) if is_symbolic(arg) else super().create_rsqrt(arg)
+
+    def create_erf(self, arg: Value) -> Value:
+        """The error function."""
+        return _elementwise("erf", arg) if is_symbolic(arg) else super().create_erf(arg)
+
+    def create_fma(self, x: Value, y: Value, z: Value) -> Value:
+        """``x * y + z``, rounded once."""
+        return _elementwise("fma", x, y, z) if is_symbolic(x, y, z) else super().create_fma(x, y, z)
+
+    def create_clampf(self, arg: Value, lo: Value, hi: Value, propagate_nans: object) -> Value:
+        """``arg`` between two bounds."""
+        if not is_symbolic(arg, lo, hi):
+            return super().create_clampf(arg, lo, hi, propagate_nans)
+        return _elementwise("clamp", arg, lo, hi)
+
+    def create_select(self, cond: Value, lhs: Value, rhs: Value) -> Value:
+        """``tl.where``."""
+        if not is_symbolic(cond, lhs, rhs):
+            return super().ternary_op(cond, lhs, rhs, np.where)
+        shape = np.broadcast_shapes(cond.data.shape, lhs.data.shape, rhs.data.shape)
+        a, b = operand(lhs), operand(rhs)
+        if not isinstance(a, Handle) and not isinstance(b, Handle):
+            a = running().tl.full((1,) * len(shape), a, machine_type(rhs.dtype))
+        return _symbolic(running().tl.where(_condition(cond), a, b), shape, rhs.dtype)
+
+    # types
+
+    def cast_impl(self, src: Value, dst_type: Type) -> Value:
+        """Every conversion of a value."""
+        to = dst_type.scalar
+        if is_symbolic(src) and to in _READ_TYPES:
+            src = as_known(src)
+        if not is_symbolic(src):
+            return TensorHandle(src.data.astype(numpy_type(to)), to)
+        x = src.data
+        return TensorHandle(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
+
+    def create_fp_to_fp(self, src: Value, dst_type: Type, rounding_mode: object) -> Value:
+        """Between floats: to nearest even."""
+        return self.cast_impl(src, dst_type)
+
+    def create_bitcast(self, src: Value, dst_type: Type) -> Value:
+        """The same bits as another type."""
+        if is_symbolic(src):
+            raise refused(f"a bitcast of data to {dst_type.scalar}: MATH computes values, not bits")
+        return super().create_bitcast(src, dst_type)
+
+    create_int_to_ptr = create_bitcast
+    create_ptr_to_int = create_bitcast
+
+    # shapes: views, since they only rename axes
+
+    def create_reshape(self, arg: Value, shape: Sequence[int], allow_reorder: bool) -> Value:
+        """The same elements, row by row, in another shape."""
+        if not is_symbolic(arg):
+            return super().create_reshape(arg, shape, allow_reorder)
+        extents = tuple(shape)
+        return _symbolic(running().tl.reshape(whole(arg), extents), extents, arg.dtype)
+
+    def create_expand_dims(self, arg: Value, axis: int) -> Value:
+        """Another axis, of one element."""
+        if not is_symbolic(arg):
+            return super().create_expand_dims(arg, axis)
+        shape = arg.data.shape
+        made = running().tl.expand_dims(straight(arg.data), axis)
+        return _symbolic(made, (*shape[:axis], 1, *shape[axis:]), arg.dtype)
+
+    def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
+        """Repeated to a shape: nothing happens until somebody needs all elements."""
+        if not is_symbolic(arg):
+            return super().create_broadcast(arg, shape)
+        return _symbolic(straight(arg.data), tuple(shape), arg.dtype)
+
+    def create_splat(self, ret_ty: Type, arg: Value) -> Value:
+        """One element, repeated to a shape."""
+        shape = tuple(int(n) for n in ret_ty.shape)
+        if not is_symbolic(arg):
+            return TensorHandle(np.broadcast_to(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
+        made = running().tl.reshape(straight(arg.data), (1,) * len(shape))
+        return _symbolic(made, shape, arg.dtype)
+
+    def create_unsplat(self, arg: Value) -> Value:
+        """The one element of an array."""
+        if not is_symbolic(arg):
+            return super().create_unsplat(arg)
+        return _symbolic(running().tl.reshape(straight(arg.data), (1,)), (1,), arg.dtype)
+
+    def create_trans(self, arg: Value, perm: Sequence[int]) -> Value:
+        """Axes in another order; of a matrix that is done where it is needed: a product takes it as it is."""
+        if not is_symbolic(arg):
+            return super().create_trans(arg, perm)
+        x, order = arg.data, tuple(int(axis) for axis in perm)
+        if order == (1, 0):
+            return TensorHandle(Symbolic(x.handle, x.shape[::-1], not x.swapped), arg.dtype.scalar)
+        made = running().tl.trans(whole(arg), order)
+        return _symbolic(made, made.shape, arg.dtype)
+
+    # the matrix engine
+
+    def create_dot(self, a: Value, b: Value, d: Value, input_precision: object, max_num_imprecise_acc: object) -> Value:
+        """``tl.dot``; ``d`` is what is added, zeros when nothing is."""
+        if not is_symbolic(a, b, d):
+            return super().create_dot(a, b, d, input_precision, max_num_imprecise_acc)
+        if a.data.ndim != 2:
+            raise refused(f"tl.dot of shapes {a.data.shape} and {b.data.shape}: the GEMM engine takes matrices")
+        (x, trans_a), (y, trans_b) = factor(a), factor(b)
+        acc = None if not is_symbolic(d) and uniform(d.data) == 0 else whole(d)
+        made = running().tl.dot(x, y, acc, machine_type(d.dtype), trans_a, trans_b)
+        return _symbolic(made, made.shape, d.dtype)
+
+    # what a program says of itself
+
+    def create_print(self, prefix: str, hex: bool, values: Sequence[Value], isSigned: object) -> None:  # noqa: A002, N803
+        """A line with the program; numbers of data appear once phase 2 knows them."""
+        shown = [whole(each) if is_symbolic(each) else each.data for each in values]
+        running().tl.device_print(running().program, prefix, *shown)
+
+    def create_assume(self, condition: Value) -> None:
+        """What a compiler would make use of."""
+        if not is_symbolic(condition) and not condition.data.all():
+            raise refused("tl.assume of what does not hold")
+
+    def create_barrier(self) -> None:
+        """Nothing: a program is one stream of instructions, and its memory is in that order."""
+
+
+def _symbolic(handle: Handle, shape: Shape, ty: Type) -> Value:
+    return TensorHandle(Symbolic(handle, shape), ty.scalar)
+
+
+def _operator(op: Any) -> str:
+    found = OPERATORS.get(op)
+    if found is None:
+        raise refused(f"{op.__name__} of data: MATH has no such operator")
+    return found
+
+
+def _elementwise(name: str, *values: Value) -> Value:
+    shape = np.broadcast_shapes(*(each.data.shape for each in values))
+    made = running().tl.elementwise(name, *map(operand, values))
+    ty = next(each.dtype for each in values if is_symbolic(each))
+    return _symbolic(made, shape, tl.int1 if name in _COMPARISONS else ty)
+
+
+def _condition(cond: Value) -> Handle:
+    """A condition as a handle; a known one is a constant."""
+    return straight(cond.data) if is_symbolic(cond) else constant(smallest(cond.data), I8)
+
+
+def _refusing(name: str, inherited: Callable[..., Any]) -> Callable[..., Any]:
+    def refuse(self: Builder, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(each, TensorHandle) and is_symbolic(each) for each in args):
+            raise refused(f"{name} of data: no engine of the PE does that")
+        return inherited(self, *args, **kwargs)
+
+    return refuse
+
+
+for _name in ("atomic_poll", "cat", "dot_scaled", "gather", "histogram", "join", "split", "umulhi"):
+    _method = f"create_{_name}"
+    setattr(Builder, _method, _refusing(_name, getattr(interpreter.InterpreterBuilder, _method)))
+
+__all__ = ["MACHINE_TYPES", "OPERATORS", "Builder"]

@@ -1,0 +1,126 @@
+"""From the pointers and the mask of one ``tl.load`` or ``tl.store`` to what a DMA engine takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A strided box: element ``i`` of ``shape`` is at ``base + i · strides`` bytes.
+
+    ``valid``: how many elements per axis are there, from the first; None: all.
+    """
+
+    base: int
+    shape: Shape
+    strides: Shape
+    valid: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """A scatter-gather list: (address, bytes) of the elements of ``shape``, row by row, in contiguous runs.
+
+    Address None: elements that are masked out.
+    """
+
+    shape: Shape
+    runs: tuple[tuple[int | None, int], ...]
+
+
+Descriptor: TypeAlias = Box | List
+
+
+def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
+    """The descriptor of the elements at ``pointers`` for which ``mask`` holds (None: all); None when none is left.
+
+    ``pointers``: whole numbers, in bytes; ``mask`` broadcasts to their shape. An axis along which all elements of a
+    load have one address has length 1 in the descriptor: what is read is repeated, not read again. A store never gets a
+    box that covers a byte twice: its list is in the order of the elements, so that the last one stays.
+    """
+    at = pointers.view(np.int64) if pointers.dtype == np.uint64 else pointers.astype(np.int64)
+    inside = None if mask is None or mask.all() else np.broadcast_to(mask, at.shape)
+    if inside is not None and not inside.any():
+        return None
+    if not writing:
+        at, inside = _without_repeats(at, inside)
+    valid = at.shape if inside is None else _corner(inside)
+    box = None if valid is None else _box(at, valid, itemsize, writing=writing)
+    return box or List(at.shape, _runs(at, inside, itemsize))
+
+
+def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None]:
+    """The first element only along axes where addresses and mask are the same."""
+    for axis, n in enumerate(at.shape):
+        if n == 1 or at[_second(axis, at.ndim)] != at.flat[0]:
+            continue
+        head = tuple([slice(1) if i == axis else slice(None) for i in range(at.ndim)])
+        if (at == at[head]).all() and (mask is None or (mask == mask[head]).all()):
+            at, mask = at[head], None if mask is None else mask[head]
+    return at, mask
+
+
+def _corner(mask: Array) -> Shape | None:
+    """The extents of the corner of a block that ``mask`` is; None when it is something else."""
+    axes = range(mask.ndim)
+    extents = tuple([int(mask.any(tuple(j for j in axes if j != i)).sum()) for i in axes])
+    corner = mask[tuple([slice(n) for n in extents])]
+    return extents if corner.all() and prod(extents) == np.count_nonzero(mask) else None
+
+
+def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None:
+    """The box that the elements of the corner ``valid`` are in; None when their addresses are no box.
+
+    First differences say what the strides would be; then every address is compared.
+    """
+    region = at[tuple([slice(n) for n in valid])]
+    base = int(region.flat[0])
+    strides: list[int | None] = []  # None: an axis of one element, whose stride does not matter
+    expected: Any = np.int64(base)
+    for axis, n in enumerate(valid):
+        step = int(region[_second(axis, at.ndim)]) - base if n > 1 else None
+        strides.append(step)
+        if step is not None:
+            expected = expected + (np.arange(n) * step).reshape([n if i == axis else 1 for i in range(at.ndim)])
+    if any(step is not None and step < 0 for step in strides) or not (region == expected).all():
+        return None
+    if writing and _overlaps(strides, valid, itemsize):
+        return None
+    dense = [itemsize * prod(at.shape[axis + 1 :]) for axis in range(at.ndim)]
+    steps = tuple([row if step is None else step for row, step in zip(dense, strides, strict=True)])
+    return Box(base, at.shape, steps, None if valid == at.shape else valid)
+
+
+def _second(axis: int, axes: int) -> Shape:
+    """The index of the second element along ``axis``."""
+    return tuple([int(i == axis) for i in range(axes)])
+
+
+def _overlaps(strides: list[int | None], extents: Shape, itemsize: int) -> bool:
+    """Whether two elements of a box may share bytes: an axis steps by less than what the finer ones cover."""
+    covered = itemsize
+    for step, n in sorted((step, n) for step, n in zip(strides, extents, strict=True) if step is not None):
+        if step < covered:
+            return True
+        covered = step * (n - 1) + covered
+    return False
+
+
+def _runs(at: Array, mask: Array | None, itemsize: int) -> tuple[tuple[int | None, int], ...]:
+    flat = at.reshape(-1)
+    cut = np.diff(flat) != itemsize
+    chosen = np.ones(flat.size, bool) if mask is None else mask.reshape(-1)
+    # Of two elements that are masked out it does not matter where they are.
+    cut = np.where(chosen[1:] & chosen[:-1], cut, chosen[1:] != chosen[:-1])
+    first = np.concatenate(([0], np.flatnonzero(cut) + 1))
+    sizes = (np.diff(np.concatenate((first, [flat.size]))) * itemsize).tolist()
+    starts = [a if c else None for a, c in zip(flat[first].tolist(), chosen[first].tolist(), strict=True)]
+    return tuple(zip(starts, sizes, strict=True))

@@ -1,0 +1,152 @@
+"""What a host program asks of Triton's driver: the device, its figures, and how long something takes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+
+from kernbench.frontends.triton.launch import context_of, launch
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology.spec import TopologySpec
+
+BACKEND = "ahbm"
+WARP_SIZE = 32
+REGISTERS = 65536
+"""Of a PE, as programs that count how many blocks fit are told: a kernel that was warmed up takes all of them."""
+
+
+def _properties(spec: TopologySpec, cubes: int) -> dict[str, int]:
+    return {
+        "multiprocessor_count": spec.pes_per_cube * cubes,
+        "max_shared_mem": spec.pe.tcm.bytes,
+        "max_num_regs": REGISTERS,
+        "warpSize": WARP_SIZE,
+        "sm_clock_rate": 1_000_000,
+        "mem_clock_rate": 1_000_000,
+        "mem_bus_width": 8192,
+    }
+
+
+class Utils:
+    """What ``driver.active.utils`` is asked for."""
+
+    @staticmethod
+    def get_device_properties(device: int = 0) -> dict[str, int]:  # noqa: ARG004 - all SIPs are alike
+        """The multiprocessors are the PEs that a tensor of PyTorch spreads over, their TCM is the shared memory."""
+        context = context_of("get_device_properties")
+        return _properties(context.topology, context.frontends.torch.cubes)
+
+
+class Driver:
+    """``triton.runtime.driver.active``."""
+
+    utils = Utils()
+
+    def get_current_target(self) -> Any:
+        """The machine, as a target that nothing compiles for."""
+        return GPUTarget(BACKEND, "pe", WARP_SIZE)
+
+    def get_current_device(self) -> int:
+        """The SIP that tensors are made on."""
+        return context_of("get_current_device").devices.current
+
+    def get_active_torch_device(self) -> Any:
+        """The machine, as PyTorch's device. ImportError without the extra for PyTorch, which this one does not need."""
+        importlib.import_module("kernbench.frontends.torch.installed")
+        return importlib.import_module("torch").device(BACKEND, self.get_current_device())
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        """What measures."""
+        return do_bench
+
+
+def do_bench(
+    fn: Callable[[], object],
+    warmup: float = 0,  # noqa: ARG001 - what repeats need, as rep and grad_to_none
+    rep: float = 0,  # noqa: ARG001
+    grad_to_none: object = None,  # noqa: ARG001
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Simulated milliseconds of one call, which a second one would take as well; in place of Triton's."""
+    context = context_of("do_bench")
+    start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
+    fn()
+    ms = (context.engine.now - start) * 1e-6
+    only = context.unmodelled - unmodelled
+    if only and _launches(context) == launches:
+        print(f"do_bench: {ms:.6f} ms is the time of copies only, since the host computed {', '.join(sorted(only))}")
+    if quantiles is None:
+        return [ms] if return_mode == "all" else ms
+    return ms if len(quantiles) == 1 else [ms] * len(quantiles)
+
+
+def _launches(context: RuntimeContext[Any]) -> int:
+    return sum(each.phase == "launch" for each in context.traces)
+
+
+def points_of_report(measure: Callable[..., Any]) -> Callable[..., Any]:
+    """``Mark._run`` for the first values of x, if the run asks for a few only, which is said."""
+
+    @wraps(measure)
+    def run(mark: Any, bench: Any, *args: Any, **kwargs: Any) -> Any:
+        points, total = context_of("perf_report").frontends.triton.points, len(bench.x_vals)
+        if points is not None and points < total:
+            bench = copy(bench)
+            bench.x_vals = list(bench.x_vals)[:points]
+            print(f"{bench.plot_name}: the first {points} of {total} values of {', '.join(bench.x_names)}")
+        return measure(mark, bench, *args, **kwargs)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """What ``kernel.warmup`` gives: a kernel that fills its PE. ``warmed[grid](...)`` runs it."""
+
+    kernel: Any
+    options: Mapping[str, Any]
+
+    @property
+    def n_regs(self) -> int:
+        """Registers of a thread: all there are."""
+        return REGISTERS // (WARP_SIZE * int(self.options.get("num_warps", 4)))
+
+    @property
+    def n_spills(self) -> int:
+        """None spill."""
+        return 0
+
+    @property
+    def metadata(self) -> SimpleNamespace:
+        """``shared``: bytes of TCM, all of it; ``num_warps``: as asked for."""
+        spec = context_of("warmup").topology
+        return SimpleNamespace(shared=spec.pe.tcm.bytes, num_warps=int(self.options.get("num_warps", 4)))
+
+    def _init_handles(self) -> None:
+        """What programs call before they look at the figures."""
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        """``warmed[grid](*args)``: what is not given is as it was for the warm-up."""
+
+        def run(*args: object, **kwargs: object) -> None:
+            given = self.kernel.arg_names[: len(args)]
+            options = {name: value for name, value in self.options.items() if name not in given}
+            launch(self.kernel, grid, args, {**options, **kwargs})
+
+        return run
+
+
+def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Warmed | None:
+    """In place of ``InterpretedFunction.run``."""
+    if warmup:
+        return Warmed(kernel, kwargs)
+    launch(kernel, grid, args, kwargs)
+    return None

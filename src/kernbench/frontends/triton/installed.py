@@ -1,0 +1,110 @@
+"""Importing this module puts the front end into Triton, after it has found there what it replaces."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.driver import driver
+
+from kernbench.frontends.triton import atomics, reductions, tuning
+from kernbench.frontends.triton.builder import Builder
+from kernbench.frontends.triton.driver import Driver, do_bench, points_of_report, run
+from kernbench.frontends.triton.values import numpy_type
+
+MADE_FOR = "3.9"
+
+# What is replaced, with the parameters that it is expected to have.
+_EXPECTED: Mapping[tuple[Any, str], str] = {
+    (interpreter, "_get_np_dtype"): "tt_dtype",
+    (interpreter, "_patch_lang"): "fn",
+    (interpreter.InterpretedFunction, "run"): "self args grid warmup kwargs",
+    (interpreter.InterpretedFunction, "__call__"): "self args kwargs",
+    (interpreter.InterpretedFunction, "rewrite"): "self",
+    (interpreter.ReduceScanOpInterface, "apply"): "self input",
+    (interpreter.ReduceOps, "__init__"): "self axis combine_fn keep_dims",
+    (interpreter.ScanOps, "__init__"): "self axis combine_fn reverse",
+    (interpreter.InterpreterBuilder, "binary_op"): "self lhs rhs op",
+    (interpreter.InterpreterBuilder, "unary_op"): "self arg op",
+    (interpreter.InterpreterBuilder, "ternary_op"): "self lhs rhs other op",
+    (interpreter.InterpreterBuilder, "cast_impl"): "self src dst_type",
+    (TritonSemantic, "atomic_max"): "self ptr val mask sem scope",
+    (TritonSemantic, "atomic_min"): "self ptr val mask sem scope",
+    (TritonSemantic, "atom_red_typechecking_impl"): "self ptr val mask op",
+    (Autotuner, "run"): "self args kwargs",
+    (Autotuner, "prune_configs"): "self kwargs",
+    (Autotuner, "_bench"): "self args config meta",
+    (triton.testing, "do_bench"): "fn warmup rep grad_to_none quantiles return_mode",
+    (triton.testing.Mark, "_run"): "self bench save_path show_plots print_data diff_col save_precision kwargs",
+}
+
+
+def _check() -> None:
+    """ImportError, which names the version this is made for, when Triton is another than expected."""
+    found = version("triton")
+    made_for = f"kernbench.triton is made for triton {MADE_FOR}"
+    if not found.startswith(f"{MADE_FOR}."):
+        raise ImportError(f"{made_for}, and this is {found}: pip install 'kernbench[triton]'")
+    expected = dict(_EXPECTED)
+    for name, method in vars(Builder).items():
+        if name.startswith("create_") and inspect.isfunction(method):
+            expected[interpreter.InterpreterBuilder, name] = ""
+    for (owner, name), parameters in expected.items():
+        there = vars(owner).get(name)
+        if not callable(there):
+            raise ImportError(f"{made_for}: {owner.__name__} of {found} has no {name}")
+        if parameters and " ".join(inspect.signature(there).parameters) != parameters:
+            raise ImportError(f"{made_for}: {owner.__name__}.{name} of {found} takes {inspect.signature(there)}")
+
+
+def _call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of ``InterpretedFunction.__call__``: a kernel called by a kernel, whose errors come out as they are."""
+    return kernel.rewrite()(*args, **kwargs)
+
+
+def _transposed(tensor: Any) -> Any:
+    """In place of ``tensor.T``, which looks at numbers."""
+    rows, columns = tensor.shape
+    made = interpreter.interpreter_builder.create_trans(tensor.handle, (1, 0))
+    return tl.core.tensor(made, tl.core.block_type(tensor.dtype, [columns, rows]))
+
+
+def _language() -> None:
+    """A function whose module has the language in it, under both its names."""
+
+
+def _install() -> None:
+    builder = interpreter.interpreter_builder
+    builder.__class__ = Builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
+    interpreter._get_np_dtype = numpy_type  # noqa: SLF001
+    interpreter.ReduceScanOpInterface.apply = reductions.apply
+    interpreter.InterpretedFunction.run = run
+    interpreter.InterpretedFunction.__call__ = _call
+    # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
+    interpreter._patch_lang(_language)  # noqa: SLF001
+    tl.core.tensor.T = property(_transposed)
+    TritonSemantic.atomic_max, TritonSemantic.atomic_min = atomics.atomic_max, atomics.atomic_min
+    Autotuner.run = tuning.run
+    Autotuner.prune_configs = tuning.prune
+    Autotuner._bench = tuning.bench  # noqa: SLF001
+    triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
+    triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
+    driver.set_active(Driver())
+    # Else Triton's library complains of what cycles still hold: the frames of an error, as a rule.
+    atexit.register(gc.collect)
+
+
+_language_core = tl.core  # what the interpreter looks for among the globals of a kernel
+_check()
+_install()

@@ -1,0 +1,178 @@
+"""``kernel[grid](...)``: the programs of the grid, in turn on the PEs that own the tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.jit import mangle_type
+
+from kernbench.common.errors import InputError
+from kernbench.frontends.placed import Placed
+from kernbench.frontends.triton.running import Grid, Running, begin, coordinates, programs_of
+from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
+from kernbench.messages.requests import KernelRef, PeCoord
+from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.triton_emu.tl_context import TLContext
+
+_GPU_OPTIONS = frozenset(
+    [
+        "num_warps",
+        "num_stages",
+        "num_ctas",
+        "maxnreg",
+        "ir_override",
+        "warp_size",
+        "debug",
+        "enable_fp_fusion",
+        "launch_cooperative_grid",
+        "launch_pdl",
+        "waves_per_eu",
+        "matrix_instr_nonkdim",
+        "kpack",
+        "schedule_hint",
+        "allow_flush_denorm",
+    ]
+)
+"""How GPUs run a kernel; of these ``num_stages`` means something here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``."""
+
+    tensor: Tensor
+    offset: int
+    ty: Any
+
+    def at(self, address: int) -> Any:
+        """The pointer, when the tensor begins at ``address``."""
+        pointer = tl.pointer_type(self.ty)
+        return tl.tensor(TensorHandle(np.array([address + self.offset], np.uint64), pointer), pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a launch by name: tensors, and what is known."""
+
+    pointers: Mapping[str, Pointer]
+    values: Mapping[str, object]
+
+
+def context_of(name: str) -> RuntimeContext[Any]:
+    """The context that a host program runs in; InputError outside of one. ``name``: what asks."""
+    context = current_context()
+    if context is None:
+        raise InputError(f"{name}: there is no machine here; kernbench run --script FILE, or --bench FILE, gives one")
+    return context
+
+
+def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+    """Run ``kernel`` (an InterpretedFunction) over ``grid`` with the arguments of the call."""
+    name = kernel.__name__
+    context = context_of(name)
+    function = kernel.rewrite()
+    bound = _bind(name, kernel.fn, args, kwargs)
+    for hook in kernel.pre_run_hooks:
+        hook(*args, **{key: value for key, value in kwargs.items() if key in bound})
+    extents = _grid(name, grid(bound) if callable(grid) else grid)
+    arguments = _split(name, kernel.fn, bound)
+    stages = kwargs.get("num_stages")
+    window = None if stages is None else 2 * int(stages)
+    tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values()))
+    if not tensors:
+        raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
+    pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
+    shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
+    program = _program(function, arguments, tensors, extents, shares, window)
+    context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
+
+
+def _program(
+    function: Callable[..., object],
+    arguments: Arguments,
+    tensors: tuple[Tensor, ...],
+    grid: Grid,
+    shares: Mapping[PeCoord, Iterable[int]],
+    window: int | None,
+) -> Callable[..., None]:
+    """What each PE runs: its share of the programs, one after another."""
+
+    def kernel(*addresses: int, tl: TLContext) -> None:
+        site = tl.site
+        here = Running(tl, grid, window)
+        begin(here)
+        at = dict(zip(tensors, addresses, strict=True))
+        pointers = {name: each.at(at[each.tensor]) for name, each in arguments.pointers.items()}
+        with np.errstate(all="ignore"):
+            for here.program in coordinates(shares[site.sip, site.cube, site.pe], grid):
+                function(**arguments.values, **pointers)
+
+    return kernel
+
+
+def _bind(name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+    """All arguments by name, with defaults; InputError for what the kernel does not take."""
+    parameters = inspect.signature(function).parameters
+    unknown = [key for key in kwargs if key not in parameters and key not in _GPU_OPTIONS]
+    if unknown:
+        raise InputError(f"kernel {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(parameters)}")
+    try:
+        return inspect.getcallargs(function, *args, **{key: kwargs[key] for key in kwargs if key in parameters})
+    except TypeError as error:
+        raise InputError(f"kernel {name!r}: {error}") from None
+
+
+def _grid(name: str, grid: object) -> Grid:
+    """Three extents, each at least 0."""
+    extents = tuple(grid) if isinstance(grid, Sequence) else (grid,)
+    try:
+        x, y, z = (*map(int, extents), 1, 1)[:3]
+    except (TypeError, ValueError):
+        raise InputError(f"kernel {name!r}: the grid is one to three whole numbers, not {grid!r}") from None
+    if len(extents) > 3 or min(x, y, z) < 0:
+        raise InputError(f"kernel {name!r}: the grid is one to three numbers that are not negative, not {grid!r}")
+    return x, y, z
+
+
+def _split(name: str, function: Callable[..., object], bound: Mapping[str, object]) -> Arguments:
+    """Tensors apart from values; a value that is no ``constexpr`` is a tensor of the language, as on a GPU."""
+    annotations = inspect.get_annotations(function)
+    pointers = {key: _pointer(value) for key, value in bound.items() if isinstance(value, Tensor | Placed)}
+    values = {
+        key: value if _is_constexpr(annotations.get(key)) else _value(name, key, value)
+        for key, value in bound.items()
+        if key not in pointers
+    }
+    return Arguments(pointers, values)
+
+
+def _pointer(x: Any) -> Pointer:
+    if isinstance(x, Tensor):
+        return Pointer(x, 0, POINTED_TO[x.dtype])
+    tensor, offset = x.place()
+    return Pointer(tensor, offset, tl.str_to_ty(mangle_type(x), None).element_ty)
+
+
+def _is_constexpr(annotation: object) -> bool:
+    return annotation is tl.constexpr or (isinstance(annotation, str) and annotation.endswith("constexpr"))
+
+
+def _value(name: str, key: str, value: Any) -> object:
+    if isinstance(value, float | np.floating):
+        return tl.tensor(TensorHandle(np.array([value], np.float32), tl.float32), tl.float32)
+    if isinstance(value, np.integer):
+        value = value.item()
+    if value is None or isinstance(value, int | str | tuple | tl.constexpr | tl.dtype):
+        return interpreter._implicit_cvt(value)  # noqa: SLF001
+    raise InputError(
+        f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, texts, "
+        f"types, tuples and None"
+    )

@@ -1,0 +1,64 @@
+"""How front ends run the programs of others: settings under their names, as ``--set triton.autotune=search``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kernbench.common.config import ConfigModel, Document, apply_overrides, check, report
+
+
+class TritonSettings(ConfigModel):
+    """``autotune``: the first configuration, or the fastest in simulated time, found by running each once.
+
+    ``order``: which PE runs a program, see ``programs_of``. ``points``: a benchmark takes so many values of x.
+    """
+
+    autotune: Literal["first", "search"] = "first"
+    order: Literal["cyclic", "blocked"] = "cyclic"
+    points: Annotated[int, Field(ge=1)] | None = None
+
+
+class TorchSettings(ConfigModel):
+    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over all their PEs."""
+
+    cubes: Annotated[int, Field(ge=1)] = 1
+
+
+class FrontendSettings(ConfigModel):
+    """The settings of all front ends."""
+
+    triton: TritonSettings = TritonSettings()
+    torch: TorchSettings = TorchSettings()
+
+
+FRONTENDS = tuple(FrontendSettings.model_fields)
+"""The packages whose programs they run, which are also the names of their faces and their extras."""
+_EXTRAS = MappingProxyType({"triton": "triton", "pandas": "triton", "torch": "torch"})
+PREFIXES = tuple(f"{name}." for name in FRONTENDS)
+"""What a setting of a front end begins with."""
+
+
+def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
+    """The settings that texts such as ``triton.order=blocked`` make. ConfigError with everything wrong with them."""
+    document = apply_overrides(Document("front ends", {name: {} for name in FRONTENDS}, {}), overrides)
+    checked = check(document, FrontendSettings)
+    report(document, checked.complaints)
+    assert checked.value is not None, "settings without complaints have a value"
+    return checked.value
+
+
+def frontend_in_use() -> bool:
+    """Whether this process has imported a front end."""
+    return any(f"kernbench.{name}" in sys.modules for name in FRONTENDS)
+
+
+def extra_of(error: BaseException) -> str | None:
+    """How to install what an import did not find, if an extra brings it."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    extra = _EXTRAS.get((missing or "").partition(".")[0])
+    return None if extra is None else f"install it: pip install 'kernbench[{extra}]'"

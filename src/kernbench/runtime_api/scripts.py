@@ -1,0 +1,79 @@
+"""``--script FILE``: a whole module as the program, as it was published."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import runpy
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernbench.common.errors import BenchError, InputError
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.frontends import FRONTENDS, extra_of
+
+_BACKEND = "MPLBACKEND"
+
+
+def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
+    """A bench that runs ``file`` as ``python FILE ARGUMENTS`` would. BenchError when there is no such file.
+
+    The file's folder comes first on the path, what front ends there are have been imported, figures are drawn without a
+    window, and ``sys.exit(0)`` is a good end. ``current_context()`` gives the machine.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise BenchError(f"{path}: no such file (looked from {Path.cwd()})")
+
+    def run(_: object) -> None:
+        _import_frontends()
+        with _as_main(path, arguments):
+            _run_main(path)
+
+    return Bench(name=path.stem, description=f"the script {path.name}", function=run, file=str(path))
+
+
+def _run_main(path: Path) -> None:
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+    except ImportError as error:
+        hint = extra_of(error)
+        if hint is None:
+            raise
+        raise InputError(f"{path}: {error}; {hint}").with_traceback(error.__traceback__) from error
+
+
+def _import_frontends() -> None:
+    """Those whose packages are installed: a script imports the package itself, and must find it taken over."""
+    for name in FRONTENDS:
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(f"kernbench.{name}")
+            except ImportError as error:
+                raise InputError(str(error)) from error
+
+
+@contextmanager
+def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """What a script finds around it; all of it as before at the end."""
+    argv, folder, backend = sys.argv, str(path.resolve().parent), os.environ.get(_BACKEND)
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, folder)
+    os.environ[_BACKEND] = "agg"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is non-interactive, and thus cannot be shown")
+            yield
+    finally:
+        sys.argv = argv
+        sys.path.remove(folder)
+        os.environ.pop(_BACKEND)
+        if backend is not None:
+            os.environ[_BACKEND] = backend

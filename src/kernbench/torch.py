@@ -1,0 +1,6 @@
+"""PyTorch tensors on the simulated machine: ``torch.device("ahbm")``."""
+
+from kernbench.frontends.torch.installed import MADE_FOR
+from kernbench.frontends.torch.tensor import AhbmTensor
+
+__all__ = ["MADE_FOR", "AhbmTensor"]

@@ -1,0 +1,106 @@
+"""``--script``: a whole file as the program; and when a run keeps data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+SMALL = ("--set", "system.sips.count=1", "--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1")
+PROGRAM = """
+import sys
+import neighbour
+from kernbench.runtime_api.context import current_context
+
+torch = current_context()
+x = torch.full(8, 2.0, dtype="f32")
+print(__name__, sys.argv[1:], neighbour.NAME, x.numpy().sum())
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a script, and a module that lies beside it; returns its path."""
+    (tmp_path / "neighbour.py").write_text("NAME = 'beside'\n")
+
+    def write(text: str) -> str:
+        (tmp_path / "program.py").write_text(text)
+        return str(tmp_path / "program.py")
+
+    return write
+
+
+def test_a_script_runs_as_main_with_its_arguments_and_its_folder(kernbench: Run, script: Callable[[str], str]) -> None:
+    before = list(sys.path), list(sys.argv)
+    ran = kernbench("run", "--script", script(PROGRAM), *SMALL, "--", "--size", "3")
+    assert ran.code == 0, ran.err
+    assert "__main__ ['--size', '3'] beside 16.0" in ran.out
+    assert (sys.path, sys.argv) == before
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "says"),
+    [
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(3)", 1, "left by sys.exit(3)"),
+        ("1 / 0", 1, "program.py:9"),
+    ],
+)
+def test_how_a_script_ends(kernbench: Run, script: Callable[[str], str], end: str, code: int, says: str) -> None:
+    ran = kernbench("run", "--script", script(PROGRAM + end), *SMALL)
+    assert ran.code == code
+    assert says in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--script", "nowhere.py"), "nowhere.py: no such file"),
+        (("--script", "a.py", "--bench", "hello-send"), "--bench and --script: one program is run"),
+        (("--bench", "hello-send", "stray"), "unexpected extra arguments (stray): they are for --script"),
+        (("--bench", "hello-send", "--no-data", "--verify-data"), "--no-data and --verify-data, which needs data"),
+        (("--bench", "hello-send", "--no-data", "--sanitize"), "--no-data and --sanitize, which needs data"),
+        (("--bench", "hello-send", "--points", "0"), "0 is not in the range x>=1"),
+        (("--bench", "hello-send", "--set", "triton.autotune=best"), "triton.autotune: found 'best'"),
+        (("--bench", "hello-send", "--set", "triton.ordr=cyclic"), "unknown key 'ordr'; did you mean 'order'?"),
+        (("--bench", "milestone-1h-gemm", "--data"), "--data: for one simulation"),
+    ],
+)
+def test_bad_input(kernbench: Run, arguments: tuple[str, ...], message: str) -> None:
+    ran = kernbench("run", *arguments)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "total"), [(("--script",), 16.0), (("--data", "--script"), 16.0), (("--no-data", "--script"), 0.0)]
+)
+def test_a_script_keeps_data_unless_told(
+    kernbench: Run, script: Callable[[str], str], options: tuple[str, ...], total: float
+) -> None:
+    assert f"beside {total}" in kernbench("run", *options, script(PROGRAM), *SMALL).out
+
+
+def test_data_costs_no_simulated_time(kernbench: Run) -> None:
+    with_data, without = (
+        json.loads(kernbench("run", "--bench", "hello-send", option, "--json").out)
+        for option in ("--data", "--no-data")
+    )
+    assert with_data["sim_ns"] == without["sim_ns"]
+
+
+@pytest.mark.skipif(find_spec("triton") is not None, reason="kernbench[triton] is installed")
+@pytest.mark.parametrize("option", ["--script", "--bench"])
+def test_a_program_that_needs_an_extra_says_how_to_install_it(
+    kernbench: Run, script: Callable[[str], str], option: str
+) -> None:
+    ran = kernbench("run", option, script("import triton\n"), *SMALL)
+    assert ran.code == 2
+    assert "No module named 'triton'; install it: pip install 'kernbench[triton]'" in ran.err

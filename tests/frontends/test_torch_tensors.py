@@ -1,0 +1,153 @@
+"""PyTorch's tensors on device ahbm: what is where, what it costs, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extras import need
+from kernbench.common.errors import InputError
+from kernbench.engine.engine import GraphEngine
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology.builder import resolve_topology
+
+need("torch")
+
+import torch  # noqa: E402
+
+import kernbench.torch  # noqa: E402
+
+MACHINE = resolve_topology("default", ["system.sips.count=2", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+AHBM = torch.device("ahbm")
+
+
+@pytest.fixture
+def context() -> Iterator[RuntimeContext[Any]]:
+    with RuntimeContext(engine=GraphEngine(MACHINE)) as made:
+        yield made
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool"])
+def test_elements_come_back_as_they_went(dtype: str) -> None:
+    here = torch.arange(24).reshape(4, 6).to(getattr(torch, dtype))
+    there = here.to(AHBM)
+    assert isinstance(there, kernbench.torch.AhbmTensor)
+    assert (there.device, there.dtype, there.shape) == (torch.device("ahbm:0"), here.dtype, here.shape)
+    assert torch.equal(there.cpu(), here)
+    assert there.tolist() == here.tolist()
+    assert torch.equal(there.T[1:, ::2].cpu(), here.T[1:, ::2])
+    assert there[2, 3].item() == here[2, 3].item()
+
+
+@pytest.mark.usefixtures("context")
+def test_views_share_a_storage() -> None:
+    x = torch.zeros(4, 6, device=AHBM)
+    x[1:3, ::2] = 5.0
+    x.view(-1)[23] = 7.0
+    x.transpose(0, 1)[5].copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    wanted = torch.zeros(4, 6)
+    wanted[1:3, ::2] = 5.0
+    wanted[:, 5] = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert torch.equal(x.cpu(), wanted)
+    assert x[2].data_ptr() == x.data_ptr() + 2 * 6 * x.element_size()
+    assert (x.T.stride(), x.T.is_contiguous(), x[1].is_contiguous()) == ((1, 6), False, True)
+
+
+@pytest.mark.usefixtures("context")
+def test_random_numbers_are_those_of_the_host() -> None:
+    makers = [torch.rand, torch.randn, lambda *size, **kw: torch.randint(0, 9, size, **kw)]
+    for make in makers:
+        torch.manual_seed(3)
+        here = make(5, 7)
+        torch.manual_seed(3)
+        assert torch.equal(make(5, 7, device=AHBM).cpu(), here)
+
+
+@pytest.mark.usefixtures("context")
+def test_factories() -> None:
+    assert torch.ones(3, device=AHBM).tolist() == [1, 1, 1]
+    assert torch.full((2,), 2.5, device=AHBM, dtype=torch.float16).tolist() == [2.5, 2.5]
+    assert torch.arange(2, 8, 3, device=AHBM).tolist() == [2, 5]
+    assert torch.tensor([1.0, 2.0], device=AHBM).tolist() == [1, 2]
+    like = torch.empty(2, 3, device=AHBM)
+    assert torch.zeros_like(like).sum().item() == 0
+    assert torch.empty_like(like).device == like.device
+    assert torch.empty(0, 3, device=AHBM).cpu().shape == (0, 3)
+
+
+def test_what_the_host_computes_costs_its_copies_and_is_listed(context: RuntimeContext[Any]) -> None:
+    x = torch.ones(1000, device=AHBM)
+    before = context.engine.now
+    y = x * 2 + x
+    assert context.engine.now > before
+    assert y.sum().item() == 3000
+    assert context.unmodelled == {"mul": 1, "add": 1, "sum": 1}
+    assert not [each for each in context.traces if each.phase == "launch"]
+
+
+def test_views_cost_nothing(context: RuntimeContext[Any]) -> None:
+    x = torch.ones(6, 4, device=AHBM)
+    before = context.engine.now
+    x.T.reshape(2, 2, 6)[:, 1].unsqueeze(0).expand(3, 2, 6).detach()
+    assert context.engine.now == before
+    assert not context.unmodelled
+
+
+def test_a_storage_that_is_dropped_is_used_again(context: RuntimeContext[Any]) -> None:
+    x = torch.empty(100, device=AHBM)
+    address, before = x.data_ptr(), context.engine.now
+    del x
+    assert torch.empty(100, device=AHBM).data_ptr() == address
+    assert context.engine.now == before
+
+
+@pytest.mark.usefixtures("context")
+def test_autograd() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, dy: Any) -> Any:
+            assert ctx.saved_tensors[0].device == torch.device("ahbm:0")
+            return dy * 2
+
+    w = torch.ones(5, device=AHBM, requires_grad=True)
+    Twice.apply(w * 3).sum().backward()
+    assert w.grad.tolist() == [6] * 5
+
+
+@pytest.mark.usefixtures("context")
+def test_sips_are_devices() -> None:
+    x = torch.ones(3, device="ahbm:1")
+    assert x.device == torch.device("ahbm:1")
+    assert (x + 1).device == x.device
+    assert torch.ahbm.device_count() == 2
+    assert torch.ahbm.current_device() == 0
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_types_that_the_machine_does_not_have(dtype: Any) -> None:
+    with pytest.raises(InputError, match=f"{dtype} on ahbm: the machine has torch.float32, "):
+        torch.ones(3, dtype=dtype).to(AHBM)
+
+
+def test_outside_a_run() -> None:
+    with pytest.raises(InputError, match="device ahbm: there is no machine"):
+        torch.ones(3).to(AHBM)
+
+
+@pytest.mark.usefixtures("context")
+def test_numbers_are_shown_without_simulated_time(context: RuntimeContext[Any]) -> None:
+    x = torch.from_numpy(np.arange(3, dtype=np.float32)).to(AHBM)
+    before = context.engine.now
+    assert repr(x) == "tensor([0., 1., 2.], device='ahbm:0')"
+    assert context.engine.now == before
+    assert f"{x[1]:.2f}" == "1.00"

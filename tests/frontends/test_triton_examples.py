@@ -1,0 +1,83 @@
+"""The Triton examples: right numbers, known times, the same with data as without, nothing for the sanitizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from extras import need
+from kernbench.engine.engine import GraphEngine
+from kernbench.observe.sanitizer import Sanitizer
+from kernbench.runtime_api.bench_registry import load_bench
+from kernbench.runtime_api.bench_result import BenchResult
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.frontends import FrontendSettings, TritonSettings
+from kernbench.topology.builder import resolve_topology
+
+need("triton")
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "triton"
+MACHINE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=2", "sip.cube_mesh.h=1"])
+# In ns, of the whole program on a machine of two cubes.
+TIMES = {
+    "attention": 7184.828,
+    "gather": 2568.528,
+    "layer_norm": 4178.542,
+    "matmul": 4457.235,
+    "softmax": 3767.678,
+    "vector_add": 7921.33,
+}
+READS_VALUES = {"gather"}
+
+
+def run(name: str, *, data: bool = True, settings: FrontendSettings | None = None) -> BenchResult:
+    return run_bench(
+        topology=MACHINE,
+        bench_fn=load_bench(str(EXAMPLES / f"{name}.py")),
+        engine_factory=lambda machine, _: GraphEngine(machine, data, observers=[Sanitizer()] if data else []),
+        frontends=settings,
+    )
+
+
+def test_every_example_has_a_time() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(TIMES)
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_numbers_and_time(name: str) -> None:
+    result = run(name)
+    result.raise_for_status()
+    assert result.verified
+    (sanitizer,) = (each for each in result.engine.observers if isinstance(each, Sanitizer))
+    assert not sanitizer.findings(result.engine)
+    assert result.sim_ns == TIMES[name]
+
+
+@pytest.mark.parametrize("name", [name for name in TIMES if name not in READS_VALUES])
+def test_the_time_does_not_depend_on_data(name: str) -> None:
+    result = run(name, data=False)
+    result.raise_for_status()
+    assert result.sim_ns == TIMES[name]
+
+
+def test_what_reads_values_needs_data() -> None:
+    result = run("gather", data=False)
+    assert "this run keeps no data" in str(result.error)
+
+
+def test_a_search_takes_the_configuration_of_the_shortest_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run("matmul", settings=FrontendSettings(triton=TritonSettings(autotune="search")))
+    result.raise_for_status()
+    # Each of the three configurations once, then the best one.
+    *tried, chosen = [each.total_ns for each in result.traces if each.phase == "launch"]
+    assert len(tried) == 3
+    assert min(tried) == pytest.approx(chosen, rel=0.01)
+    configurations = ["BLOCK_M: 64, BLOCK_N: 64", "BLOCK_M: 128, BLOCK_N: 64", "BLOCK_M: 32, BLOCK_N: 32"]
+    assert configurations[tried.index(min(tried))] in capsys.readouterr().out
+
+
+def test_the_order_of_programs_is_a_setting() -> None:
+    result = run("vector_add", settings=FrontendSettings(triton=TritonSettings(order="blocked")))
+    result.raise_for_status()
+    assert result.sim_ns != TIMES["vector_add"]
