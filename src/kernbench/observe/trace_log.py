@@ -20,14 +20,14 @@ from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, WIDTH, Columns, Ki
 from kernbench.engine.hooks import MemoryServed
 from kernbench.engine.machine import Machine
 from kernbench.engine.observer import Observer
-from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PeOrder, Report, SipOrder
+from kernbench.messages.control import BarrierArrival, BarrierRelease, CubeOrder, PartOrder, PeOrder, Report, SipOrder
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_queues import QueueLog
 from kernbench.observe.works import Work, Works
 from kernbench.transport import LinkBusy, Transfer
 
-ControlMessage: TypeAlias = SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease
+ControlMessage: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | Report | BarrierArrival | BarrierRelease
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +154,9 @@ class Seen:
                     exchanges[message.op][message.part].answered = transfer
                 case QueueArrival(data=data):
                     exchanges[data.op][data.part].answered = transfer
-                case SipOrder() | CubeOrder() | PeOrder() | Report() | BarrierArrival() | BarrierRelease():
+                case (
+                    PartOrder() | SipOrder() | CubeOrder() | PeOrder() | Report() | BarrierArrival() | BarrierRelease()
+                ):
                     self._control.append((message, transfer))
                 case _:  # messages of parts that nobody here knows are links' traffic only
                     pass
@@ -233,6 +235,10 @@ class Seen:
             part = self.machine.component(node)
             begun = max(free_at.get(node, 0), transfer.delivered_ps) if part.handles_serially else transfer.delivered_ps
             handled = begun + (part.overhead_ps if part.handles_serially else 0)
+            if part.node.is_extra:  # it takes its time
+                handled = self.machine.log.rows[transfer.row + END]
+                if handled < 0:
+                    continue
             free_at[node] = handled
             found.append(Handled(message, transfer, begun, handled))
         return found
