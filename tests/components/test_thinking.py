@@ -505,6 +505,36 @@ def test_the_machine_can_be_used_after_a_part_has_failed(engine_with: Callable[.
     assert engine.now - begin == pytest.approx(fresh.now)
 
 
+def receives(*, tl: Any) -> None:
+    """It waits for what another launch sends."""
+    tl.recv("W", (4,), "f32")
+
+
+def sends(*, tl: Any) -> None:
+    tl.send("E", tl.zeros((4,), "f32"))
+
+
+def never_ends(*, tl: Any) -> None:
+    tl.recv("E", (4,), "f32")
+
+
+def launch(engine: GraphEngine, kernel: Callable[..., object], pe: int) -> Any:
+    ref = KernelRef(name=kernel.__name__, function=kernel)
+    return engine.submit(KernelLaunchMsg(name=ref.name, kernel=ref, args=(), targets=((0, 0, pe),)))
+
+
+def test_what_was_not_given_up_is_still_answered(engine_with: Callable[..., GraphEngine]) -> None:
+    engine = engine_with()
+    with RuntimeContext(engine) as torch:
+        torch.install_ipcq("ring_allreduce_tcm", world_size_override=4)
+        waiting, given_up = launch(engine, receives, 1), launch(engine, never_ends, 0)
+        engine.run_until(engine.now + 2000)
+        engine.abandon([given_up])
+        assert not waiting.done
+        launch(engine, sends, 0)
+        assert engine.wait(waiting).ok
+
+
 class Forgets(MCpu):
     """It counts from where ``run`` begins."""
 

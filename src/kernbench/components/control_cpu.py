@@ -82,6 +82,6 @@ class ControlCpu(ThinkingPart):
 
     def reset(self) -> None:
         """Begin anew; orders that are not given up stand."""
-        kept = {each: found for each, found in self.gatherings.items() if each not in self.machine.given_up}
+        given_up = self.machine.given_up
+        self.gatherings = {each: found for each, found in self.gatherings.items() if each not in given_up}
         super().reset()
-        self.gatherings = kept

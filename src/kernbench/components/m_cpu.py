@@ -141,6 +141,12 @@ class MCpu(ControlCpu):
         if not meeting.gone:
             del self._meetings[request_id]
 
+    def reset(self) -> None:
+        """Begin anew; barriers of orders that are not given up stand."""
+        given_up = self.machine.given_up
+        self._meetings = {each: found for each, found in self._meetings.items() if each not in given_up}
+        super().reset()
+
     def blocked(self) -> tuple[str, ...]:
         """Reports that are missing, and PEs that others wait for at a barrier."""
         waits = [

@@ -224,7 +224,7 @@ class ThinkingPart(Component):
             self._check_taken()
 
     def reset(self) -> None:
-        """Forget what was under way, and begin ``run`` anew."""
+        """Begin ``run`` anew; nothing is under way but orders that are not given up and wait for other parts."""
         for driven in self._processes.values():
             driven.close()
         self._processes = {}
@@ -233,7 +233,11 @@ class ThinkingPart(Component):
         self.random.seed(self.node.id)
         self.cause = ROOT
         self._delivered = {}
-        self._unanswered = {}
+        self._unanswered = {
+            key: asked
+            for key, asked in self._unanswered.items()
+            if asked.message.__class__ in _ORDERS and key not in self.machine.given_up
+        }
         self.waits = 0
         self.begin()
 
