@@ -5,9 +5,11 @@ Wires take no time here, cubes have one router, and everything that is on the wa
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -261,6 +263,34 @@ class TestThinking:
             UnsupportedError, match=r"PartMsg: sip0\.cube0\.sram is no part of cube\.extra or pe\.extra"
         ):
             ask_ns(found, "sip0.cube0.sram")
+
+
+# --- what a trace shows of them ---------------------------------------------------------------------------------------
+
+BENCH = """
+from kernbench.messages.requests import PartMsg
+
+def stores(x_ptr, ptr, *, tl):
+    tl.store(ptr, tl.load(x_ptr, 16, "f32"))
+
+def run(torch):
+    torch.launch("stores", stores, torch.zeros(16), torch.map_memory("sip0.cube0.scratch"))
+    torch.wait(torch.submit(PartMsg(part="sip0.cube0.watch")))
+"""
+
+
+def test_a_trace_has_their_rows(mine: ModuleType, tmp_path: Path) -> None:
+    vars(mine).update(Scratch=Scratch, Monitor=Monitor)
+    (tmp_path / "bench.py").write_text(BENCH)
+    watch = "cube.extra.watch={impl: my_parts.Monitor, links: [{to: r0_0, bw_gbs: 64}]}"
+    sets = [part for each in (*SMALL, scratch(Scratch), watch) for part in ("--set", each)]
+    trace = tmp_path / "trace.json"
+    assert main(["run", "--bench", str(tmp_path / "bench.py"), "--trace", str(trace), *sets]) == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    found = {rows[e["pid"], e["tid"]]: (e["name"], round(e["dur"] * 1000, 3)) for e in events if e["ph"] == "X"}
+    assert found[SCRATCH] == ("write store", 12 + 64 / 32)
+    assert found["watch"] == ("PartOrder", 30.0)
 
 
 # --- every way to be wrong --------------------------------------------------------------------------------------------
