@@ -18,8 +18,9 @@ from collections.abc import Iterable
 from kernbench.core.clock import NEVER, Clock
 from kernbench.transport.claims import Claim, Claims, tell_course
 from kernbench.transport.hop import collect, deliver, offer, refill, resume
-from kernbench.transport.state import Input, Link, LinkUse, Packet, Port, Route, Transfer
+from kernbench.transport.state import Input, Link, Packet, Port, Route, Transfer
 from kernbench.transport.timing import AT_ONCE, Profile
+from kernbench.transport.traced import LinkUse
 from kernbench.transport.watch import Watch
 
 

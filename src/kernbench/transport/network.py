@@ -11,8 +11,9 @@ from kernbench.core.clock import NEVER, Clock
 from kernbench.transport import hop
 from kernbench.transport.express import Express
 from kernbench.transport.junction import Junction
-from kernbench.transport.state import HopTimes, Link, Port, Route, Transfer
+from kernbench.transport.state import Link, Port, Route, Transfer
 from kernbench.transport.timing import LinkFigures, Supply, Timing
+from kernbench.transport.traced import HopTimes
 from kernbench.transport.watch import Watch
 
 PORT_INDEX_BASE = 1 << 24

@@ -8,46 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Protocol, TypeAlias
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
-from kernbench.transport.watch import Watch
-
-
-class LinkUse(NamedTuple):
-    """What a link has carried, how long that took it, and the most bytes its FIFO had to hold."""
-
-    nbytes: int
-    busy_ps: int
-    peak: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """A transfer on one link: its first byte entered at ``start_ps``, its last byte left at ``tail_ps``."""
-
-    src: str
-    dst: str
-    start_ps: int
-    tail_ps: int
-
-
-class HopTimes:
-    """Per link of a traced transfer: when its first packet was granted and when its last byte had left."""
-
-    __slots__ = ("starts", "tails")
-
-    def __init__(self, n_links: int) -> None:
-        self.starts = [-1] * n_links
-        self.tails = [-1] * n_links
-
-    def resize(self, n_links: int) -> None:
-        """From where its head is now, the transfer takes another way: ``n_links`` in all."""
-        self.starts = [*self.starts, *[-1] * n_links][:n_links]
-        self.tails = [*self.tails, *[-1] * n_links][:n_links]
+from kernbench.transport.traced import Hop, HopTimes, LinkUse
 
 
 class Packet:
@@ -81,6 +48,19 @@ class Waiting:
         self.ready_at = 0  # when the packet that left last has left wholly
         self.clear_at = 0  # from then on an express transfer finds nobody here; NEVER while packets use it
         self.left = -1  # where transport is watched, the number of who left it last, or was sent from it last
+
+
+class LinkWatch(Protocol):
+    """Who is told of grants, if somebody asked (``watch.py``)."""
+
+    on: bool
+    keeps_links: bool
+
+    def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
+        """A packet gets the link."""
+
+    def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
+        """The link was busy with one or more packets."""
 
 
 class Link(Waiting):
@@ -118,7 +98,7 @@ class Link(Waiting):
         index: int,
         ends: tuple[str, str],
         figures: LinkFigures,
-        watch: Watch,
+        watch: LinkWatch,
         measure: Callable[[Link], LinkUse],
         arrive: Callable[[Packet], None],
     ) -> None:

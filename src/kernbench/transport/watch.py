@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from kernbench.core.log import NONE, Row
 from kernbench.core.observed import Carries, Observed, held_by_link
+from kernbench.transport.state import Input, Link, Route, Transfer
 
 About: TypeAlias = "tuple[Carries, Row, int]"
 """What a transfer is, of which row it is a part (NONE: of none, or of its cause's) and which transfer it answers"""
-
-if TYPE_CHECKING:
-    from kernbench.transport.state import Input, Link, Route, Transfer
 
 
 class Watch:
