@@ -151,3 +151,12 @@ def test_numbers_are_shown_without_simulated_time(context: RuntimeContext[Any]) 
     assert repr(x) == "tensor([0., 1., 2.], device='ahbm:0')"
     assert context.engine.now == before
     assert f"{x[1]:.2f}" == "1.00"
+
+
+@pytest.mark.usefixtures("context")
+def test_cuda_may_mean_the_machine() -> None:
+    with kernbench.torch.as_cuda():
+        made = [torch.ones(3, device="cuda"), torch.ones(3).cuda(), torch.ones(3).to(torch.device("cuda", 0))]
+        assert torch.cuda.get_device_properties("cuda").multi_processor_count == 8
+    assert {x.device for x in made} == {torch.device("ahbm:0")}
+    assert not torch.cuda.is_available()

@@ -120,6 +120,7 @@ LIMIT = Limit(min=0)
     default=None,
     help="Compute numbers, or do not.  [default: with --verify-data, --sanitize, --script or a front end]",
 )
+@click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.')
 @click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
 @click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
 @click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.")
@@ -157,6 +158,7 @@ def command(
     device: str,
     verify: bool,
     data: bool | None,
+    as_cuda: bool,
     points: int | None,
     max_sim_ns: float | None,
     max_wall_s: float | None,
@@ -176,9 +178,12 @@ def command(
 ) -> int:
     """Run a bench on a simulated machine: latency, engines, traffic, and whether its numbers are right."""
     bench = _program(name, script, arguments)
+    if as_cuda and script is None:
+        raise click.UsageError("--as-cuda is for --script.")
     params = [text for text in overrides if text.startswith(BENCH_PREFIX)]
     settings = [text for text in overrides if text.startswith(PREFIXES)]
-    frontends = frontend_settings(settings if points is None else [*settings, f"triton.points={points}"])
+    flags = ["torch.as_cuda=true"] * as_cuda + [f"triton.points={points}"] * (points is not None)
+    frontends = frontend_settings([*settings, *flags])
     machine = resolve_topology(topology, [text for text in overrides if text not in (*params, *settings)])
     selector = DeviceSelector(device)
     resolve_device(selector, machine.spec)
@@ -188,8 +193,8 @@ def command(
     if bench.evaluation:
         files: dict[str, object] = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
         stops = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
-        flags = {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl, "--data": data is not None}
-        refuse_options(bench, files | stops | flags)
+        switches = {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl, "--data": data is not None}
+        refuse_options(bench, files | stops | switches)
         return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
     if ccl is not None:
         check_ccl(ccl)

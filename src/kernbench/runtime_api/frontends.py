@@ -24,8 +24,12 @@ class TritonSettings(ConfigModel):
 
 
 class TorchSettings(ConfigModel):
-    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over all their PEs."""
+    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over all their PEs.
 
+    ``as_cuda``: in a script the device "cuda" is the machine.
+    """
+
+    as_cuda: bool = False
     cubes: Annotated[int, Field(ge=1)] = 1
 
 
