@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,15 +32,17 @@ def context() -> Iterator[RuntimeContext[Any]]:
 
 
 @pytest.mark.usefixtures("context")
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool", "float8_e5m2"]
+)
 def test_elements_come_back_as_they_went(dtype: str) -> None:
     here = torch.arange(24).reshape(4, 6).to(getattr(torch, dtype))
     there = here.to(AHBM)
     assert isinstance(there, kernbench.torch.AhbmTensor)
     assert (there.device, there.dtype, there.shape) == (torch.device("ahbm:0"), here.dtype, here.shape)
-    assert torch.equal(there.cpu(), here)
+    assert torch.equal(there.cpu().float(), here.float())
     assert there.tolist() == here.tolist()
-    assert torch.equal(there.T[1:, ::2].cpu(), here.T[1:, ::2])
+    assert torch.equal(there.T[1:, ::2].cpu().float(), here.T[1:, ::2].float())
     assert there[2, 3].item() == here[2, 3].item()
 
 
@@ -137,6 +140,20 @@ def test_sips_are_devices() -> None:
 def test_types_that_the_machine_does_not_have(dtype: Any) -> None:
     with pytest.raises(InputError, match=f"{dtype} on ahbm: the machine has torch.float32, "):
         torch.ones(3, dtype=dtype).to(AHBM)
+
+
+@pytest.mark.usefixtures("context")
+def test_whole_numbers_that_do_not_fit() -> None:
+    with pytest.raises(InputError, match=f"32 bits on ahbm, which do not hold {2**40}"):
+        torch.tensor([1, 2**40], device=AHBM)
+
+
+@pytest.mark.usefixtures("context")
+def test_a_refused_tensor_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError):
+        torch.ones(3, device=AHBM).double()
+    gc.collect()
+    assert not capsys.readouterr().err
 
 
 def test_outside_a_run() -> None:
