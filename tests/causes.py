@@ -26,7 +26,7 @@ AT_END = {
 
 def accessed(rows: list[int], row: int) -> int:
     """When it had read, or written, what it accesses in memory."""
-    column = {Kind.DMA_READ: READ, Kind.DMA_WRITE: COMMIT}.get(Kind(rows[row + KIND]), END)
+    column = {Kind.DMA_READ: READ, Kind.DMA_WRITE: COMMIT, Kind.ATOMIC: COMMIT}.get(Kind(rows[row + KIND]), END)
     return rows[row + column]
 
 

@@ -166,9 +166,34 @@ def fill_slots(_: int, live: list[Any], tl: Any, k: int) -> None:
             tl.wait(busy(tl.recv("W", N, "f32"), k, tl))
 
 
+def values(x: int, live: list[Any], tl: Any, k: int) -> None:
+    """Of what is there, and of what is on its way."""
+    tl.value(tl.reshape(live[0], (2, -1)))
+    tl.value(tl.load(own(x, tl, k), N, "f32"))
+
+
+def lists(x: int, live: list[Any], tl: Any, k: int) -> None:
+    """In both slices; some bytes meet those of the list before."""
+    middle = x + BYTES // 2
+    tl.store(
+        [(own(x, tl) + 64 * i, 4 + 4 * (i == k)) for i in (3, 1, 2)] + [(middle + 4 * k, 8)],
+        tl.zeros(5 + (0 < k < 4), "f32"),
+    )
+    live.append(tl.load([(own(x, tl, i % 2) + 4 * k, 16) for i in range(15)] + [(None, 8), (middle, 8)], N, "f32"))
+
+
+def atomics(x: int, live: list[Any], tl: Any, k: int) -> None:
+    """On elements of all PEs and on its own."""
+    old = tl.atomic_add(x + 4 * (k % 3), tl.full((8, 4), k, "f32"), strides=(64, 4), fetch=k % 2 > 0)
+    tl.atomic_max([(own(x, tl, 1) + 4 * k, 4)], tl.full((), k, "f32"), release=k > 4)
+    tl.atomic_cas(own(x, tl), live[0], live[-1])
+    if old is not None:
+        tl.wait(old)
+
+
 OPS = (
     load_and_store, overlapping, strided, by_range, masked, math, products, streamed, elementwise, wait, show, meet,
-    large, pass_on, forward, post, window, from_anyone, fill_slots,
+    large, pass_on, forward, post, window, from_anyone, fill_slots, values, lists, atomics,
 )  # fmt: skip
 Op = tuple[Callable[[int, list[Any], Any, int], None], int]
 
@@ -218,7 +243,7 @@ def play(
     **queues: Any,
 ) -> tuple[NeedsEngine, TraceLog]:
     """Launches of a kernel of ``ops`` behind each other, and what the host does meanwhile; ``queues``: settings."""
-    engine = NeedsEngine(machine(*SMALL, *TIGHT, *changes))
+    engine = NeedsEngine(machine(*SMALL, *TIGHT, *changes), enable_data=any(op is values for op, _ in ops))
     trace = TraceLog(memories=True)
     trace.begin(engine.machine)
     pes = [(0, 0, pe) for pe in range(PES)]

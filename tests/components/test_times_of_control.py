@@ -132,3 +132,18 @@ def test_an_m_cpu_has_four_channels_for_fills() -> None:
     ends = [alone[i] + i * IO_CPU_NS for i in range(4)]
     ends.append(alone[0] + fill_ns(4) + HEADER / 211)  # behind the report of the first
     assert found == pytest.approx(ends, abs=SLACK_NS)
+
+
+def test_a_value_takes_its_time() -> None:
+    """Three of a handle that is there: so many times 2.6 ns."""
+
+    def look(reads: int, *, tl: Any) -> None:
+        x = tl.wait(tl.zeros(4, "f32"))
+        for _ in range(reads):
+            tl.value(x)
+
+    spent = []
+    for reads in (0, 3):
+        (trace,) = launch(GraphEngine(skewed()), look, reads, pes=[(0, 0, 0)])
+        spent.append(trace.pe_exec_ns[0, 0, 0])
+    assert spent[1] - spent[0] == pytest.approx(3 * 2.6, abs=0.001)

@@ -9,6 +9,7 @@ import numpy as np
 from kernbench.common.dtypes import row_major
 from kernbench.core.log import By
 from kernbench.messages.commands import (
+    AtomicCommand,
     Command,
     GemmComposite,
     LoadCommand,
@@ -17,12 +18,16 @@ from kernbench.messages.commands import (
     RecvCommand,
     StoreCommand,
 )
+from kernbench.messages.operands import NOWHERE
 
 
 def _refs(command: Any) -> tuple[list[Any], list[Any]]:
     """What a command reads in memory, and what it writes: (address, shape, itemsize, strides, physical)."""
     match command:
-        case LoadCommand(dst=array) | StoreCommand(src=array):
+        case LoadCommand(runs=runs) | StoreCommand(runs=runs) | AtomicCommand(runs=runs) if runs:
+            found = [(va, (nbytes,), 1, None, False) for va, nbytes in runs if va != NOWHERE]
+            return (found, []) if isinstance(command, LoadCommand) else ([], found)
+        case LoadCommand(dst=array) | StoreCommand(src=array) | AtomicCommand(src=array):
             shape = array.shape if command.valid is None else command.valid
             strides = command.strides
             if strides is None and command.valid is not None:

@@ -149,7 +149,7 @@ class Engines:
 
     def _dma(self) -> None:
         """Descriptors of a channel are set up one after the other."""
-        dmas = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.RAW)
+        dmas = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC, Kind.RAW)
         for kinds in (dmas, (Kind.SEND,)):
             of_part: dict[int, list[Row]] = {}
             for kind in kinds:

@@ -17,6 +17,7 @@ from kernbench.messages.commands import (
     GemmComposite,
     MathComposite,
     Meet,
+    ReadValue,
     Receive,
     RecvCommand,
     SendCommand,
@@ -84,6 +85,8 @@ class Kernels:
                     issue = next(issues)
                     self.run.needs[issue] = after
                     after = [self.run.ended(issue, By.ISSUE)]
+                    if isinstance(request, ReadValue):
+                        continue
                     if isinstance(request, Receive):
                         after += self._come(asked.message, By.MESSAGE)
                     elif isinstance(request, RecvCommand):
