@@ -15,19 +15,20 @@ Run = Callable[..., Any]
 SMALL = ("--set", "system.sips.count=1", "--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1")
 PROGRAM = """
 import sys
-import neighbour
+import script_neighbour
 from kernbench.runtime_api.context import current_context
 
 torch = current_context()
 x = torch.full(8, 2.0, dtype="f32")
-print(__name__, sys.argv[1:], neighbour.NAME, x.numpy().sum())
+print(__name__, sys.argv[1:], script_neighbour.NAME, x.numpy().sum())
 """
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Writes a script, and a module that lies beside it; returns its path."""
-    (tmp_path / "neighbour.py").write_text("NAME = 'beside'\n")
+    monkeypatch.delitem(sys.modules, "script_neighbour", raising=False)
+    (tmp_path / "script_neighbour.py").write_text("NAME = 'beside'\n")
 
     def write(text: str) -> str:
         (tmp_path / "program.py").write_text(text)
