@@ -177,3 +177,19 @@ def test_cuda_may_mean_the_machine() -> None:
         assert torch.cuda.get_device_properties("cuda").multi_processor_count == 8
     assert {x.device for x in made} == {torch.device("ahbm:0")}
     assert not torch.cuda.is_available()
+
+
+@pytest.mark.usefixtures("context")
+def test_sums_of_narrow_types_are_rounded_once() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(151, 64, dtype=torch.float16)
+    w = torch.ones(64, dtype=torch.float16, device=AHBM, requires_grad=True)
+    b = torch.zeros(64, dtype=torch.float16, device=AHBM, requires_grad=True)
+    y = torch.nn.functional.layer_norm(x.to(AHBM), (64,), w, b)
+    assert y.dtype == torch.float16
+    y.backward(x.to(AHBM))
+    # Half a unit of f16 is 2**-11 of a number; sums in f16 are several units away.
+    assert torch.allclose(b.grad.cpu().double(), x.double().sum(0), rtol=2**-11, atol=1e-3)
+    c = x.to(AHBM)
+    c += 1.0
+    assert (c.dtype, c[0, 0].item()) == (torch.float16, (x + 1.0)[0, 0].item())
