@@ -1,6 +1,7 @@
 """PyTorch tensors on the simulated machine: ``torch.device("ahbm")``."""
 
+from kernbench.frontends.torch.cuda import as_cuda
 from kernbench.frontends.torch.installed import MADE_FOR
 from kernbench.frontends.torch.tensor import AhbmTensor
 
-__all__ = ["MADE_FOR", "AhbmTensor"]
+__all__ = ["MADE_FOR", "AhbmTensor", "as_cuda"]

@@ -15,19 +15,20 @@ Run = Callable[..., Any]
 SMALL = ("--set", "system.sips.count=1", "--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1")
 PROGRAM = """
 import sys
-import neighbour
+import script_neighbour
 from kernbench.runtime_api.context import current_context
 
 torch = current_context()
 x = torch.full(8, 2.0, dtype="f32")
-print(__name__, sys.argv[1:], neighbour.NAME, x.numpy().sum())
+print(__name__, sys.argv[1:], script_neighbour.NAME, x.numpy().sum())
 """
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Writes a script, and a module that lies beside it; returns its path."""
-    (tmp_path / "neighbour.py").write_text("NAME = 'beside'\n")
+    monkeypatch.delitem(sys.modules, "script_neighbour", raising=False)
+    (tmp_path / "script_neighbour.py").write_text("NAME = 'beside'\n")
 
     def write(text: str) -> str:
         (tmp_path / "program.py").write_text(text)
@@ -65,6 +66,7 @@ def test_how_a_script_ends(kernbench: Run, script: Callable[[str], str], end: st
         (("--script", "nowhere.py"), "nowhere.py: no such file"),
         (("--script", "a.py", "--bench", "hello-send"), "--bench and --script: one program is run"),
         (("--bench", "hello-send", "stray"), "unexpected extra arguments (stray): they are for --script"),
+        (("--bench", "hello-send", "--as-cuda"), "--as-cuda is for --script"),
         (("--bench", "hello-send", "--no-data", "--verify-data"), "--no-data and --verify-data, which needs data"),
         (("--bench", "hello-send", "--no-data", "--sanitize"), "--no-data and --sanitize, which needs data"),
         (("--bench", "hello-send", "--points", "0"), "0 is not in the range x>=1"),
@@ -104,3 +106,10 @@ def test_a_program_that_needs_an_extra_says_how_to_install_it(
     ran = kernbench("run", option, script("import triton\n"), *SMALL)
     assert ran.code == 2
     assert "No module named 'triton'; install it: pip install 'kernbench[triton]'" in ran.err
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="kernbench[torch] is installed")
+def test_the_device_cuda_needs_pytorch(kernbench: Run, script: Callable[[str], str]) -> None:
+    ran = kernbench("run", "--as-cuda", "--script", script(PROGRAM), *SMALL)
+    assert ran.code == 2
+    assert "pip install 'kernbench[torch]'" in ran.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,15 +32,17 @@ def context() -> Iterator[RuntimeContext[Any]]:
 
 
 @pytest.mark.usefixtures("context")
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool", "float8_e5m2"]
+)
 def test_elements_come_back_as_they_went(dtype: str) -> None:
     here = torch.arange(24).reshape(4, 6).to(getattr(torch, dtype))
     there = here.to(AHBM)
     assert isinstance(there, kernbench.torch.AhbmTensor)
     assert (there.device, there.dtype, there.shape) == (torch.device("ahbm:0"), here.dtype, here.shape)
-    assert torch.equal(there.cpu(), here)
+    assert torch.equal(there.cpu().float(), here.float())
     assert there.tolist() == here.tolist()
-    assert torch.equal(there.T[1:, ::2].cpu(), here.T[1:, ::2])
+    assert torch.equal(there.T[1:, ::2].cpu().float(), here.T[1:, ::2].float())
     assert there[2, 3].item() == here[2, 3].item()
 
 
@@ -139,6 +142,20 @@ def test_types_that_the_machine_does_not_have(dtype: Any) -> None:
         torch.ones(3, dtype=dtype).to(AHBM)
 
 
+@pytest.mark.usefixtures("context")
+def test_whole_numbers_that_do_not_fit() -> None:
+    with pytest.raises(InputError, match=f"32 bits on ahbm, which do not hold {2**40}"):
+        torch.tensor([1, 2**40], device=AHBM)
+
+
+@pytest.mark.usefixtures("context")
+def test_a_refused_tensor_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError):
+        torch.ones(3, device=AHBM).double()
+    gc.collect()
+    assert not capsys.readouterr().err
+
+
 def test_outside_a_run() -> None:
     with pytest.raises(InputError, match="device ahbm: there is no machine"):
         torch.ones(3).to(AHBM)
@@ -151,3 +168,28 @@ def test_numbers_are_shown_without_simulated_time(context: RuntimeContext[Any]) 
     assert repr(x) == "tensor([0., 1., 2.], device='ahbm:0')"
     assert context.engine.now == before
     assert f"{x[1]:.2f}" == "1.00"
+
+
+@pytest.mark.usefixtures("context")
+def test_cuda_may_mean_the_machine() -> None:
+    with kernbench.torch.as_cuda():
+        made = [torch.ones(3, device="cuda"), torch.ones(3).cuda(), torch.ones(3).to(torch.device("cuda", 0))]
+        assert torch.cuda.get_device_properties("cuda").multi_processor_count == 8
+    assert {x.device for x in made} == {torch.device("ahbm:0")}
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.usefixtures("context")
+def test_sums_of_narrow_types_are_rounded_once() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(151, 64, dtype=torch.float16)
+    w = torch.ones(64, dtype=torch.float16, device=AHBM, requires_grad=True)
+    b = torch.zeros(64, dtype=torch.float16, device=AHBM, requires_grad=True)
+    y = torch.nn.functional.layer_norm(x.to(AHBM), (64,), w, b)
+    assert y.dtype == torch.float16
+    y.backward(x.to(AHBM))
+    # Half a unit of f16 is 2**-11 of a number; sums in f16 are several units away.
+    assert torch.allclose(b.grad.cpu().double(), x.double().sum(0), rtol=2**-11, atol=1e-3)
+    c = x.to(AHBM)
+    c += 1.0
+    assert (c.dtype, c[0, 0].item()) == (torch.float16, (x + 1.0)[0, 0].item())

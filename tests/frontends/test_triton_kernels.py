@@ -432,3 +432,20 @@ def test_data_of_the_host_is_no_argument() -> None:
 def test_a_launch_outside_a_run() -> None:
     with pytest.raises(InputError, match="shapes: there is no machine here"):
         shapes[(1,)](None, None, WHICH="dot")
+
+
+def test_tensors_of_two_sips_are_named() -> None:
+    machine = resolve_topology("default", ["system.sips.count=2", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+    with RuntimeContext(engine=GraphEngine(machine)) as torch:
+        x = torch.zeros(N, dtype="f32")
+        torch.ahbm.set_device(1)
+        with pytest.raises(InputError, match=r"several SIPs \(x_ptr on sip0, out_ptr on sip1\)"):
+            shapes[(1,)](x, torch.zeros(N, dtype="f32"), WHICH="dot")
+
+
+def test_a_machine_without_order_of_memory_is_refused() -> None:
+    small = ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "pe.dma.ordering=relaxed"]
+    with RuntimeContext(engine=GraphEngine(resolve_topology("default", small))) as torch:
+        x, out = (torch.zeros(N, dtype="f32") for _ in range(2))
+        with pytest.raises(InputError, match="ordering=relaxed its loads and stores have no order"):
+            shapes[(1,)](x, out, WHICH="dot")

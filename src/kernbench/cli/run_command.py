@@ -24,7 +24,7 @@ from kernbench.engine.requests import Limits
 from kernbench.evaluation.outputs import Summary
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.runtime_api.frontends import PREFIXES, frontend_in_use, frontend_settings
+from kernbench.runtime_api.frontends import PREFIXES, frontend_settings, imported_frontends, names_frontend
 from kernbench.runtime_api.scripts import load_script
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology
@@ -120,6 +120,7 @@ LIMIT = Limit(min=0)
     default=None,
     help="Compute numbers, or do not.  [default: with --verify-data, --sanitize, --script or a front end]",
 )
+@click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.')
 @click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
 @click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
 @click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.")
@@ -157,6 +158,7 @@ def command(
     device: str,
     verify: bool,
     data: bool | None,
+    as_cuda: bool,
     points: int | None,
     max_sim_ns: float | None,
     max_wall_s: float | None,
@@ -175,10 +177,14 @@ def command(
     as_json: bool,
 ) -> int:
     """Run a bench on a simulated machine: latency, engines, traffic, and whether its numbers are right."""
+    before = imported_frontends()
     bench = _program(name, script, arguments)
+    if as_cuda and script is None:
+        raise click.UsageError("--as-cuda is for --script.")
     params = [text for text in overrides if text.startswith(BENCH_PREFIX)]
     settings = [text for text in overrides if text.startswith(PREFIXES)]
-    frontends = frontend_settings(settings if points is None else [*settings, f"triton.points={points}"])
+    flags = ["torch.as_cuda=true"] * as_cuda + [f"triton.points={points}"] * (points is not None)
+    frontends = frontend_settings([*settings, *flags])
     machine = resolve_topology(topology, [text for text in overrides if text not in (*params, *settings)])
     selector = DeviceSelector(device)
     resolve_device(selector, machine.spec)
@@ -188,8 +194,8 @@ def command(
     if bench.evaluation:
         files: dict[str, object] = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
         stops = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
-        flags = {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl, "--data": data is not None}
-        refuse_options(bench, files | stops | flags)
+        switches = {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl, "--data": data is not None}
+        refuse_options(bench, files | stops | switches)
         return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
     if ccl is not None:
         check_ccl(ccl)
@@ -197,7 +203,8 @@ def command(
         machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize, trace_ccl=trace_ccl
     )
     limits = Limits(_finite(max_sim_ns), _finite(max_wall_s))
-    keeps = _keeps_data(data, verify=verify, sanitize=sanitize, script=script is not None)
+    foreign = script is not None or imported_frontends() > before or names_frontend(bench.function)
+    keeps = _keeps_data(data, verify=verify, sanitize=sanitize, foreign=foreign)
     watch = Watch(machine, bench, selector, verify, limits, outputs, ccl, keeps, frontends)
     watch.run(params)
     watch.show(as_json=as_json)
@@ -219,11 +226,11 @@ def _program(name: str | None, script: str | None, arguments: tuple[str, ...]) -
     return load_script(script, arguments)
 
 
-def _keeps_data(asked: bool | None, *, verify: bool, sanitize: bool, script: bool) -> bool:
-    """Whether numbers are computed; the sanitizer looks at bytes, and programs of others expect numbers."""
+def _keeps_data(asked: bool | None, *, verify: bool, sanitize: bool, foreign: bool) -> bool:
+    """Whether numbers are computed; the sanitizer looks at bytes, and ``foreign`` programs expect numbers."""
     if asked is False and (verify or sanitize):
         raise InputError(f"--no-data and {'--verify-data' if verify else '--sanitize'}, which needs data: give one")
-    return asked if asked is not None else verify or sanitize or script or frontend_in_use()
+    return asked if asked is not None else verify or sanitize or foreign
 
 
 def _finite(limit: float | None) -> float | None:

@@ -258,9 +258,8 @@ def _unverified(head: RunHead) -> str:
     if head.verify:
         return "nothing was verified: the bench compared nothing"
     checks = f"{head.skipped} comparison{'' if head.skipped == 1 else 's'} of the bench"
-    if head.data:
-        return "nothing was verified but by the program itself"
-    return f"nothing was verified: timing only; --verify-data evaluates {checks if head.skipped else 'its comparisons'}"
+    how = "" if head.data else ": timing only"
+    return f"nothing was verified{how}; --verify-data evaluates {checks if head.skipped else 'its comparisons'}"
 
 
 def _colour(status: str) -> str:

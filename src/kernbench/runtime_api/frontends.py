@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -24,8 +24,12 @@ class TritonSettings(ConfigModel):
 
 
 class TorchSettings(ConfigModel):
-    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over all their PEs."""
+    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over all their PEs.
 
+    ``as_cuda``: in a script the device "cuda" is the machine.
+    """
+
+    as_cuda: bool = False
     cubes: Annotated[int, Field(ge=1)] = 1
 
 
@@ -52,9 +56,15 @@ def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
     return checked.value
 
 
-def frontend_in_use() -> bool:
-    """Whether this process has imported a front end."""
-    return any(f"kernbench.{name}" in sys.modules for name in FRONTENDS)
+def imported_frontends() -> frozenset[str]:
+    """The front ends that this process has imported."""
+    return frozenset(name for name in FRONTENDS if f"kernbench.{name}" in sys.modules)
+
+
+def names_frontend(function: object) -> bool:
+    """Whether the module of a program has a package in it that a front end runs."""
+    values = function.__globals__.values() if isinstance(function, FunctionType) else ()
+    return any(isinstance(each, ModuleType) and each.__name__ in FRONTENDS for each in values)
 
 
 def extra_of(error: BaseException) -> str | None:

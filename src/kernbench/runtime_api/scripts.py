@@ -9,11 +9,13 @@ import runpy
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 
 from kernbench.common.errors import BenchError, InputError
 from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.frontends import FRONTENDS, extra_of
 
 _BACKEND = "MPLBACKEND"
@@ -29,9 +31,13 @@ def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
     if not path.is_file():
         raise BenchError(f"{path}: no such file (looked from {Path.cwd()})")
 
-    def run(_: object) -> None:
-        _import_frontends()
-        with _as_main(path, arguments):
+    def run(context: RuntimeContext[NoParams]) -> None:
+        faces = _import_frontends()
+        with _as_main(path, arguments), ExitStack() as around:
+            if context.frontends.torch.as_cuda:
+                if "torch" not in faces:
+                    raise InputError("--as-cuda is for programs of PyTorch: pip install 'kernbench[torch]'")
+                around.enter_context(vars(faces["torch"])["as_cuda"]())
             _run_main(path)
 
     return Bench(name=path.stem, description=f"the script {path.name}", function=run, file=str(path))
@@ -50,14 +56,16 @@ def _run_main(path: Path) -> None:
         raise InputError(f"{path}: {error}; {hint}").with_traceback(error.__traceback__) from error
 
 
-def _import_frontends() -> None:
-    """Those whose packages are installed: a script imports the package itself, and must find it taken over."""
+def _import_frontends() -> dict[str, ModuleType]:
+    """The faces of those whose packages are installed: a script imports the package itself, and finds it taken over."""
+    faces = {}
     for name in FRONTENDS:
         if importlib.util.find_spec(name) is not None:
             try:
-                importlib.import_module(f"kernbench.{name}")
+                faces[name] = importlib.import_module(f"kernbench.{name}")
             except ImportError as error:
                 raise InputError(str(error)) from error
+    return faces
 
 
 @contextmanager

@@ -40,6 +40,8 @@ _SOURCES = frozenset(
         "lift_fresh_copy",
     ]
 )
+_NARROW = (torch.float16, torch.bfloat16)
+"""The host would keep sums in these; GPUs keep them in f32, and round once."""
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 
 
@@ -98,9 +100,13 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
     here = [each for each in _leaves(args, kwargs) if isinstance(each, AhbmTensor)]
     device = kwargs.get("device")
     sip = here[0].storage.tensor.sip if here else sip_of(device or DEVICE)
+    types = None
     if name not in _SOURCES:
         current().unmodelled[name] += 1
+        types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
     copies = {id(each): to_host(each) for each in here}
+    if types is not None:
+        copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
     host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
     found = operator(*tree_map(host, args), **tree_map(host, kwargs))
     written = {id(copies[id(x)]): x for x in _written(operator, args, kwargs) if isinstance(x, AhbmTensor)}
@@ -113,7 +119,29 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
             return x
         return written[id(x)] if id(x) in written else from_host(x, sip)
 
+    if types is not None:
+        found = _rounded(found, types, set(written))
     return tree_map(back, found)
+
+
+def _result_types(operator: Operator, args: Any, kwargs: Any) -> list[Any] | None:
+    """The types of what an operator returns; None when PyTorch cannot say without computing it."""
+    try:
+        form = operator(*tree_map(_without_elements, args), **tree_map(_without_elements, kwargs))
+    except (NotImplementedError, RuntimeError):
+        return None
+    return [each.dtype if isinstance(each, torch.Tensor) else None for each in _leaves(form, {})]
+
+
+def _rounded(found: Any, types: list[Any], written: set[int]) -> Any:
+    """Results that were computed in f32, as GPUs do, in the types that they should have."""
+    wanted = iter(types)
+
+    def rounded(x: Any) -> Any:
+        ty = next(wanted)
+        return x.to(ty) if isinstance(x, torch.Tensor) and ty is not None and id(x) not in written else x
+
+    return tree_map(rounded, found)
 
 
 def _leaves(args: Any, kwargs: Any) -> list[Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from weakref import finalize
 
 import numpy as np
 import torch
 
-from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
+from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext, current_context
@@ -20,6 +21,8 @@ MACHINE_TYPES: dict[TorchType, DType] = {
     torch.float32: F32,
     torch.float16: F16,
     torch.bfloat16: BF16,
+    torch.float8_e4m3fn: F8E4M3,
+    torch.float8_e5m2: F8E5M2,
     torch.int32: I32,
     torch.int64: I32,
     torch.int8: I8,
@@ -27,8 +30,14 @@ MACHINE_TYPES: dict[TorchType, DType] = {
     torch.bool: I8,
 }
 """How each type lies on the machine; int64 in 32 bits, bool in 8."""
-# As NumPy sees their bytes.
-_BITS = {torch.bfloat16: torch.int16, torch.uint8: torch.int8, torch.bool: torch.int8}
+# Whole numbers with the bits of types that PyTorch gives NumPy only so, or that the machine knows by other names.
+_BITS = {
+    torch.bfloat16: (torch.int16, np.int16),
+    torch.float8_e4m3fn: (torch.int8, np.int8),
+    torch.float8_e5m2: (torch.int8, np.int8),
+    torch.uint8: (torch.int8, np.int8),
+    torch.bool: (torch.int8, np.int8),
+}
 
 
 def machine_type(ty: TorchType) -> DType:
@@ -86,15 +95,13 @@ def _pool() -> Pool:
 class Storage:
     """``n`` elements of a type, one after another, spread over PEs of a SIP."""
 
-    __slots__ = ("_pool", "dtype", "n", "tensor")
+    __slots__ = ("__weakref__", "dtype", "n", "tensor")
 
     def __init__(self, n: int, dtype: TorchType, sip: int) -> None:
         self.n, self.dtype = max(n, 1), dtype
-        self._pool = _pool()
-        self.tensor = self._pool.take(self.n, machine_type(dtype), sip)
-
-    def __del__(self) -> None:
-        self._pool.give(self.tensor)
+        pool = _pool()
+        self.tensor = pool.take(self.n, machine_type(dtype), sip)
+        finalize(self, pool.give, self.tensor).atexit = False
 
     def read(self, first: int, end: int) -> TorchTensor:
         """Elements ``first`` to before ``end`` on the host: a transfer."""
@@ -107,16 +114,18 @@ class Storage:
     def write(self, first: int, flat: TorchTensor) -> None:
         """Elements from ``first`` on become ``flat``, of the host: a transfer."""
         bits = _BITS.get(self.dtype)
-        array = (flat if bits is None else flat.view(bits)).numpy()
-        if self.dtype is torch.bfloat16:
-            array = array.view(self.tensor.dtype.numpy)
+        if self.dtype is torch.int64 and flat.numel() and bool((flat != flat.to(torch.int32)).any()):
+            raise InputError(
+                f"int64 lies in 32 bits on ahbm, which do not hold {flat[flat != flat.to(torch.int32)][0]}"
+            )
+        array = flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(self.tensor.dtype.numpy)
         if len(array) == self.n:
             self.tensor.copy_(array)
         else:
             self.tensor[first : first + len(array)] = array
 
     def _on_host(self, array: np.ndarray[Any, Any]) -> TorchTensor:
-        array = np.array(array.view(np.int16) if self.dtype is torch.bfloat16 else array)
         bits = _BITS.get(self.dtype)
-        found = torch.from_numpy(array)
-        return found.to(self.dtype) if bits is None else found.view(self.dtype)
+        if bits is None:
+            return torch.from_numpy(np.array(array)).to(self.dtype)
+        return torch.from_numpy(np.array(array.view(bits[1]))).view(self.dtype)

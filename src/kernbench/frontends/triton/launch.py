@@ -20,6 +20,7 @@ from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.tl_context import TLContext
 
 _GPU_OPTIONS = frozenset(
@@ -87,12 +88,24 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     stages = kwargs.get("num_stages")
     window = None if stages is None else 2 * int(stages)
     tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values()))
+    _check_placement(name, arguments, context.topology)
     if not tensors:
         raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
     pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
     program = _program(function, arguments, tensors, extents, shares, window)
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
+
+
+def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> None:
+    """InputError for tensors of several SIPs, and for a machine without order of memory, which Triton relies on."""
+    if spec.pe.dma.ordering == "relaxed":
+        raise InputError(
+            f"kernel {name!r}: with pe.dma.ordering=relaxed its loads and stores have no order; use program"
+        )
+    if len({each.tensor.sip for each in arguments.pointers.values()}) > 1:
+        where = ", ".join(f"{key} on sip{each.tensor.sip}" for key, each in arguments.pointers.items())
+        raise InputError(f"kernel {name!r}: its tensors lie on several SIPs ({where}); launch once on each, by spawn")
 
 
 def _program(
