@@ -10,7 +10,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import CriticalPath, Part
+from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.roofline import Roofline, roofline
 from observed import log_of, logged
 
@@ -53,7 +53,7 @@ def check(path: CriticalPath, start_ps: int, end_ps: int) -> None:
     assert sum(each.ps for each in path.parts) == end_ps - start_ps
 
 
-def check_request(engine: GraphEngine, handle: RequestHandle) -> dict[Part, int]:
+def check_request(engine: GraphEngine, handle: RequestHandle) -> dict[PathPart, int]:
     path = path_of(engine, handle)
     check(path, handle.submitted_ps, handle.ended_ps)
     found = roofline_of(engine, handle)

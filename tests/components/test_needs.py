@@ -12,7 +12,7 @@ from needs_programs import MACHINES, OPS, PES, Op, play
 from causes import check_causes
 from engine_support import machine
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import Part
+from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.trace_log import TraceLog
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
@@ -30,7 +30,7 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
     paths += [(finder.of_request(each), each.submitted_ps, each.ended_ps) for each in engine.handles]
     for path, start, end in paths:
         check(path, start, end)
-        assert Part.WAIT not in {each.part for each in path.parts}, path
+        assert PathPart.WAIT not in {each.part for each in path.parts}, path
     for each, (path, _, _) in zip(engine.handles, paths[1:], strict=True):
         assert path == PathFinder(trace, engine.handles).of_request(each), "walked alone, or as a part of the run's"
 

@@ -19,7 +19,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import CriticalPath, Part
+from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.runtime_api.run_explanation import explain_run
 from kernbench.topology.builder import resolve_topology
 from observed import log_of, logged
@@ -60,12 +60,12 @@ def path_of(engine: GraphEngine, handle: RequestHandle) -> CriticalPath:
     assert all(before.end_ps == after.start_ps for before, after in pairwise(path.steps))
     assert all(step.ps > 0 for step in path.steps)
     assert sum(each.ps for each in path.parts) == handle.ended_ps - handle.submitted_ps
-    assert [step for step in path.steps if step.part is Part.WAIT] == []
+    assert [step for step in path.steps if step.part is PathPart.WAIT] == []
     assert all(handle.submitted_ps < hop.end_ps <= handle.ended_ps for hop in path.hops)
     return path
 
 
-def parts_of(path: CriticalPath) -> dict[Part, int]:
+def parts_of(path: CriticalPath) -> dict[PathPart, int]:
     return {each.part: each.ps for each in path.parts}
 
 
@@ -90,15 +90,15 @@ def test_a_receiver_waits_for_what_its_sender_does(kind: Any) -> None:
     (handle,) = start(engine, late_sender, zeros(engine, A, B), 64, 20, pes=(A, B))
     path = path_of(engine, handle)
     parts = parts_of(path)
-    assert parts[Part.MATH] == 21 * (2000 + 1000)  # 20 exp and the full before them, 256 B each
-    assert parts[Part.QUEUES] == 2000 + 2000  # the slot's address, the arrival
+    assert parts[PathPart.MATH] == 21 * (2000 + 1000)  # 20 exp and the full before them, 256 B each
+    assert parts[PathPart.QUEUES] == 2000 + 2000  # the slot's address, the arrival
     route = engine.machine.route("sip0.cube0.pe0.pe_dma", "sip0.cube0.pe1.pe_dma")
     if kind == "tcm":
-        way = [step.ps for step in path.steps if step.pe == A and step.part in (Part.MESSAGE, Part.SERVICE)]
+        way = [step.ps for step in path.steps if step.pe == A and step.part in (PathPart.MESSAGE, PathPart.SERVICE)]
         assert sum(way) == route.latency_ps(256)
-        assert Part.DOORBELL not in parts
+        assert PathPart.DOORBELL not in parts
     else:
-        assert parts[Part.DOORBELL] > 0
+        assert parts[PathPart.DOORBELL] > 0
     (hop,) = path.hops
     assert (hop.waiting.pe, hop.waiting.line) == (B, line(late_sender, 7))
     assert (hop.cause.pe, hop.cause.line) == (A, line(late_sender, 5))
@@ -143,9 +143,9 @@ def test_a_sender_waits_for_what_its_receiver_does(mode: str, poll_ns: float) ->
     first, _ = start(engine, kernel, zeros(engine, A, FAR), 64, 6, pes=(A, FAR))
     path = path_of(engine, first)
     parts = parts_of(path)
-    assert parts[Part.CREDIT] > 0
-    assert (Part.POLL in parts) == (mode == "poll")
-    assert parts[Part.MATH] > 3 * 100 * 3000
+    assert parts[PathPart.CREDIT] > 0
+    assert (PathPart.POLL in parts) == (mode == "poll")
+    assert parts[PathPart.MATH] > 3 * 100 * 3000
     by_slots = [hop for hop in path.hops if hop.waited_for == "slot"]
     assert {(hop.waiting.pe, hop.cause.pe, hop.direction) for hop in by_slots} == {(A, FAR, "E")}
     assert all(hop.cause.launch_id != hop.waiting.launch_id for hop in by_slots)
@@ -166,7 +166,7 @@ def test_an_explanation_names_the_rank_that_came_late() -> None:
     install(engine, ring_of(A, FAR))
     early, late = start(engine, collective, zeros(engine, A, FAR), 64, 500, pes=(A, FAR))
     path = path_of(engine, early)
-    assert parts_of(path)[Part.MATH] > 500 * 3000
+    assert parts_of(path)[PathPart.MATH] > 500 * 3000
     assert early.ended_ps - early.submitted_ps > 500 * 3000
     (hop,) = path.hops
     assert hop.waiting.launch_id == early.request_id
@@ -221,8 +221,8 @@ def test_a_launch_that_was_submitted_late_is_the_hosts() -> None:
     late = engine.submit(other)
     engine.wait(early)
     engine.wait(late)
-    assert parts_of(path_of(engine, early))[Part.HOST_WAIT] == 5_000_000
-    assert Part.HOST_WAIT not in parts_of(path_of(engine, late))
+    assert parts_of(path_of(engine, early))[PathPart.HOST_WAIT] == 5_000_000
+    assert PathPart.HOST_WAIT not in parts_of(path_of(engine, late))
 
 
 def test_what_the_other_rank_did_before_it_came_is_the_reason() -> None:
@@ -248,9 +248,9 @@ def test_what_the_other_rank_did_before_it_came_is_the_reason() -> None:
     engine.wait(late)
     path = path_of(engine, early)
     parts = parts_of(path)
-    assert Part.HOST_WAIT not in parts
-    assert parts[Part.MATH] > 400 * 3000
-    assert {step.launch_id for step in path.steps if step.part is Part.MATH} >= {before.request_id}
+    assert PathPart.HOST_WAIT not in parts
+    assert parts[PathPart.MATH] > 400 * 3000
+    assert {step.launch_id for step in path.steps if step.part is PathPart.MATH} >= {before.request_id}
     found = explain_run(log_of(engine), engine.handles, 0.0, engine.now)
     launch = next(each for each in found.launches if each.request_id == early.request_id)
     assert (launch.pes[0].pe, launch.pes[0].kernel) == (FAR, "compute")
@@ -278,7 +278,7 @@ def test_receives_that_were_posted() -> None:
     install(engine, line_of(A, B))
     (handle,) = start(engine, posted, zeros(engine, A, B), 64, pes=(A, B))
     path = path_of(engine, handle)
-    assert parts_of(path)[Part.MATH] >= 31 * 3000
+    assert parts_of(path)[PathPart.MATH] >= 31 * 3000
     assert {(hop.waiting.pe, hop.cause.pe) for hop in path.hops if hop.direction} == {(B, A)}
 
 

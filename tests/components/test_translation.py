@@ -11,7 +11,7 @@ from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.core.log import END, KIND, START, WIDTH, By, Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import MmuUnmapMsg
-from kernbench.observe.critical_path_model import Part
+from kernbench.observe.critical_path_model import PathPart
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from path_support import check_request, run, watched
@@ -143,4 +143,4 @@ def test_tiles_are_translated_too_and_the_path_says_so() -> None:
     assert len(of_kind(engine, Kind.TRANSLATION, START)) == 3
     # B's descriptor is set up behind A's, which began when the walks were over.
     assert check_causes(engine.machine)[By.TRANSLATION] == 2
-    assert check_request(engine, handle)[Part.TRANSLATION] == 2 * WALK
+    assert check_request(engine, handle)[PathPart.TRANSLATION] == 2 * WALK

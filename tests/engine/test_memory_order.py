@@ -17,7 +17,7 @@ from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import MemoryWriteMsg, MmuMapMsg, TensorArg
-from kernbench.observe.critical_path_model import CriticalPath, Part
+from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import findings, sanitized
 from path_support import SMALL, check_request, watched
@@ -297,15 +297,15 @@ def test_who_waits_is_a_cause_of_its_own() -> None:
     # its issue on. Then set-up 2, the way 2, 2 KiB at 204.8 GB/s, access 30.
     assert hop.ps / 1000 == pytest.approx(2 + 8 - 1 - 1 + 2 + 2 + 2048 / 204.8 + 30, abs=0.1)
     spent = {each.part: each.ns for each in path.parts}
-    assert spent[Part.ACCESS] == 2 * 30  # the path goes through the store, up to its commit
-    assert spent[Part.SERVICE] == 2 * 10
-    assert Part.WAIT not in spent
+    assert spent[PathPart.ACCESS] == 2 * 30  # the path goes through the store, up to its commit
+    assert spent[PathPart.SERVICE] == 2 * 10
+    assert PathPart.WAIT not in spent
 
 
 def test_every_wait_has_its_cause() -> None:
     """Each load waits for the store before it, and each store for the load."""
     path = path_of(many, (8, 64), (8, 64))
-    assert Part.WAIT not in {each.part for each in path.parts}
+    assert PathPart.WAIT not in {each.part for each in path.parts}
     assert [hop.waited_for for hop in path.hops] == ["memory order"] * 39
 
 
@@ -320,7 +320,7 @@ def test_a_composite_whose_tiles_leave_behind_those_of_another() -> None:
     engine = watched(small=False)
     placed = [place(engine, ones(8, 32), pe=(0, 15, 7)), place(engine, ones(8, 32))]
     handle = path_support.run(engine, kernel, *placed)
-    assert Part.WAIT not in check_request(engine, handle)
+    assert PathPart.WAIT not in check_request(engine, handle)
     (hop,) = path_support.path_of(engine, handle).hops
     assert hop.cause.line == kernel.__code__.co_firstlineno + 2
 

@@ -16,7 +16,7 @@ from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_results import write_results
-from kernbench.observe.critical_path_model import Part
+from kernbench.observe.critical_path_model import PathPart
 
 GRID = """\
 bench: matmul-composite
@@ -54,7 +54,7 @@ def file(axes: tuple[str, ...], *results: ResultFigures) -> ResultFile:
 
 def test_every_part_belongs_to_one_stage() -> None:
     parts = [part for stage in STAGES.values() for part in stage]
-    assert sorted(parts) == sorted(Part)
+    assert sorted(parts) == sorted(PathPart)
 
 
 def test_a_parameter_that_one_side_does_not_have_is_absent_there() -> None:

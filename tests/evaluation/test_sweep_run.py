@@ -20,7 +20,7 @@ from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import Chunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table
-from kernbench.observe.critical_path_model import Part
+from kernbench.observe.critical_path_model import PathPart
 from kernbench.topology.builder import Topology, compile_topology
 
 GRID = """\
@@ -130,7 +130,9 @@ def test_rows(plan: SweepPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str
     good, raised, wrong, *impossible = table.rows
     assert [row["status"] for row in table.rows] == ["ok", "failed", "failed", "invalid", "invalid", "invalid"]
     assert (good["verdict"], good["max_abs_error"], good["launch.bound"]) == ("PASS", 0.0, "HBM")
-    assert sum(float(str(good.get(part_column("run", part)) or 0)) for part in Part) == pytest.approx(good["sim_ns"])
+    assert sum(float(str(good.get(part_column("run", part)) or 0)) for part in PathPart) == pytest.approx(
+        good["sim_ns"]
+    )
     assert raised["error"] == "ValueError: no 48"
     assert str(wrong["error"]).startswith("FAIL y: 2048 of 2048 elements wrong")
     assert wrong["max_abs_error"] == 1.0

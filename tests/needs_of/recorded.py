@@ -22,7 +22,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import Command
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.topology.builder import Topology
-from kernbench.triton_emu.places import Slot
+from kernbench.triton_emu.places import ReceivedSlot
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +124,7 @@ class NeedsEngine(GraphEngine):
                 inner = self.resume
 
                 def resume(answer: Any = None) -> Any:
-                    if isinstance(answer, Slot):
+                    if isinstance(answer, ReceivedSlot):
                         sender = engine.sender_to(self.coord, answer.direction)
                         program.asked[-1].message = sender, answer.sequence
                     program.runs = True

@@ -21,7 +21,7 @@ from kernbench.messages.requests import (
     PeDmaMsg,
 )
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import Part
+from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.roofline import Roofline
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import log_of
@@ -40,14 +40,14 @@ def test_a_load_and_a_store_part_by_part() -> None:
     parts = check_request(engine, run(engine, load_and_store, place(engine, np.zeros((SIDE, SIDE), np.float16))))
     spec = engine.machine.spec
     issue, setup, access = (1000, 2000, 30_000)
-    assert parts[Part.LAUNCH] == ns_to_ps(spec.pe.components.pe_cpu.attrs.launch_ns)
-    assert parts[Part.ISSUE] == issue  # the store's is hidden behind the load
-    assert parts[Part.DMA_SETUP] == 2 * setup
-    assert parts[Part.ACCESS] == 2 * access
-    assert parts[Part.SERVICE] == 2 * 40_000  # 8 KiB at 204.8
-    assert Part.MEMORY_QUEUE not in parts
-    assert Part.NETWORK_QUEUE not in parts
-    assert Part.WAIT not in parts
+    assert parts[PathPart.LAUNCH] == ns_to_ps(spec.pe.components.pe_cpu.attrs.launch_ns)
+    assert parts[PathPart.ISSUE] == issue  # the store's is hidden behind the load
+    assert parts[PathPart.DMA_SETUP] == 2 * setup
+    assert parts[PathPart.ACCESS] == 2 * access
+    assert parts[PathPart.SERVICE] == 2 * 40_000  # 8 KiB at 204.8
+    assert PathPart.MEMORY_QUEUE not in parts
+    assert PathPart.NETWORK_QUEUE not in parts
+    assert PathPart.WAIT not in parts
 
 
 def stages(p: int, *, tl: Tl) -> None:
@@ -60,12 +60,12 @@ def test_dots_and_math_wait_for_their_operands() -> None:
     engine = watched()
     parts = check_request(engine, run(engine, stages, place(engine, np.zeros((SIDE, SIDE), np.float16))))
     # Four tiles: a fetch each, then the last one's GEMM and store; MATH works on 8 KiB.
-    assert parts[Part.FETCH] == 4 * 16_000
-    assert parts[Part.GEMM] == 16_000
-    assert parts[Part.STORE] == 4000
-    assert parts[Part.MATH] == 2000 + 32_000
-    assert parts[Part.TILE_ISSUE] == 1000
-    assert Part.WAIT not in parts
+    assert parts[PathPart.FETCH] == 4 * 16_000
+    assert parts[PathPart.GEMM] == 16_000
+    assert parts[PathPart.STORE] == 4000
+    assert parts[PathPart.MATH] == 2000 + 32_000
+    assert parts[PathPart.TILE_ISSUE] == 1000
+    assert PathPart.WAIT not in parts
 
 
 def test_lines_of_the_kernel() -> None:
@@ -75,7 +75,7 @@ def test_lines_of_the_kernel() -> None:
     lines = {each.line - first: each for each in path.lines}
     assert set(lines) == {1, 2, 3}
     assert lines[1].ps <= 3000  # issue and set-up: the first load is over before the second
-    assert {part.part for part in lines[3].parts} >= {Part.FETCH, Part.GEMM, Part.MATH, Part.STORE}
+    assert {part.part for part in lines[3].parts} >= {PathPart.FETCH, PathPart.GEMM, PathPart.MATH, PathPart.STORE}
     assert sum(part.ps for part in lines[3].parts) == lines[3].ps
 
 
@@ -89,9 +89,9 @@ def test_a_barrier_goes_on_with_the_pe_that_came_last() -> None:
     x = place(engine, np.zeros((SIDE, SIDE), np.float16))
     handle = run(engine, meet, x, targets=((0, 0, 0), (0, 0, 1)))
     parts = check_request(engine, handle)
-    assert parts[Part.SERVICE] == 40_000
-    assert parts[Part.BARRIER] > 0
-    assert {step.pe for step in path_of(engine, handle).steps if step.part is Part.SERVICE} == {(0, 0, 1)}
+    assert parts[PathPart.SERVICE] == 40_000
+    assert parts[PathPart.BARRIER] > 0
+    assert {step.pe for step in path_of(engine, handle).steps if step.part is PathPart.SERVICE} == {(0, 0, 1)}
 
 
 def test_waiting_for_scratch_is_waiting_for_what_gives_it_back() -> None:
@@ -101,8 +101,8 @@ def test_waiting_for_scratch_is_waiting_for_what_gives_it_back() -> None:
 
     engine = watched("pe.tcm.bytes=14MiB")  # room for two blocks and a half
     parts = check_request(engine, run(engine, reads_ahead, place(engine, np.zeros((1024, 2048), np.float16))))
-    assert Part.WAIT not in parts
-    assert parts[Part.SERVICE] + parts.get(Part.MEMORY_QUEUE, 0) > 8 * 20_000_000
+    assert PathPart.WAIT not in parts
+    assert parts[PathPart.SERVICE] + parts.get(PathPart.MEMORY_QUEUE, 0) > 8 * 20_000_000
 
 
 def test_a_kernel_behind_another_waits_for_it() -> None:
@@ -116,20 +116,20 @@ def test_a_kernel_behind_another_waits_for_it() -> None:
     )
     engine.wait(first)
     engine.wait(second)
-    assert Part.EARLIER_KERNEL not in check_request(engine, first)
-    assert check_request(engine, second)[Part.EARLIER_KERNEL] > 50_000
+    assert PathPart.EARLIER_KERNEL not in check_request(engine, first)
+    assert check_request(engine, second)[PathPart.EARLIER_KERNEL] > 50_000
 
 
 @pytest.mark.parametrize(
     ("msg", "parts"),
     [
-        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096), {Part.HOST_TRANSFER}),
-        (MemoryReadMsg(pa=hbm(0, 0, 0), nbytes=4096), {Part.HOST_TRANSFER}),
-        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096, pattern=b"\0"), {Part.DOWN, Part.FILL, Part.UP}),
-        (PeDmaMsg(pe=(0, 0, 0), pa=hbm(0, 0, 0), nbytes=4096), {Part.RAW}),
+        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096), {PathPart.HOST_TRANSFER}),
+        (MemoryReadMsg(pa=hbm(0, 0, 0), nbytes=4096), {PathPart.HOST_TRANSFER}),
+        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096, pattern=b"\0"), {PathPart.DOWN, PathPart.FILL, PathPart.UP}),
+        (PeDmaMsg(pe=(0, 0, 0), pa=hbm(0, 0, 0), nbytes=4096), {PathPart.RAW}),
     ],
 )
-def test_other_requests(msg: HostMsg, parts: set[Part]) -> None:
+def test_other_requests(msg: HostMsg, parts: set[PathPart]) -> None:
     engine = watched()
     handle = engine.submit(msg)
     engine.wait(handle)
@@ -140,7 +140,7 @@ def test_all_pes_of_the_machine() -> None:
     everyone = tuple((sip, cube, pe) for sip in range(2) for cube in range(16) for pe in range(8))
     engine = watched(small=False)
     parts = check_request(engine, run(engine, lambda *, tl: None, targets=everyone))
-    assert parts.keys() == {Part.DOWN, Part.LAUNCH, Part.UP} | (parts.keys() & {Part.COMMON_START})
+    assert parts.keys() == {PathPart.DOWN, PathPart.LAUNCH, PathPart.UP} | (parts.keys() & {PathPart.COMMON_START})
 
 
 def test_a_run_goes_from_request_to_request() -> None:
@@ -151,8 +151,8 @@ def test_a_run_goes_from_request_to_request() -> None:
     path = PathFinder(log_of(engine), engine.handles).of_run(0, engine.machine.clock.time)
     check(path, 0, engine.machine.clock.time)
     parts = {each.part: each.ps for each in path.parts}
-    assert parts[Part.HOST_WAIT] == 100_000
-    assert parts[Part.HOST_TRANSFER] > 100_000
+    assert parts[PathPart.HOST_WAIT] == 100_000
+    assert parts[PathPart.HOST_TRANSFER] > 100_000
     assert path.steps[-1] == path_of(engine, launched).steps[-1]
 
 
@@ -229,7 +229,7 @@ def test_any_program_adds_up(
     x = place(engine, np.zeros((160, 160), np.float16))
     handle = run(engine, program(ops, size, pe_skips), x, targets=tuple((0, 0, pe) for pe in range(pes)))
     parts = check_request(engine, handle)
-    assert parts.get(Part.WAIT, 0) == 0  # every wait has a cause
+    assert parts.get(PathPart.WAIT, 0) == 0  # every wait has a cause
     check(PathFinder(log_of(engine), engine.handles).of_run(0, handle.ended_ps), 0, handle.ended_ps)
 
 
@@ -275,7 +275,10 @@ def test_too_few_tiles_in_flight_are_seen_as_idle_memory() -> None:
     assert found.binding.resource == "HBM"
     assert found.beyond > 0.3
     idle = {each.what: each.ps for each in found.differences}
-    inside = sum(idle.get(part, 0) for part in (Part.FETCH, Part.GEMM, Part.ACCESS, Part.REQUEST, Part.DMA_SETUP))
+    inside = sum(
+        idle.get(part, 0)
+        for part in (PathPart.FETCH, PathPart.GEMM, PathPart.ACCESS, PathPart.REQUEST, PathPart.DMA_SETUP)
+    )
     assert inside > 0.8 * (took - found.binding.ps)
 
 
@@ -287,8 +290,8 @@ def test_a_staged_product_is_bound_by_compute_and_does_not() -> None:
     assert found.binding.resource == wide.binding.resource == "compute"
     assert found.binding.ps == wide.binding.ps == 4 * 256 * 16_000
     assert wide_took == pytest.approx(took, rel=0.1)
-    loading = sum(each.ps for each in found.differences if each.what in (Part.SERVICE, Part.MEMORY_QUEUE))
-    faster = sum(each.ps for each in wide.differences if each.what in (Part.SERVICE, Part.MEMORY_QUEUE))
+    loading = sum(each.ps for each in found.differences if each.what in (PathPart.SERVICE, PathPart.MEMORY_QUEUE))
+    faster = sum(each.ps for each in wide.differences if each.what in (PathPart.SERVICE, PathPart.MEMORY_QUEUE))
     assert took - wide_took == pytest.approx(loading - faster, rel=0.1)  # only the loads before it are faster
 
 

@@ -8,7 +8,7 @@ import pytest
 from engine_support import place
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import Part
+from kernbench.observe.critical_path_model import PathPart
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import log_of, logged
 from skewed import skewed
@@ -28,8 +28,8 @@ def test_a_load_a_sum_and_a_store() -> None:
     )
     engine.wait(handle)
     found = {each.part: each.ps / 1000 for each in PathFinder(log_of(engine), [handle]).of_request(handle).parts}
-    assert found[Part.LAUNCH] == pytest.approx(6.7, abs=0.001)
-    assert found[Part.ISSUE] == pytest.approx(1.1, abs=0.001)
-    assert found[Part.DMA_SETUP] == pytest.approx(2 * (2.7 + 0.8), abs=0.001)
-    assert found[Part.MATH] == pytest.approx(3.1 + 1600 / 193, abs=0.001)
+    assert found[PathPart.LAUNCH] == pytest.approx(6.7, abs=0.001)
+    assert found[PathPart.ISSUE] == pytest.approx(1.1, abs=0.001)
+    assert found[PathPart.DMA_SETUP] == pytest.approx(2 * (2.7 + 0.8), abs=0.001)
+    assert found[PathPart.MATH] == pytest.approx(3.1 + 1600 / 193, abs=0.001)
     assert sum(found.values()) == pytest.approx((handle.ended_ps - handle.submitted_ps) / 1000)

@@ -25,7 +25,7 @@ from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import EVERYTHING, TraceFilter, parse_filter
 from kernbench.observe.trace_io import trace_events, write_trace
 from kernbench.observe.trace_log import TraceLog
-from kernbench.observe.trace_model import Place, Span, Trace, Track
+from kernbench.observe.trace_model import Trace, Track, TrackGroup, TrackSpan
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import events_of, log_of, logged
 
@@ -286,18 +286,18 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_lanes_are_as_few_as_it_takes() -> None:
-    track = Track(Place("p"), "row", 0, kept=True)
+    track = Track(TrackGroup("p"), "row", 0, kept=True)
     trace = Trace(
-        [Span("s", start, end, track=track) for start, end in ((0, 9), (1, 5), (5, 7), (9, 12), (6, 8), (9, 9))]
+        [TrackSpan("s", start, end, track=track) for start, end in ((0, 9), (1, 5), (5, 7), (9, 12), (6, 8), (9, 9))]
     )
     trace.assign_lanes()
     assert [span.lane for span in trace.spans] == [0, 1, 1, 0, 2, 0]
 
 
 def test_times_keep_picoseconds_and_never_fall_below_their_ns() -> None:
-    track = Track(Place("p"), "row", 0, kept=True)
+    track = Track(TrackGroup("p"), "row", 0, kept=True)
     times = [1, 999, 1_003_000, 4_035_000, 123_456_789_012, 10**15 + 1]
-    trace = Trace([Span("s", ps, ps + 1, track=track) for ps in times])
+    trace = Trace([TrackSpan("s", ps, ps + 1, track=track) for ps in times])
     shown = [e["ts"] for e in trace_events(trace) if e["ph"] == "X"]
     assert [round(ts * 1e6) for ts in shown] == times
     assert [int(ts * 1000) for ts in shown] == [ps // 1000 for ps in times]

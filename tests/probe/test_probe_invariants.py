@@ -16,7 +16,7 @@ from kernbench.probe.cases import CASES, Absent, find_case
 from kernbench.probe.closed_form import closed_form
 from kernbench.probe.measure import probe_case, run_once, run_streams
 from kernbench.probe.report import ProbeReport
-from kernbench.probe.site import Flow, Site, StreamPlan, dma_stream
+from kernbench.probe.site import ProbeFlow, Site, StreamPlan, dma_stream
 from kernbench.topology.builder import Topology
 from kernbench.transport import Link, Network
 from observed import log_of, logged, watched
@@ -25,7 +25,7 @@ NAMES = [case.name for case in CASES]
 ALONE = [name for name in NAMES if name != "pe-hotspot"]
 
 
-def flows_of(machine: Topology, name: str) -> tuple[Flow, ...]:
+def flows_of(machine: Topology, name: str) -> tuple[ProbeFlow, ...]:
     found = find_case(name).place(Site(machine.topology_obj))
     assert not isinstance(found, Absent)
     return found

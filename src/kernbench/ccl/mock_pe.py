@@ -20,7 +20,7 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.requests import PeCoord
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.places import Slot
+from kernbench.triton_emu.places import ReceivedSlot
 
 
 class _Later(Exception):  # noqa: N818 - a signal of this module, not an error
@@ -132,7 +132,7 @@ class MockPe:
         self._claims[command.serial] = (pair, sequence)
         self._under_way[command.serial] = command
 
-    def _post(self, command: RecvCommand) -> Slot:
+    def _post(self, command: RecvCommand) -> ReceivedSlot:
         pair = self.queues.to_receive(command.direction, command.nbytes)
         pending, sequence = not pair.ready, pair.take()
         if pending:
@@ -142,7 +142,7 @@ class MockPe:
             self.queues.check_size(pair, sequence, command.nbytes)
         return self.queues.slot(pair, sequence, pending)
 
-    def _receive_any(self, nbytes: int) -> Slot:
+    def _receive_any(self, nbytes: int) -> ReceivedSlot:
         pair = self.queues.whichever()
         if pair is None:
             raise _Later
@@ -150,7 +150,7 @@ class MockPe:
         self.queues.check_size(pair, sequence, nbytes)
         return self.queues.slot(pair, sequence)
 
-    def _receive(self, request: Receive) -> Slot:
+    def _receive(self, request: Receive) -> ReceivedSlot:
         assert request.direction is not None
         if self._awaited is None:
             pair = self.queues.to_receive(request.direction, request.nbytes)

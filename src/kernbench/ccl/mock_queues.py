@@ -10,7 +10,7 @@ from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.common.ids import pe_part
 from kernbench.engine.queue_state import QueuePair
 from kernbench.messages.requests import PeCoord
-from kernbench.triton_emu.places import Slot
+from kernbench.triton_emu.places import ReceivedSlot
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class _Ring:
     pair: QueuePair
     credit: Callable[[QueuePair], None]
 
-    def free(self, slot: Slot, /) -> None:
+    def free(self, slot: ReceivedSlot, /) -> None:
         """Give ``slot`` back, and its sender a credit."""
         if self.pair.release(slot.sequence):
             self.credit(self.pair)
@@ -71,9 +71,11 @@ class MockQueues:
                 return receiving[at]
         return None
 
-    def slot(self, pair: QueuePair, sequence: int, pending: bool = False) -> Slot:
+    def slot(self, pair: QueuePair, sequence: int, pending: bool = False) -> ReceivedSlot:
         """What the kernel gets for the message number ``sequence``."""
-        return Slot(pair.direction, "tcm", (), pair.slot_pa(sequence), _Ring(pair, self._credit), sequence, pending)
+        return ReceivedSlot(
+            pair.direction, "tcm", (), pair.slot_pa(sequence), _Ring(pair, self._credit), sequence, pending
+        )
 
     def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
         """KernelError when the message, which is there, has another size."""

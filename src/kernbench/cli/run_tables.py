@@ -13,7 +13,7 @@ from kernbench.cli.run_extras import Extras, print_extras
 from kernbench.common.config import ConfigModel
 from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size
-from kernbench.observe.statistics import Share
+from kernbench.observe.statistics import TimeShare
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.error_place import ErrorPlace
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
@@ -154,13 +154,13 @@ def _part(ns: float, whole: float) -> tuple[str, str, str]:
     return f"{ns:,.3f}", f"{share:.1%}", bar(share)
 
 
-def _visible(launch: LaunchSplit) -> Iterator[Share]:
+def _visible(launch: LaunchSplit) -> Iterator[TimeShare]:
     """The shares that can be seen; the others in one."""
     least = SMALLEST_SHARE * launch.slowest_ns
     small = [share.ns for share in launch.shares if share.ns < least]
     yield from (share for share in launch.shares if share.ns >= least)
     if small:
-        yield Share("anything else", sum(small))
+        yield TimeShare("anything else", sum(small))
 
 
 def _engines(report: RunReport) -> Table:

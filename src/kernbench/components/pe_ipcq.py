@@ -18,7 +18,7 @@ from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Node
-from kernbench.triton_emu.places import Slot
+from kernbench.triton_emu.places import ReceivedSlot
 
 
 @register("builtin.pe_ipcq", kind="pe_ipcq")
@@ -235,7 +235,7 @@ class PeIpcq(QueueSite):
         self._lane_of_slot[pa] = lane
         return lane
 
-    def _slot(self, lane: Lane, sequence: int, nbytes: int, *, told: bool = False) -> Slot | Exception:
+    def _slot(self, lane: Lane, sequence: int, nbytes: int, *, told: bool = False) -> ReceivedSlot | Exception:
         """The slot of a message that is there; an error when it has another size. ``told``: listeners know."""
         pair = lane.pair
         came = pair.sizes[sequence]
@@ -248,7 +248,7 @@ class PeIpcq(QueueSite):
             self.tell("recv", pair, nbytes, sequence, lane.slot_rows[sequence % pair.n_slots], pair.slot_pa(sequence))
         return lane.slot(sequence)
 
-    def taken(self, direction: str, sequence: int, nbytes: int) -> Slot:
+    def taken(self, direction: str, sequence: int, nbytes: int) -> ReceivedSlot:
         """The slot of message ``sequence``, which is there and has been awaited. KernelError for another size."""
         found = self._slot(self._lanes[direction], sequence, nbytes)
         if isinstance(found, Exception):
@@ -271,7 +271,7 @@ class PeIpcq(QueueSite):
         lane.posted.append(receive)
         return True
 
-    def receive_next(self, direction: str, receive: Awaited) -> Slot | None:
+    def receive_next(self, direction: str, receive: Awaited) -> ReceivedSlot | None:
         """The next message of a queue, when it is there; else None, and ``receive`` gets it once it is.
 
         IpcqInvalidDirection, KernelError for a size that no slot can hold or that differs from the message's.
@@ -286,7 +286,7 @@ class PeIpcq(QueueSite):
         lane.posted.append(receive)
         return None
 
-    def post(self, direction: str, nbytes: int, line: int, there: Callable[[Row | Exception], None]) -> Slot:
+    def post(self, direction: str, nbytes: int, line: int, there: Callable[[Row | Exception], None]) -> ReceivedSlot:
         """The slot of the next message of a queue; when it is ``pending``, ``there(row)`` follows once it has come."""
         lane = self._lane_to_receive(direction, nbytes)
         pair = lane.pair
@@ -295,7 +295,7 @@ class PeIpcq(QueueSite):
         if ready:
             return self.taken(direction, sequence, nbytes)
 
-        def got(found: Slot | Exception | None, row: Row) -> None:
+        def got(found: ReceivedSlot | Exception | None, row: Row) -> None:
             there(found if isinstance(found, Exception) else row)
 
         lane.posted.append(Awaited(got, sequence, nbytes, line, posted=True))
@@ -303,7 +303,7 @@ class PeIpcq(QueueSite):
             self.tell("recv", pair, 0, sequence, NONE, pair.slot_pa(sequence))
         return lane.slot(sequence, pending=True)
 
-    def receive_any(self, nbytes: int, line: int, got: Got) -> Slot | None:
+    def receive_any(self, nbytes: int, line: int, got: Got) -> ReceivedSlot | None:
         """The next message of whichever queue has one, in turn; else None, and ``got`` takes the first to come."""
         receiving = [lane.pair for lane in self._lanes.values() if lane.pair.my_rx_base_pa is not None]
         if not receiving:

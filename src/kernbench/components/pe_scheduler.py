@@ -27,7 +27,7 @@ TiledCommand = DotCommand | GemmComposite | MathComposite
 
 
 @dataclass(slots=True)
-class Plan:
+class PipelinedCommand:
     """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell."""
 
     op: int
@@ -63,7 +63,7 @@ class PeScheduler(Component):
         self._issue = StageUnit(self.clock, machine.log, "issue", attrs.tiles_in_flight)
         self._dma_in = OverlappingStage("dma_in", attrs.tiles_in_flight, dma.read)
         self._dma_out = OverlappingStage("dma_out", attrs.tiles_in_flight, dma.write)
-        self._plans: deque[Plan] = deque()
+        self._plans: deque[PipelinedCommand] = deque()
         self._observe()
 
     def submit(
@@ -76,7 +76,7 @@ class PeScheduler(Component):
     ) -> None:
         """Run ``command`` after ``cause``: ``begun(now, cause)`` when its first tile is issued, which returns its row,
         ``done(row)`` when that of its last tile's last stage has ended."""
-        self._plans.append(Plan(op, command, self._tiles(command), begun, done))
+        self._plans.append(PipelinedCommand(op, command, self._tiles(command), begun, done))
         self._inject(cause)
 
     def _tiles(self, command: TiledCommand) -> Iterator[Tile]:
@@ -101,7 +101,7 @@ class PeScheduler(Component):
             self._in_flight -= 1
             self._issue.put(self._token(plan, tile, cause))
 
-    def _token(self, plan: Plan, tile: Tile, cause: Cause) -> Token:
+    def _token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
         """The way of a tile, and its time in each timed stage; both are read from the end."""
         route: list[Stage] = [self._issue]
         times = [self._issue_ps]

@@ -27,7 +27,7 @@ from kernbench.messages.commands import (
     awaited_by,
 )
 from kernbench.messages.control import PeOrder, PeReport
-from kernbench.triton_emu.places import Slot
+from kernbench.triton_emu.places import ReceivedSlot
 
 _ISSUE = int(Kind.ISSUE)
 
@@ -236,7 +236,7 @@ class KernelProgram:
         if slot is not None:
             self.go_on(slot)
 
-    def _message(self, found: Slot | Exception | None, row: Row) -> None:
+    def _message(self, found: ReceivedSlot | Exception | None, row: Row) -> None:
         """The message of ``row`` that the kernel awaits has come; None: before its receive takes effect."""
         receive = self._awaited
         if found is None:
@@ -261,11 +261,11 @@ class KernelProgram:
         else:
             self.go_on(slot)
 
-    def _received(self, request: Any, since: int, found: Slot | Exception | None, row: Row) -> None:
+    def _received(self, request: Any, since: int, found: ReceivedSlot | Exception | None, row: Row) -> None:
         """The kernel gets the message that it has waited for."""
         self.cause = row, By.MESSAGE
         if self._queue_waited.listeners:
-            direction = found.direction if isinstance(found, Slot) else request.direction or "any"
+            direction = found.direction if isinstance(found, ReceivedSlot) else request.direction or "any"
             self._waited("recv", direction, -1, request.line, since)
         if isinstance(found, Exception):
             self.fail(found)

@@ -22,7 +22,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Node
 from kernbench.transport import Port, Route, Transfer
-from kernbench.triton_emu.places import Slot
+from kernbench.triton_emu.places import ReceivedSlot
 
 
 @value(kw_only=False)
@@ -97,7 +97,7 @@ class Lane:
         self._queue = ipcq.dma.queue
         self._mate: Lane | None = None
         self._places: list[SlotPlace | None] = [None] * pair.n_slots
-        self._slots: list[Slot | None] = [None] * pair.n_slots
+        self._slots: list[ReceivedSlot | None] = [None] * pair.n_slots
         self._memory = ""
         self._way: tuple[Port, Route] | None = None
         self._blocked: Blocked | None = None
@@ -119,7 +119,7 @@ class Lane:
         self.credit_ps = machine.sideband_ps(ipcq.dma.node.id, there, ipcq.credit_bytes, via)
         return found
 
-    def slot(self, sequence: int, *, pending: bool = False) -> Slot:
+    def slot(self, sequence: int, *, pending: bool = False) -> ReceivedSlot:
         """The slot of message ``sequence`` of the own ring."""
         pair = self.pair
         found = None if pending else self._slots[sequence % pair.n_slots]
@@ -129,7 +129,7 @@ class Lane:
                 self._find_mate()  # an error there is to come out here, not when the slot goes back
             pa = pair.slot_pa(sequence)
             owner = self._ipcq.machine.addresses.place_of(pa).owner
-            found = Slot(pair.direction, self._ipcq.buffer_kind, owner, pa, self, sequence, pending)
+            found = ReceivedSlot(pair.direction, self._ipcq.buffer_kind, owner, pa, self, sequence, pending)
             if not pending:
                 self._slots[sequence % pair.n_slots] = found
         found.sequence = sequence
@@ -187,7 +187,7 @@ class Lane:
         machine, nbytes = self._ipcq.machine, posting.access.row_bytes
         machine.network.post(port, route, nbytes, _delivered, posting)
 
-    def free(self, slot: Slot, /) -> None:
+    def free(self, slot: ReceivedSlot, /) -> None:
         """The kernel has done with ``slot``: when the tail moves on, a credit goes back on the fast path.
 
         Nothing happens when the queue has been removed.

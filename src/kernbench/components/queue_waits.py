@@ -10,9 +10,9 @@ from kernbench.core.clock import Clock
 from kernbench.core.log import Cause, Row
 from kernbench.messages.fabric import Access
 from kernbench.messages.operands import Operand
-from kernbench.triton_emu.places import Slot
+from kernbench.triton_emu.places import ReceivedSlot
 
-Got: TypeAlias = Callable[[Slot | Exception | None, Row], None]
+Got: TypeAlias = Callable[[ReceivedSlot | Exception | None, Row], None]
 """Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""
 
 

@@ -17,7 +17,7 @@ from kernbench.engine.machine import Machine
 from kernbench.engine.record_content import TileMoved
 from kernbench.engine.recorder import OpStarted
 from kernbench.messages.requests import PeCoord
-from kernbench.triton_emu.tile_plans import Tile, Window
+from kernbench.triton_emu.tile_plans import OperandWindow, Tile
 
 
 @dataclass(slots=True)
@@ -57,7 +57,9 @@ class TileDma:
         work = token.work
         self._move(work, work.tile.write, False, done, token.cause)
 
-    def _move(self, work: TileWork, window: Window, reading: bool, done: Callable[[Row], None], cause: Cause) -> None:
+    def _move(
+        self, work: TileWork, window: OperandWindow, reading: bool, done: Callable[[Row], None], cause: Cause
+    ) -> None:
         machine = self._machine
         low, span = extent(window.shape, window.itemsize, window.strides)
         found = self._mmu.table.segments(window.va + low, span)
@@ -75,7 +77,7 @@ class TileDma:
             self._dma.start(*descriptor, cause)
 
     def _begun(
-        self, op: int, work: TileWork, window: Window, reading: bool, accesses: int, start_ps: int, cause: Cause
+        self, op: int, work: TileWork, window: OperandWindow, reading: bool, accesses: int, start_ps: int, cause: Cause
     ) -> Row:
         what = TileMoved(work.plan.op, window.name, work.tile.index, reading)
         reads, writes = (accesses, 0) if reading else (0, accesses)

@@ -18,7 +18,7 @@ Segment: TypeAlias = tuple[int, int]
 _WINDOW_BITS = WINDOW_BYTES.bit_length() - 1
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """A memory of the machine: its ``space`` (hbm, sram, tcm) and ``owner``, (sip, cube) or (sip, cube, pe).
 
     Extra memories are in space sram. It holds ``nbytes`` from encoded address ``base`` on, ``node_bytes`` behind each
@@ -46,7 +46,7 @@ class AddressMap:
             AddressOwner.TCM: (AddressWindow("pe_dma", 0, pe.tcm.bytes),),  # which answers for it
             AddressOwner.SCRATCHPAD: pe.extra_memories,
         }
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, MemoryPlace] = {}
 
     def decode(self, pa: int) -> PhysAddr:
         """The address ``pa`` encodes. PhysAddrError outside the format or outside this machine."""
@@ -67,7 +67,7 @@ class AddressMap:
             return PhysAddr.cube_sram_addr(0, *node.cube_coord, offset, self.format).value, nbytes
         return PhysAddr.pe_scratchpad_addr(0, *node.pe_coord, offset, self.format).value, nbytes
 
-    def place_of(self, pa: int) -> Place:
+    def place_of(self, pa: int) -> MemoryPlace:
         """The memory that holds ``pa``; errors as of ``decode``. Cheap when asked again for near addresses."""
         place = self._places.get(pa >> _WINDOW_BITS)
         if place is None or pa - place.base >= place.nbytes:
@@ -112,15 +112,15 @@ class AddressMap:
             raise PhysAddrError(f"{addr!r}: this machine has offset {there}, not {addr.component_offset:#x}")
         return found
 
-    def _place(self, addr: PhysAddr) -> Place:
+    def _place(self, addr: PhysAddr) -> MemoryPlace:
         cube, window = (addr.sip_id, addr.cube_id), self._window(addr)
         base, nbytes = addr.value - addr.component_offset + window.offset, window.nbytes
         if addr.component == AddressOwner.HBM:
             hbm = self._spec.cube.hbm
             nodes = tuple(cube_part(*cube, f"hbm{n}") for n in range(hbm.slices))
-            return Place("hbm", cube, base, nbytes, hbm.bytes_per_slice, nodes)
+            return MemoryPlace("hbm", cube, base, nbytes, hbm.bytes_per_slice, nodes)
         if addr.pe_id is None:
-            return Place("sram", cube, base, nbytes, nbytes, (cube_part(*cube, window.name),))
+            return MemoryPlace("sram", cube, base, nbytes, nbytes, (cube_part(*cube, window.name),))
         space = "tcm" if addr.component == AddressOwner.TCM else "sram"
         node = pe_part(*cube, addr.pe_id, window.name)
-        return Place(space, (*cube, addr.pe_id), base, nbytes, nbytes, (node,))
+        return MemoryPlace(space, (*cube, addr.pe_id), base, nbytes, nbytes, (node,))

@@ -13,30 +13,40 @@ from typing import Any
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultFile
 from kernbench.evaluation.sweep_measure import part_column, slug
-from kernbench.observe.critical_path_model import Part
+from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.works import ENGINE_OF
 from kernbench.runtime_api.requests import PHASES
 
-_NAMED: Mapping[str, tuple[Part, ...]] = {
-    "host": (Part.HOST_TRANSFER, Part.HOST_WAIT),
-    "control path": (Part.DOWN, Part.UP, Part.COMMON_START, Part.EARLIER_KERNEL, Part.LAUNCH, Part.BARRIER),
-    "command issue": (Part.ISSUE, Part.TILE_ISSUE, Part.WAIT),
-    "device fill": (Part.FILL,),
-    "DMA set-up": (Part.DMA_SETUP,),
-    "network": (Part.REQUEST, Part.RESPONSE, Part.NETWORK_QUEUE, Part.RAW),
-    "memory": (Part.ACCESS, Part.MEMORY_QUEUE, Part.SERVICE),
-    "fetch": (Part.FETCH,),
-    "GEMM": (Part.GEMM,),
-    "MATH": (Part.MATH,),
-    "store": (Part.STORE,),
+_NAMED: Mapping[str, tuple[PathPart, ...]] = {
+    "host": (PathPart.HOST_TRANSFER, PathPart.HOST_WAIT),
+    "control path": (
+        PathPart.DOWN,
+        PathPart.UP,
+        PathPart.COMMON_START,
+        PathPart.EARLIER_KERNEL,
+        PathPart.LAUNCH,
+        PathPart.BARRIER,
+    ),
+    "command issue": (PathPart.ISSUE, PathPart.TILE_ISSUE, PathPart.WAIT),
+    "device fill": (PathPart.FILL,),
+    "DMA set-up": (PathPart.DMA_SETUP,),
+    "network": (PathPart.REQUEST, PathPart.RESPONSE, PathPart.NETWORK_QUEUE, PathPart.RAW),
+    "memory": (PathPart.ACCESS, PathPart.MEMORY_QUEUE, PathPart.SERVICE),
+    "fetch": (PathPart.FETCH,),
+    "GEMM": (PathPart.GEMM,),
+    "MATH": (PathPart.MATH,),
+    "store": (PathPart.STORE,),
 }
 _ELSEWHERE = frozenset(part for parts in _NAMED.values() for part in parts)
-STAGES: Mapping[str, tuple[Part, ...]] = {**_NAMED, "queues": tuple(part for part in Part if part not in _ELSEWHERE)}
+STAGES: Mapping[str, tuple[PathPart, ...]] = {
+    **_NAMED,
+    "queues": tuple(part for part in PathPart if part not in _ELSEWHERE),
+}
 """The parts of a critical path, by what an architect would change to shorten them."""
 UNKNOWN = "unknown"
 """The stage of parts that this version does not know."""
 _PATH = part_column("run", "")[: -len("_ns")]
-_PATH_COLUMNS = frozenset(part_column("run", part) for part in Part)
+_PATH_COLUMNS = frozenset(part_column("run", part) for part in PathPart)
 _SAID: Mapping[str, str] = {
     _PATH: "a critical path",
     "launch.bound": "a roofline",

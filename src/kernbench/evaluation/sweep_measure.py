@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from kernbench.common.errors import text_of
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_spec import LARGEST
-from kernbench.observe.critical_path_model import CriticalPath, Part
+from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
@@ -56,7 +56,7 @@ def _columns() -> Iterator[tuple[str, type]]:
         yield from {f"{group}.bound": str, f"{group}.bound_ns": float, f"{group}.beyond": float}.items()
         yield f"{group}.useful_macs", float
         yield from ((bound_column(group, each), float) for each in RESOURCES)
-        yield from ((part_column(group, each), float) for each in Part)
+        yield from ((part_column(group, each), float) for each in PathPart)
     for phase in PHASES:
         yield from {f"phase.{phase}.busy_ns": float, f"phase.{phase}.bytes": int}.items()
     for engine in map(slug, ENGINE_OF.values()):

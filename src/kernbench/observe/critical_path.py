@@ -36,24 +36,24 @@ from kernbench.core.log import (
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import Report
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import Chain, CriticalPath, Hop, KernelPlace, Part, WaitedFor
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathChain, PathHop, PathPart, WaitedFor
 from kernbench.observe.inside_dma import InsideDma
 from kernbench.observe.trace_log import Seen, TraceLog
 
-_OWN: dict[int, Part] = {
-    Kind.GEMM: Part.GEMM,
-    Kind.MATH: Part.MATH,
-    Kind.FETCH: Part.FETCH,
-    Kind.STORE: Part.STORE,
-    Kind.MEMORY_WRITE: Part.HOST_TRANSFER,
-    Kind.MEMORY_READ: Part.HOST_TRANSFER,
-    Kind.REQUEST: Part.WAIT,
-    Kind.LAUNCH: Part.LAUNCH,
-    Kind.ISSUE: Part.ISSUE,
-    Kind.TILE_ISSUE: Part.TILE_ISSUE,
-    Kind.TRANSLATION: Part.TRANSLATION,
+_OWN: dict[int, PathPart] = {
+    Kind.GEMM: PathPart.GEMM,
+    Kind.MATH: PathPart.MATH,
+    Kind.FETCH: PathPart.FETCH,
+    Kind.STORE: PathPart.STORE,
+    Kind.MEMORY_WRITE: PathPart.HOST_TRANSFER,
+    Kind.MEMORY_READ: PathPart.HOST_TRANSFER,
+    Kind.REQUEST: PathPart.WAIT,
+    Kind.LAUNCH: PathPart.LAUNCH,
+    Kind.ISSUE: PathPart.ISSUE,
+    Kind.TILE_ISSUE: PathPart.TILE_ISSUE,
+    Kind.TRANSLATION: PathPart.TRANSLATION,
 }
-_CONTROL = {"Report": Part.UP, "BarrierArrival": Part.BARRIER, "BarrierRelease": Part.BARRIER}
+_CONTROL = {"Report": PathPart.UP, "BarrierArrival": PathPart.BARRIER, "BarrierRelease": PathPart.BARRIER}
 _DMA = frozenset((Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC))
 _MEMORY: dict[int, WaitedFor] = {
     By.MEMORY: "memory order",
@@ -85,7 +85,7 @@ class PathFinder:
     handles: Sequence[RequestHandle]
     _known: dict[int, CriticalPath] = field(default_factory=dict)
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
-    _run: Chain | None = None  # the walk through the whole run: most requests are parts of it
+    _run: PathChain | None = None  # the walk through the whole run: most requests are parts of it
 
     def __post_init__(self) -> None:
         log = self.log.machine.log
@@ -98,7 +98,7 @@ class PathFinder:
             row, times = self.log.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
             found = None if self._run is None else self._run.within(row, *times, handle.request_id)
             if found is None:
-                chain = Chain(*times)
+                chain = PathChain(*times)
                 self._walk(chain, row)
                 found = chain.finish(*times, handle.request_id)
             self._known[handle.request_id] = found
@@ -106,24 +106,24 @@ class PathFinder:
 
     def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:
         """The path of a request that had not completed at ``end_ps``: from the last thing of its that had ended."""
-        chain = Chain(handle.submitted_ps, end_ps)
+        chain = PathChain(handle.submitted_ps, end_ps)
         last = self._last_row(end_ps, request_id=handle.request_id)
         if last is not None:
-            chain.back_to(self._end(last), Part.WAIT)
+            chain.back_to(self._end(last), PathPart.WAIT)
             self._walk(chain, last)
         return chain.finish(handle.submitted_ps, end_ps, handle.request_id)
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
-        self._run = chain = Chain(begin_ps, end_ps, through_kernels=True)
+        self._run = chain = PathChain(begin_ps, end_ps, through_kernels=True)
         last = self._last_request(end_ps)
         if last is None or (self._end(last) < end_ps and self._under_way(end_ps)):
             last = self._last_row(end_ps)
-            chain.back_to(end_ps if last is None else self._end(last), Part.WAIT)
+            chain.back_to(end_ps if last is None else self._end(last), PathPart.WAIT)
         if last is not None:
-            chain.back_to(self._end(last), Part.HOST_WAIT)
+            chain.back_to(self._end(last), PathPart.HOST_WAIT)
             self._walk(chain, last)
-        chain.back_to(begin_ps, Part.HOST_WAIT)
+        chain.back_to(begin_ps, PathPart.HOST_WAIT)
         return chain.finish(begin_ps, end_ps)
 
     def _end(self, row: Row) -> int:
@@ -145,7 +145,7 @@ class PathFinder:
         closed = np.flatnonzero(fits if request_id is None else fits & (columns.launch == request_id))
         return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
 
-    def _walk(self, chain: Chain, row: Row) -> None:
+    def _walk(self, chain: PathChain, row: Row) -> None:
         """From the end of a row to the begin of the chain."""
         walk = _Walk(self.log.seen, chain)
         while row >= 0:
@@ -159,13 +159,13 @@ class PathFinder:
             if before is None:
                 return
             row = before
-            chain.back_to(self._end(row), Part.WAIT if gave_up else Part.HOST_WAIT)
+            chain.back_to(self._end(row), PathPart.WAIT if gave_up else PathPart.HOST_WAIT)
 
 
 class _Walk:
     """Walks ``chain`` backwards through what was ``seen``."""
 
-    def __init__(self, seen: Seen, chain: Chain) -> None:
+    def __init__(self, seen: Seen, chain: PathChain) -> None:
         self._seen = seen
         self._machine = seen.machine
         self._table = seen.machine.log
@@ -204,13 +204,13 @@ class _Walk:
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
             self._dma.walk(row, pe, line, accessed=place.at == "accessed")
-            self._chain.back_to(start, Part.DMA_SETUP, pe, line)
+            self._chain.back_to(start, PathPart.DMA_SETUP, pe, line)
             return
         if kind == Kind.CONTROL:
-            part = _CONTROL.get(self._text(row), Part.DOWN)
-            pe = pe if part is Part.BARRIER else None
+            part = _CONTROL.get(self._text(row), PathPart.DOWN)
+            pe = pe if part is PathPart.BARRIER else None
         elif kind == Kind.RAW:
-            part = Part.RAW if pe is not None else Part.FILL
+            part = PathPart.RAW if pe is not None else PathPart.FILL
             pe = None
         else:
             part = _OWN[kind]
@@ -225,7 +225,7 @@ class _Walk:
         """From a message on its way, or in its slot, back to the set-up of its descriptor."""
         pe, line = self._pe(row), self._rows[row + LINE]
         self._dma.walk(row, pe, line)
-        self._chain.back_to(self._rows[row + START], Part.DMA_SETUP, pe, line)
+        self._chain.back_to(self._rows[row + START], PathPart.DMA_SETUP, pe, line)
         return self._to_cause(row)
 
     # What rows began after.
@@ -239,16 +239,16 @@ class _Walk:
             chain.entered.append(len(chain.steps))
             if not chain.through_kernels:
                 place = _Place(rows[row + PARENT])
-                chain.back_to(rows[place.row + END], Part.EARLIER_KERNEL)
+                chain.back_to(rows[place.row + END], PathPart.EARLIER_KERNEL)
                 return place
         match by:
             case By.SETUP | By.QUEUE:
-                part = Part.DMA_SETUP if by == By.SETUP else Part.QUEUES
+                part = PathPart.DMA_SETUP if by == By.SETUP else PathPart.QUEUES
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
                 place = _Place(cause, "start")
             case By.START:
-                chain.back_to(self._seen.ordered_by(cause), Part.COMMON_START)
-                chain.back_to(rows[cause + END], Part.DOWN)
+                chain.back_to(self._seen.ordered_by(cause), PathPart.COMMON_START)
+                chain.back_to(rows[cause + END], PathPart.DOWN)
                 place = _Place(cause)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
                 self._note_hop(row, cause, _MEMORY[By(by)])
@@ -267,7 +267,7 @@ class _Walk:
         overhead_ps = 0
         if waiting.pe is not None:
             overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
-        self._chain.back_to(self._chain.at_ps - overhead_ps, Part.QUEUES, waiting.pe, waiting.line)
+        self._chain.back_to(self._chain.at_ps - overhead_ps, PathPart.QUEUES, waiting.pe, waiting.line)
         return _Place(message)
 
     def _to_credit(self, row: Row, credit: Row) -> _Place:
@@ -277,8 +277,8 @@ class _Walk:
             waiting = self._waiting(row)._replace(line=0)
         else:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))
-        chain.back_to(rows[credit + END], Part.POLL, waiting.pe, waiting.line)
-        chain.back_to(rows[credit + START], Part.CREDIT, waiting.pe, waiting.line)
+        chain.back_to(rows[credit + END], PathPart.POLL, waiting.pe, waiting.line)
+        chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line)
         return _Place(credit, "start")
 
     def _waiting(self, row: Row) -> _Waiting:
@@ -294,7 +294,7 @@ class _Walk:
         rows, waiting = self._rows, self._waiting(row)
         there = self._pe(cause) if cause >= 0 else None
         if waiting.pe is not None and there is not None:
-            hop = Hop(
+            hop = PathHop(
                 waiting=KernelPlace(pe=waiting.pe, launch_id=rows[row + LAUNCH], line=waiting.line),
                 cause=KernelPlace(
                     pe=there, launch_id=rows[cause + LAUNCH], line=0 if what == "slot" else rows[cause + LINE]

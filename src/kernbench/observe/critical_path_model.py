@@ -11,7 +11,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import PeCoord
 
 
-class Part(StrEnum):
+class PathPart(StrEnum):
     """What time is spent on, in the order of a request's way."""
 
     HOST_TRANSFER = "host transfer"
@@ -48,13 +48,13 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """From ``start_ps`` to ``end_ps`` the path goes through ``part``: for a line of the kernel on a PE, or neither.
 
     ``launch_id`` is that of the kernel, on a PE.
     """
 
-    part: Part
+    part: PathPart
     start_ps: int
     end_ps: int
     pe: PeCoord | None = None
@@ -81,7 +81,7 @@ WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
+class PathHop:
     """``waiting``, on the path, waited from ``start_ps`` to ``end_ps`` for what ``waited_for`` says.
 
     For a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held: then the path
@@ -105,7 +105,7 @@ class Hop:
 class Spent:
     """Time on one part."""
 
-    part: Part
+    part: PathPart
     ps: int
 
     @property
@@ -137,8 +137,8 @@ class CriticalPath:
 
     start_ps: int
     end_ps: int
-    steps: tuple[Step, ...]
-    hops: tuple[Hop, ...] = ()
+    steps: tuple[PathStep, ...]
+    hops: tuple[PathHop, ...] = ()
     launch_id: int = -1
 
     @property
@@ -154,7 +154,7 @@ class CriticalPath:
     @property
     def lines(self) -> tuple[LineTime, ...]:
         """Time by line of its launch's kernel, in the order of lines; what belongs to no line is left out."""
-        by_line: dict[int, list[Step]] = {}
+        by_line: dict[int, list[PathStep]] = {}
         for step in self.steps:
             if step.line and step.launch_id == self.launch_id:
                 by_line.setdefault(step.line, []).append(step)
@@ -163,16 +163,16 @@ class CriticalPath:
         )
 
 
-def spent(steps: Iterable[Step]) -> tuple[Spent, ...]:
+def spent(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
     """Time by part, without parts that took none."""
-    found = dict.fromkeys(Part, 0)
+    found = dict.fromkeys(PathPart, 0)
     for step in steps:
         found[step.part] += step.ps
     return tuple(Spent(part, ps) for part, ps in found.items() if ps)
 
 
 @dataclass(slots=True)
-class Chain:
+class PathChain:
     """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``.
 
     What it passes on a PE belongs to the launch ``launch_id``. ``through_kernels``: it goes on through a kernel that
@@ -184,15 +184,15 @@ class Chain:
     at_ps: int
     launch_id: int = -1
     through_kernels: bool = False
-    steps: list[Step] = field(default_factory=list)
-    hops: list[Hop] = field(default_factory=list)
+    steps: list[PathStep] = field(default_factory=list)
+    hops: list[PathHop] = field(default_factory=list)
     passed: dict[int, tuple[int, int]] = field(default_factory=dict)
     entered: list[int] = field(default_factory=list)
 
     def within(self, row: int, start_ps: int, end_ps: int, launch_id: int) -> CriticalPath | None:
         """The path of a request that this one has passed, by its row; None where that goes, or may go, another way."""
         n_steps, n_hops = self.passed.get(row, (len(self.steps), 0))
-        own: list[Step] = []
+        own: list[PathStep] = []
         for step in self.steps[n_steps:]:
             if step.end_ps <= start_ps:
                 break
@@ -204,14 +204,14 @@ class Chain:
         hops = [hop for hop in self.hops[n_hops:] if hop.end_ps > start_ps]
         return CriticalPath(start_ps, end_ps, tuple(reversed(own)), tuple(reversed(hops)), launch_id)
 
-    def back_to(self, when: int, part: Part, pe: PeCoord | None = None, line: int = 0) -> None:
+    def back_to(self, when: int, part: PathPart, pe: PeCoord | None = None, line: int = 0) -> None:
         """The time from ``when`` to where the path has come was spent on ``part``; no step when that is none."""
         when = max(when, self.floor_ps)
         if when < self.at_ps:
-            self.steps.append(Step(part, when, self.at_ps, pe, line, -1 if pe is None else self.launch_id))
+            self.steps.append(PathStep(part, when, self.at_ps, pe, line, -1 if pe is None else self.launch_id))
             self.at_ps = when
 
     def finish(self, start_ps: int, end_ps: int, launch_id: int = -1) -> CriticalPath:
         """The path, whose sum is exact by construction: what is missing at its begin is waiting."""
-        self.back_to(start_ps, Part.WAIT)
+        self.back_to(start_ps, PathPart.WAIT)
         return CriticalPath(start_ps, end_ps, tuple(reversed(self.steps)), tuple(reversed(self.hops)), launch_id)

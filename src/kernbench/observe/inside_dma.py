@@ -9,7 +9,7 @@ from __future__ import annotations
 from kernbench.core.log import NONE, By, Row
 from kernbench.core.observed import Carries, TransferFields
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import Chain, Part
+from kernbench.observe.critical_path_model import PathChain, PathPart
 from kernbench.observe.trace_log import Seen
 from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 
@@ -17,7 +17,7 @@ from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 class InsideDma:
     """Walks ``chain`` backwards through the transfers and turns that were ``seen``."""
 
-    def __init__(self, seen: Seen, chain: Chain) -> None:
+    def __init__(self, seen: Seen, chain: PathChain) -> None:
         self._seen = seen
         self._chain = chain
         self._tables = seen.tables
@@ -64,28 +64,28 @@ class InsideDma:
             if answer is not None:
                 self._reply(answer, turn)
             self._served(turn, asked.end + access_ps)
-            self._to(asked.end, Part.ACCESS)
-            self._transfer(asked, Part.REQUEST)
+            self._to(asked.end, PathPart.ACCESS)
+            self._transfer(asked, PathPart.REQUEST)
             return
         message = asked.what == Carries.MESSAGE
         if answer is not None:
-            self._transfer(answer, Part.DOORBELL if message else Part.RESPONSE)
-        self._to(max(asked.end, self._chain.at_ps - access_ps), Part.ACCESS)
+            self._transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
+        self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS)
         if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
             self._served(turn, self._head_ps(number, asked))
-        self._transfer(asked, Part.MESSAGE if message else Part.REQUEST)
+        self._transfer(asked, PathPart.MESSAGE if message else PathPart.REQUEST)
 
     def _reply(self, reply: TransferFields[int], turn: int) -> None:
         """Back to its begin, by its own way, or by the memory where that is the slower."""
         overhead_ps, alone_ps = self._overhead_ps(reply), reply.start + reply.zero_load
         supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
         if reply.held_by < 0:  # nobody or a link: not what lies beyond both
-            self._to(self._chain.at_ps - overhead_ps, Part.RESPONSE)
-            self._to(max(supplied_ps, alone_ps - overhead_ps), Part.NETWORK_QUEUE)
+            self._to(self._chain.at_ps - overhead_ps, PathPart.RESPONSE)
+            self._to(max(supplied_ps, alone_ps - overhead_ps), PathPart.NETWORK_QUEUE)
         if reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps:
-            self._to(supplied_ps, Part.RESPONSE)
+            self._to(supplied_ps, PathPart.RESPONSE)
             self._served(turn, reply.start)
-        self._to(reply.start, Part.RESPONSE)
+        self._to(reply.start, PathPart.RESPONSE)
 
     def _served(self, turn: int, since_ps: int) -> None:
         """Back through a memory's turns to ``since_ps``."""
@@ -94,10 +94,10 @@ class InsideDma:
             found = tables.turn(turn)
             when = found.start
             if tables.row_of(found.of) == self._row:
-                self._to(max(found.end, since_ps), Part.MEMORY_QUEUE)
-                self._to(max(when, since_ps), Part.SERVICE)
+                self._to(max(found.end, since_ps), PathPart.MEMORY_QUEUE)
+                self._to(max(when, since_ps), PathPart.SERVICE)
             turn = found.cause if found.by == By.BANK else NONE
-        self._to(since_ps, Part.MEMORY_QUEUE)
+        self._to(since_ps, PathPart.MEMORY_QUEUE)
 
     def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
         """When the first byte of a write came; where its memory was busy then, as if the others had not waited."""
@@ -107,11 +107,11 @@ class InsideDma:
     def _overhead_ps(self, transfer: TransferFields[int]) -> int:
         return self._seen.machine.network.watch.routes[transfer.route].total_overhead_ps
 
-    def _transfer(self, transfer: TransferFields[int], part: Part) -> None:
+    def _transfer(self, transfer: TransferFields[int], part: PathPart) -> None:
         """What a transfer took, up to where the path is; what it took more than alone is waiting."""
         known = transfer.end - self._chain.at_ps
         self._to(max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known)), part)
-        self._to(transfer.start, Part.NETWORK_QUEUE)
+        self._to(transfer.start, PathPart.NETWORK_QUEUE)
 
-    def _to(self, when: int, part: Part) -> None:
+    def _to(self, when: int, part: PathPart) -> None:
         self._chain.back_to(when, part, self._pe, self._line)

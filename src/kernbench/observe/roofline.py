@@ -19,7 +19,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.record_content import Computed, TileAmounts
 from kernbench.messages.commands import MathCommand
-from kernbench.observe.critical_path_model import CriticalPath, Part
+from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times
 from kernbench.transport import Link
@@ -126,7 +126,7 @@ def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
 
     starts = np.array([step.start_ps for step in path.steps], np.int64)
     ends = np.array([step.end_ps for step in path.steps], np.int64)
-    idle = dict.fromkeys(Part, 0)
+    idle = dict.fromkeys(PathPart, 0)
     waited = (ends - starts) - (busy_before(ends) - busy_before(starts))
     for step, ps in zip(path.steps, waited.tolist(), strict=True):
         idle[step.part] += ps

@@ -18,7 +18,7 @@ from kernbench.engine.record_content import Moved
 from kernbench.messages.commands import AtomicCommand, GemmComposite, LoadCommand, MathComposite, StoreCommand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
 from kernbench.observe.sanitizer_queues import Misuse, QueueWatch
-from kernbench.observe.sanitizer_races import Access, Race, find_races
+from kernbench.observe.sanitizer_races import OperandUse, Race, find_races
 from kernbench.observe.sanitizer_tensors import TensorNames
 from kernbench.observe.trace_queues import Message
 
@@ -229,7 +229,7 @@ class Sanitizer(Observer):
             nbytes=message.nbytes,
         )
 
-    def _of_access(self, access: Access) -> Side:
+    def _of_access(self, access: OperandUse) -> Side:
         """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
         record = access.record
         whole = self._log[record.parent] if record.parent >= 0 else record

@@ -13,7 +13,7 @@ from kernbench.engine.machine import Machine
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.numerics.replay_extents import ExtentIndex, bounds
-from kernbench.observe.sanitizer_races import Access, accesses_of
+from kernbench.observe.sanitizer_races import OperandUse, accesses_of
 from kernbench.observe.trace_queues import Message, QueueLog
 
 
@@ -24,7 +24,7 @@ class Misuse:
     ``message`` is what the kernel had there before, if anything; ``other`` is what lies there now or later.
     """
 
-    access: Access
+    access: OperandUse
     address: int
     nbytes: int
     message: Message | None
@@ -82,14 +82,16 @@ class QueueWatch:
                 if not access.writes:
                     yield from self._of_access(access, slots, index)
 
-    def _of_access(self, access: Access, slots: dict[int, list[Message]], index: ExtentIndex[int]) -> Iterator[Misuse]:
+    def _of_access(
+        self, access: OperandUse, slots: dict[int, list[Message]], index: ExtentIndex[int]
+    ) -> Iterator[Misuse]:
         met = {pa for low, high in bounds(access.operand) for pa in index.find(low, high)}
         for pa in sorted(met):
             found = self._judge(access, slots[pa])
             if found is not None:
                 yield found
 
-    def _judge(self, access: Access, messages: list[Message]) -> Misuse | None:
+    def _judge(self, access: OperandUse, messages: list[Message]) -> Misuse | None:
         """What is wrong with a read of a slot that has had ``messages``, if anything."""
         removed = self._removed.get(messages[0].peer, NEVER)
         messages = [each for each in messages if not each.arrived_ps <= removed <= access.start_ps]

@@ -24,7 +24,7 @@ SourceEnds: TypeAlias = Mapping[tuple[str, int, int], int]
 
 
 @dataclass(slots=True, eq=False)
-class Access:
+class OperandUse:
     """One operand of ``record`` while the command takes; ``part``: which of a composite's operands it is, whole."""
 
     record: OpRecord
@@ -35,7 +35,7 @@ class Access:
     part: Part | None = None
     runs: ByteRuns | None = None
 
-    def shared(self, other: Access) -> tuple[int, int]:
+    def shared(self, other: OperandUse) -> tuple[int, int]:
         """The first address of the bytes that both touch, and how many there are."""
         return self.touched().common(other.touched())
 
@@ -50,8 +50,8 @@ class Access:
 class Race:
     """``later`` began before ``earlier`` had ended; both touch ``nbytes`` bytes, the first at ``address``."""
 
-    earlier: Access
-    later: Access
+    earlier: OperandUse
+    later: OperandUse
     address: int
     nbytes: int
 
@@ -88,19 +88,21 @@ def find_races(
             yield first
 
 
-def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[Access]:
+def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     """What a finished command touches; records of tiles come with their composite."""
     if record.t_end_ps < 0 or record.parent >= 0 or not (record.inputs or record.output):
         return []
     times = record.t_start_ps, record.t_end_ps
     if record.params.tile_sizes is not None and record.output is not None:
-        return [Access(record, part.operand, part.operand is record.output, *times, part) for part in parts_of(record)]
+        return [
+            OperandUse(record, part.operand, part.operand is record.output, *times, part) for part in parts_of(record)
+        ]
     until = record.t_end_ps
     if record.kind == "ipcq_copy" and record.output is not None:
         until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
     read = record.inputs[1:] if record.kind == "atomic" else record.inputs  # what that changes is its output
-    found = [Access(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
-    return [*found, Access(record, record.output, True, *times)] if record.output is not None else found
+    found = [OperandUse(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
+    return [*found, OperandUse(record, record.output, True, *times)] if record.output is not None else found
 
 
 def _same_pe(race: Race, pe_of: PeOf) -> bool:
@@ -108,7 +110,7 @@ def _same_pe(race: Race, pe_of: PeOf) -> bool:
     return pe is not None and pe == pe_of(race.earlier.record.component)
 
 
-def _watched(accesses: list[Access], pe_of: PeOf) -> list[Access]:
+def _watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]:
     """Those that another part of the machine may disturb."""
     foreign = {
         a.operand.owner for a in accesses if a.operand.space == "tcm" and a.operand.owner != pe_of(a.record.component)
@@ -116,7 +118,7 @@ def _watched(accesses: list[Access], pe_of: PeOf) -> list[Access]:
     return [a for a in accesses if a.operand.space != "tcm" or a.operand.owner in foreign]
 
 
-def _meetings(accesses: list[Access]) -> Iterator[Race]:
+def _meetings(accesses: list[OperandUse]) -> Iterator[Race]:
     """A sweep through time: each access meets those that are under way when it starts."""
     sweep = _Sweep()
     for access in sorted(accesses, key=lambda a: (a.start_ps, a.record.seq)):
@@ -134,12 +136,12 @@ class _Sweep:
     """The accesses under way, by the addresses they touch."""
 
     def __init__(self) -> None:
-        self._all: dict[str, ExtentIndex[Access]] = {}
-        self._writes: dict[str, ExtentIndex[Access]] = {}
-        self._ends: list[tuple[int, int, Access]] = []
+        self._all: dict[str, ExtentIndex[OperandUse]] = {}
+        self._writes: dict[str, ExtentIndex[OperandUse]] = {}
+        self._ends: list[tuple[int, int, OperandUse]] = []
         self._begun = 0
 
-    def near(self, access: Access) -> list[Access]:
+    def near(self, access: OperandUse) -> list[OperandUse]:
         """Those whose ranges meet the access's and that it may race with, in the order of their start."""
         index = (self._all if access.writes else self._writes).get(access.operand.space)
         if index is None:
@@ -147,7 +149,7 @@ class _Sweep:
         met = [x for low, high in bounds(access.operand) for x in index.find(low, high)]
         return sorted(dict.fromkeys(met), key=lambda a: (a.start_ps, a.record.seq))
 
-    def begin(self, access: Access) -> None:
+    def begin(self, access: OperandUse) -> None:
         self._begun += 1
         heappush(self._ends, (access.end_ps, self._begun, access))
         for index in self._indexes(access):
@@ -161,7 +163,7 @@ class _Sweep:
                 for low, high in bounds(access.operand):
                     index.discard(low, high, access)
 
-    def _indexes(self, access: Access) -> list[ExtentIndex[Access]]:
+    def _indexes(self, access: OperandUse) -> list[ExtentIndex[OperandUse]]:
         kinds = (self._all, self._writes) if access.writes else (self._all,)
         return [kind.setdefault(access.operand.space, ExtentIndex()) for kind in kinds]
 
@@ -180,14 +182,14 @@ def _tiles_of(log: list[OpRecord]) -> dict[int, list[OpRecord]]:
     return found
 
 
-def _of_tiles(access: Access, tiles: dict[int, list[OpRecord]]) -> list[Access]:
+def _of_tiles(access: OperandUse, tiles: dict[int, list[OpRecord]]) -> list[OperandUse]:
     """The access tile by tile: when each tile moves its window. An operand in TCM is read when tiles are fetched."""
     part, sizes = access.part, access.record.params.tile_sizes
     if part is None or sizes is None:
         return [access]
     staged = part.operand.space == "tcm"
     return [
-        Access(tile, part.window(tile.tile, sizes), access.writes, tile.t_start_ps, tile.t_end_ps)
+        OperandUse(tile, part.window(tile.tile, sizes), access.writes, tile.t_start_ps, tile.t_end_ps)
         for tile in tiles.get(access.record.seq, ())
         if tile.tile is not None and (tile.kind == "fetch" if staged else tile.name == part.name)
     ]

@@ -89,7 +89,7 @@ class QueueTraffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TimeShare:
     """A part of a PE's kernel time, by the engines that were busy: one, several at once (``A + B``), or none."""
 
     what: str
@@ -152,7 +152,7 @@ def _usage(engine: str, columns: Columns, rows: Times, duration: int) -> EngineU
     )
 
 
-def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) -> tuple[Share, ...]:
+def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) -> tuple[TimeShare, ...]:
     """The time from ``begin`` to ``end`` ps by which engines of a PE, its ``parts``, were busy with what they began
     then, longest first; adds up to all of it."""
     columns, rows = works.columns, works.rows
@@ -174,7 +174,7 @@ def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) ->
         if engine:
             active[engine] += change
     longest_first = sorted(spent.items(), key=lambda item: -item[1])
-    return tuple(Share(what, ps_to_ns(ps)) for what, ps in longest_first if ps)
+    return tuple(TimeShare(what, ps_to_ns(ps)) for what, ps in longest_first if ps)
 
 
 def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:

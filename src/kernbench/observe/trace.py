@@ -26,7 +26,7 @@ from kernbench.observe.trace_filter import (
 )
 from kernbench.observe.trace_flows import FlowMaker
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
-from kernbench.observe.trace_model import Fact, Place, Span, Trace, Track, fact
+from kernbench.observe.trace_model import Fact, Trace, Track, TrackGroup, TrackSpan, fact
 from kernbench.observe.trace_queues import Message
 from kernbench.observe.works import Work
 from kernbench.topology.graph import Graph
@@ -56,7 +56,7 @@ class _Maker:
     log: TraceLog
     keep: TraceFilter
     trace: Trace = field(default_factory=Trace)
-    tracks: dict[tuple[Place, str], Track] = field(default_factory=dict)
+    tracks: dict[tuple[TrackGroup, str], Track] = field(default_factory=dict)
 
     @property
     def seen(self) -> Seen:
@@ -88,14 +88,14 @@ class _Maker:
         flows.make()
         return self.trace
 
-    def _track(self, place: Place, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
+    def _track(self, place: TrackGroup, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
         """The track, made when it is first used; None when it is filtered out."""
         found = self.tracks.get((place, row))
         if found is None:
             found = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(kinds, nodes))
         return found if found.kept else None
 
-    def _span(self, track: Track | None, span: Span) -> Span | None:
+    def _span(self, track: Track | None, span: TrackSpan) -> TrackSpan | None:
         if track is None:
             return None
         span.end_ps = min(span.end_ps, self.log.machine.clock.time)
@@ -103,31 +103,31 @@ class _Maker:
         self.trace.spans.append(span)
         return span
 
-    def _request(self, handle: RequestHandle) -> Span | None:
+    def _request(self, handle: RequestHandle) -> TrackSpan | None:
         what = type(handle.msg).__name__.removesuffix("Msg")
-        track = self._track(Place("host"), "requests", 0, (HOST,), "host")
+        track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
         name = f"{what} {handle.msg.title}".strip()
         facts = (fact("request", handle.request_id),)
-        return self._span(track, Span(name, handle.submitted_ps, handle.ended_ps, facts))
+        return self._span(track, TrackSpan(name, handle.submitted_ps, handle.ended_ps, facts))
 
-    def _kernel(self, handle: RequestHandle, report: PeReport) -> Span | None:
+    def _kernel(self, handle: RequestHandle, report: PeReport) -> TrackSpan | None:
         node = pe_part(*report.pe, "pe_cpu")
         track = self._track(self._place(node), "cpu", 0, (PES, CPU), node)
         facts = (fact("request", handle.request_id), fact("late", report.late))
-        return self._span(track, Span(handle.msg.title, report.start_ps, report.end_ps, facts))
+        return self._span(track, TrackSpan(handle.msg.title, report.start_ps, report.end_ps, facts))
 
-    def _work(self, work: Work) -> Span | None:
+    def _work(self, work: Work) -> TrackSpan | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
         message = self.log.queues.messages.get(work.row)
         if message is None:
-            return self._span(track, Span(_name(work), work.start_ps, work.end_ps, facts))
+            return self._span(track, TrackSpan(_name(work), work.start_ps, work.end_ps, facts))
         name = f"send {message.direction} #{message.sequence}"
         about = _about(message, message.direction, message.peer)
-        return self._span(track, Span(name, work.start_ps, work.end_ps, (*about, *facts)))
+        return self._span(track, TrackSpan(name, work.start_ps, work.end_ps, (*about, *facts)))
 
-    def _slot(self, message: Message) -> Span | None:
+    def _slot(self, message: Message) -> TrackSpan | None:
         """A message in its slot, from its arrival until the kernel has done with it."""
         if message.arrived_ps == NEVER:
             return None
@@ -135,26 +135,26 @@ class _Maker:
         track = self._track(self._place(node), SLOTS_ROW, _ORDER[SLOTS_ROW], (PES, IPCQ), node)
         name = f"{message.queue} #{message.sequence}"
         facts = _about(message, message.queue, message.pe)
-        return self._span(track, Span(name, message.arrived_ps, message.released_ps, facts))
+        return self._span(track, TrackSpan(name, message.arrived_ps, message.released_ps, facts))
 
-    def _wait(self, wait: QueueWaited) -> Span | None:
+    def _wait(self, wait: QueueWaited) -> TrackSpan | None:
         """A kernel waits for a queue."""
         node = pe_part(*wait.pe, "pe_cpu")
         track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
         what = "slot" if wait.kind == "send" else "message"
         facts = (fact("line", wait.line), fact("kernel", wait.kernel), fact("launch", wait.launch_id))
-        return self._span(track, Span(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
+        return self._span(track, TrackSpan(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
 
-    def _control(self, each: Handled) -> Span | None:
+    def _control(self, each: Handled) -> TrackSpan | None:
         if each.handled_ps == each.begun_ps:  # a CPU that takes no time for messages has no row
             return None
         kind = self.graph.node(each.dst).kind
         track = self._track(self._place(each.dst), kind, 0, (CONTROL,), each.dst)
-        return self._span(track, Span(each.name, each.begun_ps, each.handled_ps))
+        return self._span(track, TrackSpan(each.name, each.begun_ps, each.handled_ps))
 
     def _memories(self, flows: FlowMaker) -> None:
         """One span for each turn."""
-        place, seen = Place("memories", 1), self.seen
+        place, seen = TrackGroup("memories", 1), self.seen
         works = {work.row: work for work in seen.each_work()}
         for asked, memory, start, end in zip(*(column.tolist() for column in seen.turns[:4]), strict=True):
             node = seen.columns.parts[memory]
@@ -163,26 +163,26 @@ class _Maker:
             track = self._track(place, f"{node} TCM {way}" if tcm else node, 0, (MEMORY,), node)
             work = works.get(seen.row_of(asked))
             name = way if work is None else f"{way} {_name(work)}"
-            flows.note_turn(asked, self._span(track, Span(name, start, end)))
+            flows.note_turn(asked, self._span(track, TrackSpan(name, start, end)))
 
     def _links(self) -> None:
-        edges, place = self.graph.edges, Place("links", 2)
+        edges, place = self.graph.edges, TrackGroup("links", 2)
         for transfer, link, start, end, nbytes in zip(
             *(column.tolist() for column in self.seen.tables.carried()), strict=True
         ):
             edge = edges[link]
             track = self._track(place, f"{edge.src} → {edge.dst}", link, (LINKS,), edge.src, edge.dst)
-            self._span(track, Span(f"{nbytes} B", start, end, (fact("transfer", transfer),)))
+            self._span(track, TrackSpan(f"{nbytes} B", start, end, (fact("transfer", transfer),)))
 
-    def _place(self, node_id: str) -> Place:
+    def _place(self, node_id: str) -> TrackGroup:
         node = self.graph.node(node_id)
         if node.sip is None:
-            return Place(node_id)
+            return TrackGroup(node_id)
         parts = [f"SIP {node.sip}"]
         parts += [f"cube {node.cube}"] if node.cube is not None else []
         parts += [f"PE {node.pe}"] if node.pe is not None else []
         at = tuple(-1 if part is None else part for part in (node.sip, node.cube, node.pe))
-        return Place(", ".join(parts), 0, at)
+        return TrackGroup(", ".join(parts), 0, at)
 
 
 def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:

@@ -12,7 +12,7 @@ from kernbench.engine.hooks import QueueWaited
 from kernbench.messages.control import PeOrder, Report
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
-from kernbench.observe.trace_model import Flow, Span, Trace
+from kernbench.observe.trace_model import MessageArrow, Trace, TrackSpan
 from kernbench.observe.trace_queues import Message
 from kernbench.observe.works import Work
 
@@ -27,50 +27,50 @@ class FlowMaker:
 
     log: TraceLog
     trace: Trace
-    requests: dict[int, Span] = field(default_factory=dict)
-    kernels: dict[tuple[int, str], Span] = field(default_factory=dict)
-    works: dict[Row, Span] = field(default_factory=dict)
-    served: dict[int, list[Span]] = field(default_factory=dict)
-    slots: dict[Row, Span] = field(default_factory=dict)
-    waits: list[tuple[QueueWaited, Span]] = field(default_factory=list)
-    handled: list[tuple[Handled, Span | None]] = field(default_factory=list)
+    requests: dict[int, TrackSpan] = field(default_factory=dict)
+    kernels: dict[tuple[int, str], TrackSpan] = field(default_factory=dict)
+    works: dict[Row, TrackSpan] = field(default_factory=dict)
+    served: dict[int, list[TrackSpan]] = field(default_factory=dict)
+    slots: dict[Row, TrackSpan] = field(default_factory=dict)
+    waits: list[tuple[QueueWaited, TrackSpan]] = field(default_factory=list)
+    handled: list[tuple[Handled, TrackSpan | None]] = field(default_factory=list)
 
     @property
     def seen(self) -> Seen:
         """What the run did."""
         return self.log.seen
 
-    def note_request(self, request_id: int, span: Span | None) -> None:
+    def note_request(self, request_id: int, span: TrackSpan | None) -> None:
         """The span of a request."""
         if span is not None:
             self.requests[request_id] = span
 
-    def note_kernel(self, request_id: int, pe: PeCoord, span: Span | None) -> None:
+    def note_kernel(self, request_id: int, pe: PeCoord, span: TrackSpan | None) -> None:
         """The span of a kernel on a PE."""
         if span is not None:
             self.kernels[request_id, pe_part(*pe, "pe_cpu")] = span
 
-    def note_work(self, work: Work, span: Span | None) -> None:
+    def note_work(self, work: Work, span: TrackSpan | None) -> None:
         """The span of what an engine did."""
         if span is not None:
             self.works[work.row] = span
 
-    def note_slot(self, message: Message, span: Span | None) -> None:
+    def note_slot(self, message: Message, span: TrackSpan | None) -> None:
         """The span of a message in its slot."""
         if span is not None:
             self.slots[message.row] = span
 
-    def note_wait(self, wait: QueueWaited, span: Span | None) -> None:
+    def note_wait(self, wait: QueueWaited, span: TrackSpan | None) -> None:
         """The span in which a kernel waits for a queue."""
         if span is not None:
             self.waits.append((wait, span))
 
-    def note_turn(self, asked: int, span: Span | None) -> None:
+    def note_turn(self, asked: int, span: TrackSpan | None) -> None:
         """The span of a turn of a memory for what transfer ``asked`` asked for."""
         if span is not None:
             self.served.setdefault(asked, []).append(span)
 
-    def note_control(self, handled: Handled, span: Span | None) -> None:
+    def note_control(self, handled: Handled, span: TrackSpan | None) -> None:
         """The span in which a CPU works on a message."""
         self.handled.append((handled, span))
 
@@ -86,7 +86,7 @@ class FlowMaker:
             self._of_wait(wait, span)
         self._of_control()
 
-    def _of_access(self, number: int, first: Span, last: Span, work: Span) -> None:
+    def _of_access(self, number: int, first: TrackSpan, last: TrackSpan, work: TrackSpan) -> None:
         """To the memory, and back."""
         asked, answer = self.seen.tables.transfer(number), self.seen.answer(number)
         leaves = max(work.start_ps, asked.start)
@@ -115,7 +115,7 @@ class FlowMaker:
         send = self.seen.send_of.get(message.row)
         return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)
 
-    def _of_wait(self, wait: QueueWaited, span: Span) -> None:
+    def _of_wait(self, wait: QueueWaited, span: TrackSpan) -> None:
         """From what a wait ended by: the send of the message, or the slot that was given back."""
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
@@ -139,29 +139,29 @@ class FlowMaker:
             if src is not None and dst is not None:
                 self._add(each.name, src, each.sent_ps, dst, self._arrival(each, dst))
 
-    def _sender(self, each: Handled, left: dict[tuple[str, int, int], Span]) -> Span | None:
+    def _sender(self, each: Handled, left: dict[tuple[str, int, int], TrackSpan]) -> TrackSpan | None:
         if each.src == HOST:
             return self.requests.get(each.request_id)
         found = left.get((each.src, each.request_id, each.sent_ps))
         return found if found is not None else self.kernels.get((each.request_id, each.src))
 
-    def _receiver(self, each: Handled) -> Span | None:
+    def _receiver(self, each: Handled) -> TrackSpan | None:
         """Where a message arrives whose handling takes no time."""
         if each.dst == HOST and each.name == Report.__name__:
             return self.requests.get(each.request_id)
         return self.kernels.get((each.request_id, each.dst))
 
-    def _arrival(self, each: Handled, dst: Span) -> int:
+    def _arrival(self, each: Handled, dst: TrackSpan) -> int:
         """When it is there: an order waits for the kernel's start."""
         if each.name == PeOrder.__name__ and dst is self.kernels.get((each.request_id, each.dst)):
             return dst.start_ps
         return each.delivered_ps if each.dst == HOST else max(each.begun_ps, dst.start_ps)
 
-    def _add(self, name: str, src: Span, leaves: int, dst: Span, arrives: int) -> None:
+    def _add(self, name: str, src: TrackSpan, leaves: int, dst: TrackSpan, arrives: int) -> None:
         """A flow; both ends are drawn within their spans."""
-        self.trace.flows.append(Flow(name, src, _within(src, leaves), dst, _within(dst, arrives)))
+        self.trace.flows.append(MessageArrow(name, src, _within(src, leaves), dst, _within(dst, arrives)))
 
 
-def _within(span: Span, when: int) -> int:
+def _within(span: TrackSpan, when: int) -> int:
     """``when``, or a moment within ``span``. Readers keep whole ns, and a span is over at its end."""
     return max(span.start_ps, min(when, span.end_ps - PS_PER_NS))

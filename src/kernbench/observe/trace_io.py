@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kernbench.common.files import replacing
-from kernbench.observe.trace_model import Flow, Place, Span, Trace, Track
+from kernbench.observe.trace_model import MessageArrow, Trace, Track, TrackGroup, TrackSpan
 
 Event: TypeAlias = dict[str, Any]
 """A trace event, as JSON has it."""
@@ -56,7 +56,7 @@ class _Numbers:
     Readers take the number of a process for that of its first thread too, so no thread may have it.
     """
 
-    pids: dict[Place, int] = field(default_factory=dict)
+    pids: dict[TrackGroup, int] = field(default_factory=dict)
     tids: dict[tuple[Track, int], int] = field(default_factory=dict)
 
     def of_track(self, track: Track, lanes: int) -> Iterator[Event]:
@@ -74,7 +74,7 @@ class _Numbers:
     def _next(self) -> int:
         return len(self.pids) + len(self.tids) + 1
 
-    def of(self, span: Span) -> tuple[int, int]:
+    def of(self, span: TrackSpan) -> tuple[int, int]:
         """Process and thread of a span."""
         assert span.track is not None
         return self.pids[span.track.place], self.tids[span.track, span.lane]
@@ -84,7 +84,7 @@ def _name(what: str, pid: int, tid: int, **args: str | int) -> Event:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 
-def _complete(span: Span, numbers: _Numbers) -> Event:
+def _complete(span: TrackSpan, numbers: _Numbers) -> Event:
     pid, tid = numbers.of(span)
     assert span.track is not None
     event: Event = {
@@ -100,7 +100,7 @@ def _complete(span: Span, numbers: _Numbers) -> Event:
     return event | ({"args": given} if given else {})
 
 
-def _ends(flow: Flow, number: int, numbers: _Numbers) -> tuple[Event, Event]:
+def _ends(flow: MessageArrow, number: int, numbers: _Numbers) -> tuple[Event, Event]:
     common = {"name": flow.name, "cat": "message", "id": number + 1}
     ends: list[Event] = []
     for phase, span, when in (("s", flow.src, flow.leaves_ps), ("f", flow.dst, flow.arrives_ps)):

@@ -15,7 +15,7 @@ def fact(word: str, value: str | int) -> Fact:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class TrackGroup:
     """A group of tracks: the host, a SIP, a cube, a PE (``group`` 0, by coordinates), the memories, the links."""
 
     name: str
@@ -27,14 +27,14 @@ class Place:
 class Track:
     """A row of a place; ``order`` counts rows from the top, ``kept`` is False when a filter takes it out."""
 
-    place: Place
+    place: TrackGroup
     row: str
     order: int
     kept: bool
 
 
 @dataclass(slots=True, eq=False)
-class Span:
+class TrackSpan:
     """Something that lasts, on ``track``. ``lane`` counts the lanes of a track where several spans overlap."""
 
     name: str
@@ -46,13 +46,13 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class MessageArrow:
     """A message: it leaves within the span ``src`` at ``leaves_ps`` and arrives in ``dst`` at ``arrives_ps``."""
 
     name: str
-    src: Span
+    src: TrackSpan
     leaves_ps: int
-    dst: Span
+    dst: TrackSpan
     arrives_ps: int
 
 
@@ -60,12 +60,12 @@ class Flow:
 class Trace:
     """A timeline."""
 
-    spans: list[Span] = field(default_factory=list)
-    flows: list[Flow] = field(default_factory=list)
+    spans: list[TrackSpan] = field(default_factory=list)
+    flows: list[MessageArrow] = field(default_factory=list)
 
-    def tracks(self) -> list[tuple[Track, list[Span]]]:
+    def tracks(self) -> list[tuple[Track, list[TrackSpan]]]:
         """Every track with its spans in the order of their starts; tracks by place, then from top to bottom."""
-        found: dict[Track, list[Span]] = {}
+        found: dict[Track, list[TrackSpan]] = {}
         for span in self.spans:
             if span.track is not None:
                 found.setdefault(span.track, []).append(span)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kernbench.common.errors import UnknownNameError
 from kernbench.probe.memory_case import NAME as MEMORY
-from kernbench.probe.site import Flow, Share, Site, Slice
+from kernbench.probe.site import HbmSlice, MemoryShare, ProbeFlow, Site
 
 FIRST_PE = (0, 0, 0)
 
@@ -20,7 +20,7 @@ class Absent:
     why: str
 
 
-Placement: TypeAlias = tuple[Flow, ...] | Absent
+Placement: TypeAlias = tuple[ProbeFlow, ...] | Absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def find_case(name: str) -> ProbeCase:
     return found
 
 
-def _host_near(site: Site) -> Slice:
+def _host_near(site: Site) -> HbmSlice:
     return site.nearest(None, site.slices(0, site.spec.sip.edge_cubes))
 
 
@@ -103,7 +103,7 @@ def _pe_hotspot(site: Site) -> Placement:
     if pes == 1:
         return Absent("a cube has one PE only, so nobody competes")
     at = site.local_slice(FIRST_PE)
-    return tuple(site.pe_read((0, 0, pe), at, Share(pe, pes)) for pe in range(pes))
+    return tuple(site.pe_read((0, 0, pe), at, MemoryShare(pe, pes)) for pe in range(pes))
 
 
 def _pe_all_local(site: Site) -> Placement:
@@ -111,7 +111,7 @@ def _pe_all_local(site: Site) -> Placement:
     if pes == 1:
         return Absent("a cube has one PE only: this is pe-local-hbm")
     own = [site.local_slice((0, 0, pe)) for pe in range(pes)]
-    shares = [Share(own[:pe].count(own[pe]), own.count(own[pe])) for pe in range(pes)]
+    shares = [MemoryShare(own[:pe].count(own[pe]), own.count(own[pe])) for pe in range(pes)]
     return tuple(site.pe_read((0, 0, pe), own[pe], shares[pe]) for pe in range(pes))
 
 

@@ -15,7 +15,7 @@ from kernbench.components.hbm.controller import banked_memory
 from kernbench.components.hbm_channels import HbmChannels
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
-from kernbench.probe.site import Flow
+from kernbench.probe.site import ProbeFlow
 from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 
 
@@ -89,7 +89,7 @@ class MemoryTime:
     sustained_gbs: float
 
 
-def memory_time(machine: Machine, flow: Flow, nbytes: int) -> MemoryTime:
+def memory_time(machine: Machine, flow: ProbeFlow, nbytes: int) -> MemoryTime:
     """The time of the memory of a flow for an access of ``nbytes``."""
     cube, attrs = machine.spec.cube, machine.graph.node(flow.memory).attrs
     banks = cube.hbm.banks
@@ -104,7 +104,7 @@ def memory_time(machine: Machine, flow: Flow, nbytes: int) -> MemoryTime:
     return MemoryTime(access_ps, cube.sram_ps(nbytes), cube.sram_bw_gbs)
 
 
-def closed_form(machine: Machine, flow: Flow, nbytes: int) -> Breakdown:
+def closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
     """One transaction of ``nbytes`` alone on the machine."""
     packet, header = machine.network.packet_bytes, machine.header_bytes
     there, back = way(machine, flow.initiator, flow.memory), way(machine, flow.memory, flow.initiator)
@@ -119,12 +119,12 @@ def closed_form(machine: Machine, flow: Flow, nbytes: int) -> Breakdown:
     )
 
 
-def set_up_ps(machine: Machine, flow: Flow) -> int:
+def set_up_ps(machine: Machine, flow: ProbeFlow) -> int:
     """What the DMA of a PE takes for a descriptor; the host's is ready."""
     return 0 if flow.pe is None else machine.spec.pe.dma.setup_ps
 
 
-def fair_rates_gbs(machine: Machine, flows: Iterable[Flow]) -> tuple[float, ...]:
+def fair_rates_gbs(machine: Machine, flows: Iterable[ProbeFlow]) -> tuple[float, ...]:
     """What each of some flows can sustain at once: its share of the narrowest link or memory on the data's way.
 
     Flows that share something get equal parts of it.
@@ -134,7 +134,7 @@ def fair_rates_gbs(machine: Machine, flows: Iterable[Flow]) -> tuple[float, ...]
     return tuple(min(gbs / sharers[part] for part, gbs in parts.items()) for parts in used)
 
 
-def _capacities(machine: Machine, flow: Flow) -> dict[tuple[str, str], float]:
+def _capacities(machine: Machine, flow: ProbeFlow) -> dict[tuple[str, str], float]:
     """The links that the data takes, and the memory, with their bandwidths."""
     links = machine.route(*flow.data_ends).links
     found = {(link.src, link.dst): link.bw_gbs for link in links}

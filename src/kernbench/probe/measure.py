@@ -15,7 +15,7 @@ from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import Absent, ProbeCase
 from kernbench.probe.closed_form import closed_form, fair_rates_gbs
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
-from kernbench.probe.site import Flow, Site, StreamPlan, dma_stream, transaction
+from kernbench.probe.site import ProbeFlow, Site, StreamPlan, dma_stream, transaction
 from kernbench.topology.builder import Topology
 
 DEFAULT_BYTES = 4096
@@ -28,7 +28,7 @@ BUSIEST_LINKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FlowSpan:
     """From the first request of a flow to its last completion."""
 
     start_ps: int
@@ -86,7 +86,7 @@ def probe_case(
     )
 
 
-def run_once(engine: GraphEngine, flows: Sequence[Flow], nbytes: int) -> tuple[Span, ...]:
+def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[FlowSpan, ...]:
     """One transaction of every flow, all at once."""
     handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
     for handle in handles:
@@ -94,7 +94,7 @@ def run_once(engine: GraphEngine, flows: Sequence[Flow], nbytes: int) -> tuple[S
     return tuple(_span(handle) for handle in handles)
 
 
-def run_streams(engine: GraphEngine, flows: Sequence[Flow], plan: StreamPlan) -> tuple[Span, ...]:
+def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[FlowSpan, ...]:
     """A stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
     queued = {at: engine.submit(dma_stream(flow, flow.pe, plan)) for at, flow in enumerate(flows) if flow.pe}
     spans = {at: _host_stream(engine, flow, plan) for at, flow in enumerate(flows) if flow.pe is None}
@@ -104,7 +104,7 @@ def run_streams(engine: GraphEngine, flows: Sequence[Flow], plan: StreamPlan) ->
     return tuple(spans[at] for at in range(len(flows)))
 
 
-def _host_stream(engine: GraphEngine, flow: Flow, plan: StreamPlan) -> Span:
+def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> FlowSpan:
     """Transactions of the host: a new one when the oldest has ended."""
     start_ps = ns_to_ps(engine.now)
     under_way: deque[RequestHandle] = deque()
@@ -114,14 +114,14 @@ def _host_stream(engine: GraphEngine, flow: Flow, plan: StreamPlan) -> Span:
         under_way.append(engine.submit(transaction(flow, plan.nbytes, number)))
     for handle in under_way:
         engine.wait(handle)
-    return Span(start_ps, max(handle.ended_ps for handle in under_way))
+    return FlowSpan(start_ps, max(handle.ended_ps for handle in under_way))
 
 
-def _span(handle: RequestHandle) -> Span:
-    return Span(handle.submitted_ps, handle.ended_ps)
+def _span(handle: RequestHandle) -> FlowSpan:
+    return FlowSpan(handle.submitted_ps, handle.ended_ps)
 
 
-def _transaction(topology: Topology, flows: Sequence[Flow], at: int, nbytes: int, latency_ps: int) -> Transaction:
+def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes: int, latency_ps: int) -> Transaction:
     machine = GraphEngine(topology, enable_data=False).machine
     alone = closed_form(machine, flows[at], nbytes)
     return Transaction(
@@ -133,17 +133,17 @@ def _transaction(topology: Topology, flows: Sequence[Flow], at: int, nbytes: int
     )
 
 
-def _sweep(topology: Topology, flows: Sequence[Flow], room: int) -> tuple[Transaction, ...]:
+def _sweep(topology: Topology, flows: Sequence[ProbeFlow], room: int) -> tuple[Transaction, ...]:
     return tuple(_sweep_step(topology, flows, nbytes) for nbytes in SWEEP_BYTES if nbytes <= room)
 
 
-def _sweep_step(topology: Topology, flows: Sequence[Flow], nbytes: int) -> Transaction:
+def _sweep_step(topology: Topology, flows: Sequence[ProbeFlow], nbytes: int) -> Transaction:
     spans = run_once(GraphEngine(topology, enable_data=False), flows, nbytes)
     slowest = max(range(len(flows)), key=lambda at: spans[at].ps)
     return _transaction(topology, flows, slowest, nbytes, spans[slowest].ps)
 
 
-def _trace(topology: Topology, flow: Flow, nbytes: int) -> tuple[TraceRow, ...]:
+def _trace(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[TraceRow, ...]:
     """The hops of one transaction alone."""
     engine = GraphEngine(topology, enable_data=False, trace_hops=True)
     handle = engine.submit(transaction(flow, nbytes))
@@ -151,7 +151,7 @@ def _trace(topology: Topology, flow: Flow, nbytes: int) -> tuple[TraceRow, ...]:
     return trace_rows(engine, flow, handle)
 
 
-def stream_plan(engine: GraphEngine, flows: Sequence[Flow], nbytes: int) -> StreamPlan:
+def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> StreamPlan:
     """Enough transactions under way to cover the round trip of each at its rate, and enough of them to last.
 
     The round trip is that of transactions sent at once, which is what the flows meet in each other's company.
@@ -165,7 +165,7 @@ def stream_plan(engine: GraphEngine, flows: Sequence[Flow], nbytes: int) -> Stre
     )
 
 
-def _sustained(topology: Topology, flows: Sequence[Flow]) -> tuple[Sustained, tuple[Span, ...]]:
+def _sustained(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[FlowSpan, ...]]:
     nbytes = min(STREAM_BYTES, *(flow.room_bytes for flow in flows))
     plan = stream_plan(GraphEngine(topology, enable_data=False), flows, nbytes)
     engine = GraphEngine(topology, enable_data=False)
@@ -191,7 +191,9 @@ def _busiest(engine: GraphEngine) -> tuple[LinkLoad, ...]:
     return tuple(sorted(loads, key=lambda load: -load.utilisation)[:BUSIEST_LINKS])
 
 
-def _crowd(flows: Sequence[Flow], once: Sequence[Span], streams: Sequence[Span], sustained: Sustained) -> Crowd:
+def _crowd(
+    flows: Sequence[ProbeFlow], once: Sequence[FlowSpan], streams: Sequence[FlowSpan], sustained: Sustained
+) -> Crowd:
     streamed = sustained.nbytes * sustained.transactions
     return Crowd(
         initiators=tuple(flow.initiator for flow in flows),

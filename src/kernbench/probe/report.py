@@ -12,7 +12,7 @@ from kernbench.engine.machine import Machine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.probe.closed_form import Breakdown
-from kernbench.probe.site import Flow
+from kernbench.probe.site import ProbeFlow
 from kernbench.transport import Transfer
 
 
@@ -166,7 +166,7 @@ class NotHere:
     why: str
 
 
-def trace_rows(engine: GraphEngine, flow: Flow, handle: RequestHandle) -> tuple[TraceRow, ...]:
+def trace_rows(engine: GraphEngine, flow: ProbeFlow, handle: RequestHandle) -> tuple[TraceRow, ...]:
     """The rows of a transaction that ended on an engine which traces hops."""
     _, trace = engine.get_completion(handle)
     request, response = trace.transfers
@@ -195,7 +195,7 @@ def _leg(machine: Machine, transfer: Transfer, leg: Literal["request", "response
         )
 
 
-def _memory_step(flow: Flow, request: Transfer, response: Transfer, begin: int) -> TraceRow:
+def _memory_step(flow: ProbeFlow, request: Transfer, response: Transfer, begin: int) -> TraceRow:
     """The memory between the request and the answer; for a write this is the rest of committing it."""
     what = "access until the first byte" if flow.reading else "rest of the write, and access"
     return TraceRow(

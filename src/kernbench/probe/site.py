@@ -13,7 +13,7 @@ from kernbench.topology.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class ProbeFlow:
     """Traffic between ``initiator`` and ``memory`` (node ids), at physical address ``pa`` (encoded).
 
     ``pe`` is the PE whose DMA it is, None when it is the host; ``room_bytes`` is what the flow has of the memory.
@@ -41,7 +41,7 @@ class StreamPlan:
     outstanding: int
 
 
-def transaction(flow: Flow, nbytes: int, number: int = 0) -> HostMsg:
+def transaction(flow: ProbeFlow, nbytes: int, number: int = 0) -> HostMsg:
     """Transaction ``number`` of a flow: successive ones lie side by side as far as the flow has room."""
     pa = flow.pa + number % (flow.room_bytes // nbytes) * nbytes
     if flow.pe is not None:
@@ -49,7 +49,7 @@ def transaction(flow: Flow, nbytes: int, number: int = 0) -> HostMsg:
     return MemoryReadMsg(pa=pa, nbytes=nbytes) if flow.reading else MemoryWriteMsg(pa=pa, nbytes=nbytes)
 
 
-def dma_stream(flow: Flow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
+def dma_stream(flow: ProbeFlow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
     """A whole stream of a PE's DMA as one request."""
     fits = plan.transactions * plan.nbytes <= flow.room_bytes
     return PeDmaMsg(
@@ -64,7 +64,7 @@ def dma_stream(flow: Flow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Slice:
+class HbmSlice:
     """An HBM slice by its coordinates."""
 
     sip: int
@@ -78,14 +78,14 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class MemoryShare:
     """One of ``count`` equal parts of a memory, so that flows on it have addresses of their own."""
 
     number: int = 0
     count: int = 1
 
 
-WHOLE = Share()
+WHOLE = MemoryShare()
 
 
 class Site:
@@ -97,42 +97,42 @@ class Site:
         self._planner = RoutePlanner(graph)
         self._format = AddressFormat(graph.spec.address.format)
 
-    def host_flow(self, at: Slice, *, reading: bool) -> Flow:
+    def host_flow(self, at: HbmSlice, *, reading: bool) -> ProbeFlow:
         """The host reads or writes a slice."""
         return self._hbm_flow(None, at, reading, WHOLE)
 
-    def pe_read(self, pe: PeCoord, at: Slice, share: Share = WHOLE) -> Flow:
+    def pe_read(self, pe: PeCoord, at: HbmSlice, share: MemoryShare = WHOLE) -> ProbeFlow:
         """A PE reads a slice."""
         return self._hbm_flow(pe, at, True, share)
 
-    def pe_read_sram(self, pe: PeCoord) -> Flow:
+    def pe_read_sram(self, pe: PeCoord) -> ProbeFlow:
         """A PE reads the SRAM of its cube."""
         sip, cube, _ = pe
         pa = PhysAddr.cube_sram_addr(0, sip, cube, 0, self._format)
         room = self.spec.cube.sram.bytes
         return self._flow(pe, cube_part(sip, cube, "sram"), pa, room, True)
 
-    def local_slice(self, pe: PeCoord) -> Slice:
+    def local_slice(self, pe: PeCoord) -> HbmSlice:
         """The slice next to a PE."""
-        return Slice(pe[0], pe[1], self.graph.local_slice(pe[2]))
+        return HbmSlice(pe[0], pe[1], self.graph.local_slice(pe[2]))
 
-    def slices(self, sip: int, cubes: Iterable[int]) -> list[Slice]:
+    def slices(self, sip: int, cubes: Iterable[int]) -> list[HbmSlice]:
         """All slices of some cubes of a SIP."""
-        return [Slice(sip, cube, index) for cube in cubes for index in range(self.spec.cube.hbm.slices)]
+        return [HbmSlice(sip, cube, index) for cube in cubes for index in range(self.spec.cube.hbm.slices)]
 
-    def nearest(self, pe: PeCoord | None, among: Iterable[Slice]) -> Slice:
+    def nearest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
         """The slice with the shortest way there and back on an empty machine; of equals, the first."""
         return min(among, key=lambda at: (self._round_trip_ns(pe, at), at))
 
-    def farthest(self, pe: PeCoord | None, among: Iterable[Slice]) -> Slice:
+    def farthest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
         """The slice with the longest way there and back on an empty machine; of equals, the first."""
         return min(among, key=lambda at: (-self._round_trip_ns(pe, at), at))
 
-    def _round_trip_ns(self, pe: PeCoord | None, at: Slice) -> float:
+    def _round_trip_ns(self, pe: PeCoord | None, at: HbmSlice) -> float:
         graph, there, back = self.graph, (_initiator(pe), at.node), (at.node, _initiator(pe))
         return round(sum(graph.head_ns(self._planner.route(*ends)) for ends in (there, back)), 6)
 
-    def _hbm_flow(self, pe: PeCoord | None, at: Slice, reading: bool, share: Share) -> Flow:
+    def _hbm_flow(self, pe: PeCoord | None, at: HbmSlice, reading: bool, share: MemoryShare) -> ProbeFlow:
         hbm = self.spec.cube.hbm
         # Whole bursts on all channels, so that no share begins in the middle of one.
         group = hbm.round_bytes
@@ -142,8 +142,10 @@ class Site:
         pa = PhysAddr.hbm_addr(0, at.sip, at.cube, offset, self._format)
         return self._flow(pe, at.node, pa, room, reading)
 
-    def _flow(self, pe: PeCoord | None, memory: str, pa: PhysAddr, room: int, reading: bool) -> Flow:
-        return Flow(initiator=_initiator(pe), memory=memory, pa=pa.encode(), room_bytes=room, reading=reading, pe=pe)
+    def _flow(self, pe: PeCoord | None, memory: str, pa: PhysAddr, room: int, reading: bool) -> ProbeFlow:
+        return ProbeFlow(
+            initiator=_initiator(pe), memory=memory, pa=pa.encode(), room_bytes=room, reading=reading, pe=pe
+        )
 
 
 def _initiator(pe: PeCoord | None) -> str:

@@ -18,7 +18,7 @@ from kernbench.observe.statistics import (
     EngineUsage,
     LinkTraffic,
     QueueTraffic,
-    Share,
+    TimeShare,
     Traffic,
     Translation,
     engine_shares,
@@ -49,7 +49,7 @@ class LaunchSplit:
     late_pes: int
     slowest: PeCoord
     slowest_ns: float
-    shares: tuple[Share, ...]
+    shares: tuple[TimeShare, ...]
 
     @property
     def total_ns(self) -> float:

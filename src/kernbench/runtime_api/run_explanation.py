@@ -10,7 +10,7 @@ from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import CriticalPath, Hop, KernelPlace, Spent, WaitedFor
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, Spent, WaitedFor
 from kernbench.observe.roofline import Roofline, roofline
 from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
@@ -154,7 +154,7 @@ def _launch(
 
 def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
     """The hops of a path, those between the same lines put together."""
-    found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[Hop]] = {}
+    found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
         found.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
     made = [

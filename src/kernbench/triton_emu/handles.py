@@ -7,7 +7,7 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.messages.operands import Operand
-from kernbench.triton_emu.places import Elsewhere, Place
+from kernbench.triton_emu.places import Elsewhere, ScratchPlace
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_error
 
@@ -44,7 +44,7 @@ class Handle:
     __array_ufunc__ = None
     __slots__ = ("array", "owner", "physical", "place", "producer", "turn")
 
-    def __init__(self, owner: Language, array: Operand, place: Place, physical: bool = True) -> None:
+    def __init__(self, owner: Language, array: Operand, place: ScratchPlace, physical: bool = True) -> None:
         self.owner = owner
         # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
         self.array = array

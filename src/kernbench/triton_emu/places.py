@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from kernbench.messages.operands import Operand
 
 
-class Place(Protocol):
+class ScratchPlace(Protocol):
     """Bytes that one handle has at a time; ``turn`` counts how often they were taken and given back."""
 
     turn: int
@@ -17,15 +17,15 @@ class Place(Protocol):
         """They go back."""
 
 
-class Ring(Protocol):
+class SlotRing(Protocol):
     """The slots of a queue."""
 
-    def free(self, slot: Slot, /) -> None:
+    def free(self, slot: ReceivedSlot, /) -> None:
         """Take back ``slot``."""
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class ReceivedSlot:
     """What a kernel gets for a receive: message ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
 
     The address is a physical one. ``ring`` takes the slot back when the kernel has done with it; ``pending``: the
@@ -37,7 +37,7 @@ class Slot:
     space: Literal["tcm", "hbm", "sram"]
     owner: tuple[int, ...]
     address: int
-    ring: Ring
+    ring: SlotRing
     sequence: int
     pending: bool = False
     array: Operand | None = None

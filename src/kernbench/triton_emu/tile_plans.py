@@ -24,7 +24,7 @@ TileIndex: TypeAlias = tuple[int, int, int]
 
 
 @value(kw_only=False)
-class Window:
+class OperandWindow:
     """A tile of a streamed operand: ``name`` of the operand, first virtual address, shape and byte strides."""
 
     name: str
@@ -44,12 +44,12 @@ class Tile:
     """
 
     index: TileIndex
-    reads: tuple[Window, ...]
+    reads: tuple[OperandWindow, ...]
     fetch_bytes: int
     macs: int
     math_bytes: tuple[int, ...]
     store_bytes: int
-    write: Window | None
+    write: OperandWindow | None
 
 
 def row_strides(operand: MemoryRef) -> tuple[int, ...]:
@@ -64,11 +64,11 @@ def row_strides(operand: MemoryRef) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[int, ...]) -> Window:
+def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[int, ...]) -> OperandWindow:
     """The part of ``operand`` of ``shape`` whose first element is ``first``."""
     strides = row_strides(operand)
     va = operand.va + sum(i * s for i, s in zip(first, strides, strict=True))
-    return Window(name, va, shape, operand.dtype.itemsize, strides)
+    return OperandWindow(name, va, shape, operand.dtype.itemsize, strides)
 
 
 def dot_tiles(command: DotCommand, sizes: TileSizes) -> Iterator[Tile]:
@@ -119,7 +119,7 @@ def math_tiles(command: MathComposite, sizes: TileSizes) -> Iterator[Tile]:
         for j in range(-(-n // tn)):
             place = (i * tm, j * tn), (min(tm, m - i * tm), min(tn, n - j * tn))
             elements = place[1][0] * place[1][1]
-            reads: tuple[Window, ...] = ()
+            reads: tuple[OperandWindow, ...] = ()
             for number, operand in enumerate(command.inputs):
                 if not isinstance(operand, float | int):
                     reads += _streamed(f"x{number}", operand, *place)
@@ -146,15 +146,17 @@ def _gemm_grid(m: int, k: int, n: int, sizes: TileSizes) -> Iterator[tuple[TileI
                 yield (i, j, s), (min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)), s == last
 
 
-def _streamed(name: str, operand: StreamOperand, first: tuple[int, int], shape: tuple[int, int]) -> tuple[Window, ...]:
+def _streamed(
+    name: str, operand: StreamOperand, first: tuple[int, int], shape: tuple[int, int]
+) -> tuple[OperandWindow, ...]:
     return (window(name, operand, first, shape),) if isinstance(operand, MemoryRef) else ()
 
 
 def _epilogue_operands(
     steps: tuple[EpilogueStep, ...], first: tuple[int, int], shape: tuple[int, int]
-) -> tuple[tuple[Window, ...], int]:
+) -> tuple[tuple[OperandWindow, ...], int]:
     """What the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
-    reads: list[Window] = []
+    reads: list[OperandWindow] = []
     fetched = 0
     for number, step in enumerate(steps):
         operand = step.operand

@@ -15,7 +15,7 @@ from kernbench.common.errors import text_of
 from kernbench.common.units import ns_to_ps
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Part
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathPart
 from kernbench.observe.roofline import Bound, Roofline
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
@@ -27,7 +27,7 @@ from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_o
 from kernbench.web.observer import ObservedRun
 from kernbench.web.packing import Json, Pack, SpanRows, TimeWindow, sparse_rows, varints
 
-_PARTS = list(Part)
+_PARTS = list(PathPart)
 
 
 def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[Json]:
@@ -139,7 +139,7 @@ class _RunView:
             "queues": self._queues(pes),
             "timeline": self._timeline(),
             "windows": [self._window(at, *each) for at, each in enumerate(self._windows())],
-            "parts": [str(part) for part in Part],
+            "parts": [str(part) for part in PathPart],
             "paths": paths_view(self.run, pes, [each.request_id for each in self.launches]),
         }
 
