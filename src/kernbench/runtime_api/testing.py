@@ -33,7 +33,7 @@ _DEFAULT = {
     "f8e5m2": Tolerance(0.25, 2**-16),
 }
 _EXACT = Tolerance(0.0, 0.0)
-_ELEMENTS_AT_ONCE = 1 << 18
+_ELEMENTS_AT_ONCE = 1 << 16
 
 
 def tolerance_for(dtype: DType, rtol: float | None, atol: float | None) -> Tolerance:
@@ -101,9 +101,10 @@ def compare(
     if reason:
         return Comparison(name=name, tolerance=tolerance, reason=reason)
     # Block by block: the errors of a large tensor in f64 would take many times its memory.
-    flat = actual.reshape(-1), expected.reshape(-1)
-    starts = range(0, actual.size, _ELEMENTS_AT_ONCE)
-    blocks = [_compared(*(x[at : at + _ELEMENTS_AT_ONCE] for x in flat), tolerance, equal_nan) for at in starts]
+    got, wanted = actual.reshape(-1), expected.reshape(-1)
+    starts = range(0, got.size, _ELEMENTS_AT_ONCE)
+    parts = [slice(at, at + _ELEMENTS_AT_ONCE) for at in starts]
+    blocks = [_compared(got[part], wanted[part], tolerance, equal_nan=equal_nan) for part in parts]
     first = next((at + block.first_wrong for at, block in zip(starts, blocks, strict=True) if block.wrong), None)
     return Comparison(
         name=name,
@@ -125,7 +126,7 @@ class _Block(NamedTuple):
     first_wrong: int
 
 
-def _compared(actual: Array, expected: Array, tolerance: Tolerance, equal_nan: bool) -> _Block:
+def _compared(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> _Block:
     got, wanted = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         error = np.where(got == wanted, 0.0, np.abs(got - wanted))
