@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_replay_oracle import agrees, composites, small, start, tiled
+from test_replay_oracle import agrees, composites, place, small, start, tiled
 
-from engine_support import fetch, launch, machine, place
+from engine_support import fetch, launch, machine
 from kernbench.core.op_log import Operand
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import MemoryWriteMsg

@@ -80,8 +80,9 @@ class FakeHost(Component):
     def _reports(self, msg: HostMsg) -> Iterator[PeReport]:
         """What the PEs say of a request, which is carried out."""
         match msg:
-            case MemoryWriteMsg(pa=pa, nbytes=nbytes, data=data, pattern=pattern):
+            case MemoryWriteMsg(pa=pa, nbytes=nbytes, pattern=pattern):
                 assert nbytes > 0
+                data = self.machine.contents.host_arrays.pop(msg.request_id, None)
                 if self.memory is None:
                     assert data is None, "data was made for a run that has none"
                 elif pattern is not None:

@@ -1,7 +1,7 @@
 """What the memories of the machine hold: byte-addressed, sparse, zero where nothing was written.
 
 A space is a sorted list of extents that never overlap. A write into a hole makes one extent, rounded to whole granules,
-so that a tensor is one buffer and many small writes make few; buffers are zero pages until they are touched.
+so that a tensor is one buffer and many small writes make few. An array that never changes may be kept (``keep``).
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import numpy as np
 from kernbench.common.dtypes import DType, row_major
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
+from kernbench.numerics.memory_extents import GRANULE_BYTES, Extent, Zeros, never_changes
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
 Space: TypeAlias = Literal["hbm", "sram", "tcm"]
 OnUnwritten: TypeAlias = Callable[[str, int, int], None]
 SPACES: tuple[str, ...] = get_args(Space)
-GRANULE_BYTES = 64 * 1024
-_BLOCK_BYTES = 16 * GRANULE_BYTES
 _NOWHERE = 1 << 80
 _BYTE = np.dtype(np.uint8)
 
@@ -39,7 +38,7 @@ class MemoryStore:
 
     def __init__(self, on_unwritten: OnUnwritten | None = None) -> None:
         self._on_unwritten = on_unwritten
-        zeros = _Zeros()
+        zeros = Zeros()
         self._memories = {space: _Memory(zeros, tracked=on_unwritten is not None) for space in SPACES}
 
     def read(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
@@ -56,9 +55,14 @@ class MemoryStore:
         return self._gathered(space, addr, shape, dtype, strides) if found is None else found
 
     def place(self, space: str, addr: int, shape: Shape, dtype: DType, strides: Shape | None = None) -> Array | None:
-        """The bytes themselves, for good: to be read and written to. None if they do not lie together, or if reads of
-        unwritten bytes are reported."""
-        return None if self._on_unwritten is not None else self._window(space, addr, shape, dtype, strides)
+        """The bytes themselves, to be read and written to until a ``keep`` there. None if they do not lie together or
+        are kept, or if reads of unwritten bytes are reported."""
+        memory = self._memories.get(space) or _unknown(space)
+        end = addr + (prod(shape) * dtype.itemsize if strides is None else _span(shape, dtype.itemsize, strides))
+        extent = memory.extents[bisect_right(memory.starts, addr) - 1]
+        if self._on_unwritten is not None or end > extent.end:
+            return None
+        return extent.place(addr, end, shape, dtype.numpy, strides)
 
     def write(self, space: str, addr: int, array: Array, strides: Shape | None = None) -> None:
         """Put the elements of ``array`` at ``addr``; ``strides`` in bytes, row-major without."""
@@ -70,12 +74,21 @@ class MemoryStore:
         if end > extent.end:
             memory.write(addr, end, array, strides)
         else:
-            np.ndarray(array.shape, array.dtype, extent.data, addr - extent.start, strides)[...] = array
+            extent.put(addr, end, array, strides)
+
+    def keep(self, space: str, addr: int, array: Array) -> None:
+        """As ``write``, row-major, without a copy if the array can never change: then its bytes are there once however
+        many addresses hold them, until one of these is written to."""
+        memory = self._memories.get(space) or _unknown(space)
+        if memory.tracked or not array.flags.c_contiguous or not never_changes(array):
+            self.write(space, addr, array)
+            return
+        for at, part, _ in split(addr, as_bytes(array).reshape(-1), (1,), memory.end_at):
+            (memory.extent_at(at) or memory.grown(at, at + part.size)).keep(at, part)
 
     def fill(self, space: str, addr: int, nbytes: int, pattern: int | bytes) -> None:
         """Repeat ``pattern`` (a byte value or bytes; the last repetition may be cut) over ``nbytes`` from ``addr``."""
-        unit = np.frombuffer(bytes((pattern,)) if isinstance(pattern, int) else pattern, np.uint8)
-        self.write(space, addr, np.resize(unit, nbytes))
+        self.write(space, addr, repeated(bytes((pattern,)) if isinstance(pattern, int) else pattern, nbytes))
 
     def allocated_bytes(self, space: str) -> int:
         """Bytes of address space that buffers cover: what was written, rounded to granules."""
@@ -89,9 +102,7 @@ class MemoryStore:
         if self._on_unwritten is not None:
             self._check_written(memory, space, addr, _byte_geometry(shape, kind.itemsize, strides))
         extent = memory.extents[bisect_right(memory.starts, addr) - 1]
-        if end > extent.end:
-            return None
-        return np.ndarray(shape, kind.numpy, extent.data, addr - extent.start, strides)
+        return None if end > extent.end else extent.seen(addr, end, shape, kind.numpy, strides)
 
     def _gathered(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None) -> Array:
         kind = dtype_named(dtype)
@@ -106,48 +117,18 @@ class MemoryStore:
             self._on_unwritten(space, first, count)
 
 
-class _Zeros:
-    """Buffers of zeros. Small ones are parts of blocks, whose pages the system makes when they are touched."""
-
-    __slots__ = ("_block", "_used")
-
-    def __init__(self) -> None:
-        self._block: Array = np.zeros(0, np.uint8)
-        self._used = 0
-
-    def take(self, nbytes: int) -> Array:
-        if nbytes >= _BLOCK_BYTES:
-            return np.zeros(nbytes, np.uint8)
-        if self._used + nbytes > self._block.size:
-            self._block, self._used = np.zeros(_BLOCK_BYTES, np.uint8), 0
-        self._used += nbytes
-        return self._block[self._used - nbytes : self._used]
-
-
-class _Extent:
-    """Bytes ``[start, end)`` of a memory; ``written`` has a flag per byte when somebody wants to know."""
-
-    __slots__ = ("data", "end", "start", "written")
-
-    def __init__(self, start: int, end: int, data: Array, *, tracked: bool) -> None:
-        self.start = start
-        self.end = end
-        self.data = data
-        self.written: Array | None = np.zeros(end - start, np.bool_) if tracked else None
-
-
 class _Memory:
     """One space: extents in the order of their starts, after an empty one that spares the search a special case."""
 
     __slots__ = ("extents", "starts", "tracked", "zeros")
 
-    def __init__(self, zeros: _Zeros, *, tracked: bool) -> None:
+    def __init__(self, zeros: Zeros, *, tracked: bool) -> None:
         self.tracked = tracked
         self.zeros = zeros
         self.starts: list[int] = [-1]
-        self.extents: list[_Extent] = [_Extent(-1, -1, zeros.take(0), tracked=tracked)]
+        self.extents: list[Extent] = [Extent(-1, -1, zeros, tracked=tracked)]
 
-    def extent_at(self, addr: int) -> _Extent | None:
+    def extent_at(self, addr: int) -> Extent | None:
         extent = self.extents[bisect_right(self.starts, addr) - 1]
         return extent if addr < extent.end else None
 
@@ -163,8 +144,7 @@ class _Memory:
         if not array.size:
             return
         if self.extent_at(addr) is None and end <= self.end_at(addr):
-            extent = self._grown(addr, end)
-            np.ndarray(array.shape, array.dtype, extent.data, addr - extent.start, strides)[...] = array
+            self.grown(addr, end).put(addr, end, array, strides)
             return
         # A view may be of this very memory: a part written must not change the source of the next.
         source = array if array.base is None else array.copy()
@@ -175,17 +155,17 @@ class _Memory:
         for at, part, steps in split(addr, target, strides, self.end_at):
             extent = self.extent_at(at)
             if extent is not None:
-                part[...] = np.ndarray(part.shape, _BYTE, extent.data, at - extent.start, steps)
+                part[...] = extent.seen(at, at + reach(part.shape, steps), part.shape, _BYTE, steps)
 
     def scatter(self, addr: int, source: Array, strides: Shape) -> None:
         for at, part, steps in split(addr, source, strides, self.end_at):
-            extent = self.extent_at(at) or self._grown(at, at + reach(part.shape, steps))
-            np.ndarray(part.shape, _BYTE, extent.data, at - extent.start, steps)[...] = part
+            end = at + reach(part.shape, steps)
+            (self.extent_at(at) or self.grown(at, end)).put(at, end, part, steps)
 
     def mark(self, addr: int, shape: Shape, strides: Shape) -> None:
         """Note as written; makes the extents that are missing."""
         for at, part, steps in split(addr, _phantom(shape), strides, self.end_at):
-            extent = self.extent_at(at) or self._grown(at, at + reach(part.shape, steps))
+            extent = self.extent_at(at) or self.grown(at, at + reach(part.shape, steps))
             np.ndarray(part.shape, np.bool_, extent.written, at - extent.start, steps)[...] = True
 
     def unwritten(self, addr: int, shape: Shape, strides: Shape) -> tuple[int, int]:
@@ -204,10 +184,10 @@ class _Memory:
                 count += len(missing)
         return (first, count) if count else (addr, 0)
 
-    def _grown(self, low: int, high: int) -> _Extent:
+    def grown(self, low: int, high: int) -> Extent:
         """A new extent for ``[low, high)``, which lies in a hole: rounded to granules, as holes are."""
         start, end = low // GRANULE_BYTES * GRANULE_BYTES, -(-high // GRANULE_BYTES) * GRANULE_BYTES
-        extent = _Extent(start, end, self.zeros.take(end - start), tracked=self.tracked)
+        extent = Extent(start, end, self.zeros, tracked=self.tracked)
         i = bisect_right(self.starts, start)
         self.starts.insert(i, start)
         self.extents.insert(i, extent)
@@ -246,6 +226,13 @@ def split(addr: int, array: Array, strides: Shape, end_at: Callable[[int], int])
 def reach(shape: Shape, strides: Shape) -> int:
     """Bytes from the first to after the last of a byte array of ``shape`` with ``strides``."""
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+def repeated(pattern: bytes, nbytes: int) -> Array:
+    """``pattern`` again and again, ``nbytes`` in all; the last may be cut."""
+    # NumPy lists every repetition, so it gets few and long ones.
+    unit = pattern * (1 + min(nbytes, GRANULE_BYTES) // len(pattern))
+    return np.resize(np.frombuffer(unit, np.uint8), nbytes)
 
 
 def as_bytes(array: Array) -> Array:

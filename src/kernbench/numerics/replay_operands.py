@@ -10,14 +10,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import U8
+from kernbench.common.dtypes import U8, row_major
 from kernbench.common.errors import RunError
 from kernbench.messages.operands import NOWHERE, Operand
+from kernbench.numerics.memory_extents import never_changes
 from kernbench.numerics.memory_store import MemoryStore, as_bytes, split
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # How many places are remembered before all are looked up afresh.
 _KEPT_PLACES = 1 << 15
+# From here on arrays that never change are kept and not copied, and where an array lies is looked up each time.
+_LARGE_BYTES = 16 * 1024
 
 
 class Segments:
@@ -67,13 +70,19 @@ class OperandMemory:
             return _gathered(self._store, operand)
         if operand.segments or operand.valid is not None:
             return _padded(operand, _loaded_region(self._store, operand))
-        read = self._store.read if private else self._store.view
-        return read(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+        found = self._store.view(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+        stays = found.base is None or never_changes(found)
+        return found.copy() if private and not stays else found
 
     def deposit(self, operand: Operand, array: Array) -> None:
         """Write ``array`` where the operand lies. RunError when it has another shape."""
         place = self._places.get(id(operand))
         if place is None:
+            if operand.nbytes >= _LARGE_BYTES and array.shape == operand.shape and _is_dense(operand):
+                if not array.flags.writeable:  # else it would be copied
+                    self._forget_places()
+                self._store.keep(operand.space, operand.address, array)
+                return
             place = self._find(operand)
         if place is not None and array.shape == operand.shape:
             place[...] = array
@@ -85,13 +94,16 @@ class OperandMemory:
         if operand.segments or operand.valid is not None:
             return None
         place = self._store.place(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
-        if place is not None and operand.strides is None:
+        if place is not None and operand.strides is None and operand.nbytes < _LARGE_BYTES:
             if len(self._places) == _KEPT_PLACES:
-                self._places.clear()
-                self._operands.clear()
+                self._forget_places()
             self._places[id(operand)] = place
             self._operands.append(operand)
         return place
+
+    def _forget_places(self) -> None:
+        self._places.clear()
+        self._operands.clear()
 
 
 def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
@@ -110,6 +122,13 @@ def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
     source = array if array.base is None else array.copy()
     for offset, part, steps in split(0, as_bytes(source), (*operand.byte_strides, 1), segments.end_at):
         store.write(operand.space, segments.address(offset), part, steps)
+
+
+def _is_dense(operand: Operand) -> bool:
+    """Whether its elements are one range of bytes, in order."""
+    if operand.segments or operand.valid is not None:
+        return False
+    return operand.strides is None or operand.strides == row_major(operand.shape, operand.dtype.itemsize)
 
 
 def _is_list(operand: Operand) -> bool:

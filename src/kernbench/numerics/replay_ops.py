@@ -23,7 +23,7 @@ from kernbench.common.operators import (
 )
 from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, OpRecord
 from kernbench.messages.operands import NOWHERE, Operand
-from kernbench.numerics.memory_store import as_bytes
+from kernbench.numerics.memory_store import as_bytes, repeated
 from kernbench.numerics.replay_operands import OperandMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -156,7 +156,7 @@ def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, privat
         raw = as_bytes(record.data).reshape(-1)
         record.data = None  # it is in memory from now on, once
     elif record.params.pattern:
-        raw = np.resize(np.frombuffer(record.params.pattern, np.uint8), out.nbytes)
+        raw = repeated(record.params.pattern, out.nbytes)
     else:
         raise RunError("a memory write has neither data nor a pattern (a replay takes the data)")
     if raw.nbytes != out.nbytes:

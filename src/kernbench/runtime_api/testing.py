@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,7 @@ _DEFAULT = {
     "f8e5m2": Tolerance(0.25, 2**-16),
 }
 _EXACT = Tolerance(0.0, 0.0)
+_ELEMENTS_AT_ONCE = 1 << 16
 
 
 def tolerance_for(dtype: DType, rtol: float | None, atol: float | None) -> Tolerance:
@@ -99,6 +100,33 @@ def compare(
     reason = _unlike(actual, expected)
     if reason:
         return Comparison(name=name, tolerance=tolerance, reason=reason)
+    # Block by block: the errors of a large tensor in f64 would take many times its memory.
+    got, wanted = actual.reshape(-1), expected.reshape(-1)
+    starts = range(0, got.size, _ELEMENTS_AT_ONCE)
+    parts = [slice(at, at + _ELEMENTS_AT_ONCE) for at in starts]
+    blocks = [_compared(got[part], wanted[part], tolerance, equal_nan=equal_nan) for part in parts]
+    first = next((at + block.first_wrong for at, block in zip(starts, blocks, strict=True) if block.wrong), None)
+    return Comparison(
+        name=name,
+        tolerance=tolerance,
+        elements=actual.size,
+        wrong=sum(block.wrong for block in blocks),
+        max_abs_error=_greatest(block.max_abs_error for block in blocks),
+        max_rel_error=_greatest(block.max_rel_error for block in blocks),
+        first_wrong=None if first is None else _mismatch(actual, expected, first),
+    )
+
+
+class _Block(NamedTuple):
+    """What a comparison of some elements found; ``first_wrong`` counts from their first."""
+
+    wrong: int
+    max_abs_error: float
+    max_rel_error: float
+    first_wrong: int
+
+
+def _compared(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> _Block:
     got, wanted = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         error = np.where(got == wanted, 0.0, np.abs(got - wanted))
@@ -108,15 +136,12 @@ def compare(
     both_nan = np.isnan(got) & np.isnan(wanted)
     if equal_nan:
         wrong, error = wrong & ~both_nan, np.where(both_nan, 0.0, error)
-    return Comparison(
-        name=name,
-        tolerance=tolerance,
-        elements=got.size,
-        wrong=int(np.count_nonzero(wrong)),
-        max_abs_error=float(error.max(initial=0.0)),
-        max_rel_error=_max_relative(error, wanted),
-        first_wrong=_first(wrong, got, wanted),
-    )
+    return _Block(int(np.count_nonzero(wrong)), float(error.max()), _max_relative(error, wanted), int(np.argmax(wrong)))
+
+
+def _greatest(errors: Iterable[float]) -> float:
+    """As ``max``, but NaN when there is one."""
+    return float(np.max([0.0, *errors]))
 
 
 def _unlike(actual: Array, expected: Array) -> str:
@@ -135,11 +160,9 @@ def _max_relative(error: Array, wanted: Array) -> float:
         return float((error[some] / magnitude[some]).max(initial=0.0))
 
 
-def _first(wrong: Array, got: Array, wanted: Array) -> Mismatch | None:
-    if not wrong.any():
-        return None
-    index = tuple(int(at) for at in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-    return Mismatch(index=index, got=float(got[index]), expected=float(wanted[index]))
+def _mismatch(actual: Array, expected: Array, element: int) -> Mismatch:
+    index = tuple(int(at) for at in np.unravel_index(element, actual.shape))
+    return Mismatch(index=index, got=float(actual[index]), expected=float(expected[index]))
 
 
 Expected: TypeAlias = object | Callable[[], object]

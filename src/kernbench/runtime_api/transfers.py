@@ -50,7 +50,9 @@ def copy_messages(layout: TensorLayout, source: Array | None) -> Iterator[Memory
     sent: dict[int, Array] = {}
     for view, shard in layout.parts:
         if source is not None and shard.offset_bytes not in sent:
-            sent[shard.offset_bytes] = as_bytes(converted(source[view.index], layout.dtype))
+            taken = np.asarray(converted(source[view.index], layout.dtype))
+            taken.flags.writeable = False  # so that memory may keep it, for all copies of the shard
+            sent[shard.offset_bytes] = as_bytes(taken)
         data = sent.get(shard.offset_bytes)
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, data=data)
 
