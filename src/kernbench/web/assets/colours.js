@@ -83,6 +83,7 @@
     "kernel launch": "#7a5c99",
     "command issue": "#a58bbf",
     "tile issue": "#bda8d3",
+    translation: "#2f8f78",
     "DMA set-up": "#4bb89a",
     "request network": "#8fd3f4",
     "memory access": "#0072b2",
