@@ -14,7 +14,7 @@ from kernbench.runtime_api.context import RuntimeContext
 FloatName: TypeAlias = Literal["f32", "f16", "bf16"]
 # A prime, so that no row length makes rows repeat: data that is read at a wrong offset is wrong.
 _PERIOD = 1_048_573
-_COLUMNS_AT_ONCE = 512
+_COLUMNS_AT_ONCE = 2048
 
 
 def normal_data(
