@@ -60,7 +60,8 @@ def _import_frontends() -> dict[str, ModuleType]:
     """The faces of those whose packages are installed: a script imports the package itself, and finds it taken over."""
     faces = {}
     for name in FRONTENDS:
-        if importlib.util.find_spec(name) is not None:
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin is not None:  # a folder that happens to have that name is no package
             try:
                 faces[name] = importlib.import_module(f"kernbench.{name}")
             except ImportError as error:
