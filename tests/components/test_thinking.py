@@ -345,6 +345,12 @@ class AnswersTwice(Wrong):
         yield self.wait_ns(0)
 
 
+class SaysNoError(Wrong):
+    def err(self, order: Any) -> Iterator[Any]:
+        self.answer(order, error="no good")  # type: ignore[arg-type]
+        yield self.wait_ns(0)
+
+
 class Ticks(Wrong):
     def err(self, order: Any) -> Iterator[Any]:
         while True:
@@ -364,6 +370,7 @@ WRONG = [
     (WaitsNan, "yield self.wait_ns(math.nan)", "wait_ns(nan): a time is a number of ns"),
     (Helps, 'raise ValueError("in a helper")', "ValueError: in a helper"),
     (AnswersTwice, "self.answer(order)", "nobody waits for an answer to the CubeOrder of request 0"),
+    (SaysNoError, 'self.answer(order, error="no good")  # type: ignore[arg-type]', "answer(error='no good'): give an"),
     (Ticks, "yield self.wait_ns(0)", "it has waited 1,000 times in a row, and no message came or went"),
     (Unknown, 'yield self.machine.route(self.node.id, "nowhere")', "nowhere"),
 ]

@@ -11,8 +11,10 @@ from engine_support import hbm, machine
 from kernbench.common.errors import PartError
 from kernbench.components.passive import NocRouter
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.topology.builder import Topology
+from kernbench.topology.graph import Node
 from kernbench.transport import Transfer, Way
 
 # A DMA takes 2 ns to be set up; from a PE in the corner NW to the slice 6 in the corner SE it is 11 ns: 2 for each xbar
@@ -230,3 +232,26 @@ def test_what_is_wrong_names_part_time_and_line(cls: type, said: str) -> None:
     text = str(caught.value)
     assert text.startswith(f"sip0.cube0.r0_0 ({__name__}.{cls.__name__}) failed at 5 ns: {said} (")
     assert f"at {__file__}:" in text
+
+
+class FailsOnce(NocRouter):
+    """Fails at the first transfer that comes to it."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self.asked = 0
+
+    def hold_ns(self, transfer: Transfer) -> float:
+        self.asked += 1
+        if self.asked == 1 and self.node.id == "sip0.cube0.r0_0":
+            raise ValueError("not yet")
+        return 0.0
+
+
+def test_after_a_failure_nothing_is_stuck() -> None:
+    engine = GraphEngine(with_routers(FailsOnce), enable_data=False)
+    with pytest.raises(PartError, match="not yet"):
+        far(engine, "read", 0)
+    handle = engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=hbm(0, 0, 6), nbytes=4096, op="read"))
+    began_ns = engine.now  # what was under way has run out
+    assert engine.wait(handle).t_end == pytest.approx(began_ns + FAR_READ_NS)

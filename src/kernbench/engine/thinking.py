@@ -171,6 +171,8 @@ class ThinkingPart(Component):
 
         UnsupportedError for what this part was not asked, or has answered.
         """
+        if error is not None and not isinstance(error, Exception):
+            raise UnsupportedError(f"answer(error={_shown(error)}): give an exception, as in error=ValueError(...)")
         asked = self._unanswered.pop(_key(question), None)
         if asked is None:
             raise UnsupportedError(f"nobody waits for an answer to {_shown(question)} of {self.node.id}")

@@ -127,8 +127,9 @@ def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
     """The model for the attrs of ``part``: its own, which must extend the kind's; the kind's when it has none."""
     assert isinstance(kind_model, type)
     assert issubclass(kind_model, InnerAttrs)
-    if part.Attrs is PartAttrs:
+    attrs: object = part.Attrs
+    if attrs is PartAttrs:
         return kind_model
-    if issubclass(part.Attrs, kind_model):
-        return part.Attrs
+    if isinstance(attrs, type) and issubclass(attrs, kind_model):
+        return attrs
     raise ValueError(f"{part.__name__}.Attrs must be a subclass of {kind_model.__name__}, which this kind needs")

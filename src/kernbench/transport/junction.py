@@ -30,12 +30,20 @@ class Junction:
     def arrive(self, packet: Packet) -> None:
         """The head of ``packet`` is at the node."""
         transfer, link = packet.transfer, packet.links[packet.hop - 1]
-        now = when = link.clock.time
-        if transfer not in self._under_way:
-            self._under_way.add(transfer)
-            when += self._decide(transfer, packet.hop)
+        held_ps = 0
+        try:
+            if transfer not in self._under_way:
+                self._under_way.add(transfer)
+                held_ps = self._decide(transfer, packet.hop)
+        finally:  # where a decision fails the packet goes on all the same, so that nothing is stuck behind it
+            self._enter(packet, link, held_ps)
+
+    def _enter(self, packet: Packet, link: Link, held_ps: int) -> None:
+        """Let ``packet`` into the FIFO, ``held_ps`` from now."""
+        now = link.clock.time
+        when = now + held_ps
         if packet.last:
-            self._under_way.remove(transfer)
+            self._under_way.remove(packet.transfer)
         packet.follow()
         # Behind what came before it by this link, which may enter at this very instant, or later.
         before = self._entered_at.get(link, -1)
