@@ -76,6 +76,7 @@ def test_the_page_tells_of_it(extended: Topology, run: ObservedRun, tab: Tab, tm
     tab.problems.clear()
     tab.open((tmp_path / "page.html").as_uri())
     tab.ask(f"KB.select('node', KB.machine.nodeById.get('{SCRATCH}')) || 0")
+    tab.settle()
     told = tab.ask("document.getElementById('details').innerText")
     assert SCRATCH in told
     assert "test_web_extra.Slow" in told
