@@ -101,7 +101,7 @@ def test_express_or_not_takes_the_same_time():
     document = apply_overrides(load_document(topology_file("default")), (*SMALL, *BANKED))
     ccl = ccl_config_of(load_document(packaged_file()))
     found = [
-        outcomes(compile_topology(apply_overrides(document, [f"transport.express={express}"])), ccl)
+        list(outcomes(compile_topology(apply_overrides(document, [f"transport.express={express}"])), ccl))
         for express in ("true", "false")
     ]
     for number, (with_it, without) in enumerate(zip_longest(*found)):
