@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -164,3 +165,16 @@ def test_what_is_no_part_is_bad_input(
     out, err = capsys.readouterr()
     assert said in err
     assert out == ""
+
+
+def test_a_part_in_a_file_has_the_attrs_of_that_file(tmp_path: Path) -> None:
+    (tmp_path / "stalls.py").write_text(
+        "from kernbench.components.m_cpu import MCpu\n"
+        "class StallAttrs(MCpu.Attrs):\n"
+        "    stall_ns: float = 3.0\n"
+        "class Stalling(MCpu):\n"
+        "    Attrs = StallAttrs\n"
+        "    def handling_ns(self, message):\n"
+        "        return super().handling_ns(message) + self.attrs_as(StallAttrs).stall_ns\n"
+    )
+    assert all(each.ok for each in check_part(f"{tmp_path}/stalls.py:Stalling"))

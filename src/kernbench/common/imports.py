@@ -40,15 +40,15 @@ def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str, f
     return cast(F, found)
 
 
-def import_attribute(path: str, what: str, folder: Path | None = None) -> object:
+def import_attribute(path: str, what: str, folder: Path | None = None, *, once: bool = False) -> object:
     """What ``my_pkg.routers.SlowRouter`` or ``routers.py:SlowRouter`` means: a module's name for something.
 
-    InputError, begun by ``what``.
+    A file is run anew, or, as modules are, ``once`` in a process. InputError, begun by ``what``.
     """
     in_file = _IN_FILE.fullmatch(path)
     if in_file is not None:
         module_name, name = in_file["file"], in_file["name"]
-        module = import_file((folder or Path()) / module_name, what)
+        module = import_file((folder or Path()) / module_name, what, once=once)
     elif path.endswith(".py"):
         raise InputError(f"{what}: a file has many names; say which one: {path}:NAME")
     else:
@@ -123,13 +123,18 @@ def _check_from_here(module: ModuleType, name: str, folder: Path, what: str) -> 
             )
 
 
-def import_file(path: Path, what: str) -> ModuleType:
-    """The module in a ``.py`` file, run anew; it may import its neighbours. InputError, begun by ``what``."""
+def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
+    """The module in a ``.py`` file; it may import its neighbours. InputError, begun by ``what``.
+
+    It is run anew, unless it has to be so only ``once`` in a process.
+    """
     if not path.is_file():
         raise InputError(f"{what}: no such file (looked for {path.absolute()})")
     resolved = path.resolve()
     # Dataclasses look their module up by name, and a name of its own keeps it from hiding another.
     name = f"kernbench_file_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"
+    if once and name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, resolved)
     assert spec is not None, "a path that ends in .py has a loader"
     assert spec.loader is not None, "a path that ends in .py has a loader"

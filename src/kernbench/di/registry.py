@@ -107,7 +107,8 @@ def _path_of(cls: type) -> str:
 
 
 def _import_part(path: str) -> type[Part]:
-    found = import_attribute(path, f"component {path!r}")
+    # Its Attrs are looked up when a machine is read, the class when it is made: they have to be of one module.
+    found = import_attribute(path, f"component {path!r}", once=True)
     if not isinstance(found, type):
         raise InputError(f"component {path!r} is not a class, but {found!r}")
     if not issubclass(found, Part):
