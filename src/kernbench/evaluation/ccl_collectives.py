@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.ccl.config import CclConfig
+from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.install import configured, edges_of, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.steps.sip_rings import ring_values
@@ -18,7 +18,8 @@ from kernbench.common.config import Document
 from kernbench.common.units import ps_to_ns
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined
+from kernbench.evaluation.ccl_bounds import Bounds
+from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined, queues_of
 from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
 from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
@@ -58,7 +59,6 @@ class CollectiveRun:
             directly = program.directly(torch, engine)
         timings = {name: _timings(engine.handles, name, self.fabric.sips) for name in (DISTRIBUTED, DIRECT)}
         config = program.algorithm.config
-        forms = ClosedForms(engine.machine, config.queues) if config.buffer_kind == "tcm" else None
         return [
             CollectivePoint(
                 algorithm=self.algorithm,
@@ -67,7 +67,7 @@ class CollectiveRun:
                 nbytes=nbytes,
                 distributed=timings[DISTRIBUTED][at],
                 direct=timings[DIRECT][at],
-                closed_ns=None if forms is None else forms.closed_ns(self.algorithm, nbytes, self.root_cube),
+                closed_ns=self._closed_ns(engine, config, nbytes) if config.buffer_kind == "tcm" else None,
                 contributions=program.contributions,
                 right=min(program.count_right(result[nbytes]) for result in (by_ranks, directly)),
                 same=all(
@@ -76,6 +76,13 @@ class CollectiveRun:
             )
             for at, nbytes in enumerate(self.sizes)
         ]
+
+    def _closed_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
+        """The closed form, or for the algorithm over cubes the bound."""
+        queues = queues_of(config.queues)
+        if self.algorithm == INTERCUBE:
+            return Bounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
+        return ClosedForms(engine.machine, queues).sip_ns([(0, 0)], nbytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from kernbench.ccl.config import QueueSettings
 from kernbench.common.config import Document, apply_overrides
+from kernbench.evaluation.ccl_ways import Queues
 from kernbench.topology.builder import Topology, compile_topology
 from kernbench.topology.spec import TWO_DIMENSIONAL, SipTopology, TopologySpec
 
@@ -88,6 +90,11 @@ def joined(machine: Document, fabric: Fabric, *changes: str) -> Topology:
     return compile_topology(
         apply_overrides(machine, [*(f"system.sips.{key}={value}" for key, value in sips.items()), *changes])
     )
+
+
+def queues_of(settings: QueueSettings) -> Queues:
+    """What closed forms are told of the queues of an installation."""
+    return Queues(settings.n_slots, settings.slot_size, settings.credit_bytes)
 
 
 def in_order(sizes: Iterable[int]) -> tuple[int, ...]:

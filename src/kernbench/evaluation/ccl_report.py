@@ -173,7 +173,7 @@ def _notes(sweep: CclSweep) -> tuple[str, ...]:
         "launched on all SIPs at once, until the last has ended; a contribution is a row of a cube "
         "(intercube_allreduce) or the tensor of a SIP (sip_allreduce)",
         "control: the part of it that is no kernel; by ranks: the same of dist.all_reduce behind a barrier",
-        "beyond closed form: the kernels, over all sizes",
+        "beyond closed form: the kernels, over all sizes; of intercube_allreduce beyond its bound",
         f"{len(sweep.collectives)} collectives, each both ways: {kept} with the same bits both ways",
     ]
     if sweep.rings:

@@ -16,7 +16,7 @@ from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document, Path, path_text
 from kernbench.common.units import ps_to_ns
 from kernbench.engine.engine import GraphEngine
-from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, ring_of
+from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, queues_of, ring_of
 from kernbench.evaluation.ccl_results import BufferPoint, RingPoint
 from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.messages.queues import BufferKind
@@ -134,18 +134,18 @@ class RingRun:
         ]
         for tensor in tensors:
             tensor.free()
-        forms = ClosedForms(engine.machine, plan.queues.settings)
-        hop = forms.hop(plan.rank_to_pe[0], plan.rank_to_pe[1])
+        forms = ClosedForms(engine.machine, queues_of(plan.queues.settings))
+        ring = forms.sip_round()
         return RingPoint(
             ranks=self.ranks,
             nbytes=nbytes,
             slot_size=plan.config.slot_size,
             n_slots=plan.config.n_slots,
             packet_bytes=engine.spec.transport.packet_bytes,
-            hop_ns=hop.latency_ns,
-            bw_gbs=hop.bw_gbs,
+            hop_ns=ring.step.latency_ns,
+            bw_gbs=ring.step.bw_gbs,
             kernel_ns=ps_to_ns(max(each.end_ps for each in reports) - min(each.start_ps for each in reports)),
-            theory=forms.ring(self.ranks, nbytes, hop),
+            theory=forms.ring(self.ranks, nbytes, ring),
         )
 
 

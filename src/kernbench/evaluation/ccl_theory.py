@@ -1,15 +1,11 @@
-"""Closed forms of collectives: latency and bandwidth of each hop, and what its ends add. All read from the topology.
+"""Closed forms of collectives: steps × latency + bytes over the bottleneck, along the longest chain.
 
-Of a message of c bytes over a hop
-
-    a(c) = L + c/B + ends + MATH(c)     L, B: latency of the way and its least bandwidth
-
-and the last of n messages behind each other is sent, with s slots, of which each is free when its credit is back,
+The last of n messages behind each other is sent, with s slots, of which each is free when its credit is back,
 
     behind(n) = (n-1) // s · max(a + credit, s t) + (n-1) mod s · t     t = max(c/B, MATH(c))
 
-after the first. A ring of N over S bytes has parts of m = S/N, in k messages of c = min(m, slot). Each of 2(N-1) steps
-passes a part on, message by message, so that the steps overlap:
+after the first; a, L and B are those of ``ccl_ways``. A ring of N over S bytes has parts of m = S/N, in k messages of
+c = min(m, slot). Each of 2(N-1) steps passes a part on, message by message, so that the steps overlap:
 
     ring = max(2(N-1) a + behind(k), behind(2(N-1) k) + a)
 
@@ -20,33 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
-from statistics import fmean
+from typing import NamedTuple
 
-from kernbench.ccl.config import QueueSettings
-from kernbench.ccl.sip_ring import sip_ring
-from kernbench.ccl.steps.grids import MANY_MESSAGES, SipGrid
-from kernbench.ccl.steps.messages import SEGMENT_BYTES
-from kernbench.common.ids import hbm_id, pe_dma_id
-from kernbench.common.units import ps_to_ns, whole_ps
+from kernbench.common.units import whole_ps
 from kernbench.engine.machine import Machine
-from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName
+from kernbench.evaluation.ccl_ways import Hop, Queues, QueueWay, Round, Ways, round_of
 from kernbench.messages.requests import PeCoord
-from kernbench.topology.grid import Side
+from kernbench.topology.fabric import sip_neighbours
+from kernbench.topology.grid import Grid, Side
 
-# What passes a PE's link in the last column of cubes: a row's sum, a column's sum, and the PE's own data.
-STREAMS_OF_A_CORNER = 3
-_GLOBAL = "global_"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueWay:
-    """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back."""
-
-    latency_ns: float
-    bw_gbs: float
-    credit_ns: float
+HELD_BYTES = 2 << 20
+"""So much of a tensor a PE holds at a time, between its loads and its stores."""
+MANY_MESSAGES = 16
+"""From so many on, rows and columns of SIPs are used at the same time, by half of them each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,241 +60,235 @@ class RingTime:
         return self.start_ns + self.load_ns + self.ring_ns + self.store_ns
 
 
+class Line(NamedTuple):
+    """``n`` SIPs in a row, each a hop of ``way`` from the next; ``both``: a ring that is used both ways round."""
+
+    n: int
+    way: QueueWay
+    both: bool
+
+
 class ClosedForms:
-    """The closed forms of a machine with queues in TCM."""
+    """The closed forms of a machine with queues in TCM. ``pes``: the PE of each rank; ``nbytes``: of each."""
 
-    def __init__(self, machine: Machine, queues: QueueSettings) -> None:
-        self._machine, self._spec, self._queues = machine, machine.spec, queues
-        pe = self._spec.pe
-        self._setup_ns = pe.dma.setup_ns
-        self.ends_ns = 2 * pe.components.pe_ipcq.attrs.overhead_ns + self._setup_ns
-        self.start_ns = ps_to_ns(pe.components.pe_cpu.attrs.first_issue_ps)
+    def __init__(self, machine: Machine, queues: Queues) -> None:
+        self.ways, self._spec, self._queues = Ways(machine, queues), machine.spec, queues
 
-    def hop(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> QueueWay:
-        """The way of messages from PE to PE; ``side``: the scale-up link it leaves the SIP by."""
-        there = self._machine.route(pe_dma_id(*src), pe_dma_id(*dst), side)
-        credit = self._machine.sideband_ps(pe_dma_id(*dst), pe_dma_id(*src), self._queues.credit_bytes)
-        return QueueWay(ps_to_ns(there.total_overhead_ps), there.bottleneck_gbs, ps_to_ns(credit))
+    def ring_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
+        """``ring_allreduce``: every piece goes round all n-1 hops; of each PE half as many as slots at a time."""
+        if len(pes) == 1:
+            return self.ways.start_ns
+        ring = round_of(self.ways.of(self.around(pes)))
+        return whole_ps(self.ways.start_ns + sum(self._ring_pass(len(pes), part, ring) for part in held(nbytes)))
 
-    def sip_hop(self) -> QueueWay:
-        """A hop of the ring over all SIPs, of PE 0 of cube 0 of each; the mean of them."""
-        places = sip_ring(self._spec) or ()
-        hops = [
-            self.hop((at, 0, 0), (place.next_sip, 0, 0), _side_of(place.next_direction))
-            for at, place in enumerate(places)
-        ]
-        return _mean(hops)
+    def _ring_pass(self, n: int, nbytes: int, ring: Round) -> float:
+        """In a ring of full queues nothing could move; a power of two divides most tensors.
 
-    def closed_ns(self, algorithm: AlgorithmName, nbytes: int, root: int) -> float:
-        """A collective of contributions of ``nbytes``; ``root``: the cube where SIPs meet."""
-        if algorithm == INTERCUBE:
-            found = sum(self._intercube(part, root) for part in _segments(nbytes)) + self.start_ns
-        elif self._grid.is_grid:
-            found = sum(self._over_grid(part) for part in _segments(nbytes)) + self.start_ns
-        else:
-            found = self.ring(self._spec.num_sips, nbytes, self.sip_hop()).ns
-        return whole_ps(found)
+        What is passed on leaves its slot when it has arrived at the next PE: two hops and a credit.
+        """
+        chunk, slots, way = min(nbytes, self._queues.slot_size), self._queues.n_slots, ring.step
+        pieces = ceil(nbytes / chunk)
+        at_once = min(1 << max(0, (slots // 2).bit_length() - 1), pieces)
+        between = self._between_ns(ring.slowest, chunk)
+        if n > 2:
+            taken = self.ways.message_ns(ring.slowest, chunk) + ring.slowest.credit_ns
+            between = max(between, (taken + self.ways.passing_ns(way, chunk)) / slots)
+        step = max(self.ways.passing_ns(way, chunk), at_once * between)
+        round_ns = ceil(pieces / at_once) * (n - 1) * step + (at_once - 1) * between + self.ways.math_ns(chunk)
+        return self._load_and_store_ns(nbytes, pieces) + round_ns
 
-    @property
-    def _grid(self) -> SipGrid:
+    def rs_ag_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
+        """``ring_allreduce_rs_ag``: 2(n-1) steps of a part each."""
+        if len(pes) == 1:
+            return self.ways.start_ns
+        return whole_ps(self.ring(len(pes), nbytes, round_of(self.ways.of(self.around(pes)))).ns)
+
+    def mesh_ns(self, pes: Sequence[PeCoord], grid: Grid, nbytes: int) -> float:
+        """``mesh_allreduce``: rings along the rows, then along the columns, of all bytes each."""
+        if len(pes) == 1:
+            return self.ways.start_ns
+        rows, columns = self._rings_of(pes, grid, "E"), self._rings_of(pes, grid, "S")
+        return whole_ps(self.ways.start_ns + sum(self._mesh_pass(grid, part, rows, columns) for part in held(nbytes)))
+
+    def _mesh_pass(self, grid: Grid, nbytes: int, row: Round, column: Round) -> float:
+        part = ceil(nbytes / len(grid))
+        chunk = min(part, self._queues.slot_size)
+        messages = ceil(part / chunk)
+        rings = self._steps_ns(grid.w, row, chunk, grid.h * messages)
+        rings += self._steps_ns(grid.h, column, chunk, grid.w * messages)
+        pieces = len(grid) * messages
+        return self._load_and_store_ns(nbytes, pieces) + rings
+
+    def _rings_of(self, pes: Sequence[PeCoord], grid: Grid, side: Side) -> Round:
+        """A step of all rows (``E``), or of all columns (``S``), at once."""
+        beyond = ((at, grid.neighbour(at, side, wrap=True)) for at in range(len(pes)))
+        hops = [self.beside(pes[at], pes[peer], side) for at, peer in beyond if peer not in (None, at)]
+        return round_of(self.ways.of(hops))
+
+    def tree_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
+        """``tree_allreduce``: from the deepest place up to the root and back down, message behind message."""
+        if len(pes) == 1:
+            return self.ways.start_ns
+        chunk = min(nbytes, self._queues.slot_size)
+        up = [self.beside(pe, pes[(at - 1) // 2]) for at, pe in enumerate(pes) if at]
+        down = [self.beside(hop.dst, hop.src) for hop in up]
+        ways = self.ways
+        longest = max(
+            sum(self._up_and_down(up[at - 1], down[at - 1], at, len(pes), chunk) for at in _to_root(leaf))
+            for leaf in range(1, len(pes))
+        )
+        slowest = max((ways.alone(hop) for hop in (*up, *down)), key=lambda way: way.latency_ns)
+        # A message is added once all of it is there: the links of a node stand still meanwhile.
+        each = max(ways.busiest_ns((*up, *down), pes, chunk), 2 * ways.piece_ns(chunk)) + ways.math_ns(chunk)
+        # As many go up as a queue has slots before a result has come down.
+        slots = self._queues.n_slots
+        there_and_back = ways.message_ns(slowest, chunk) + ways.passing_ns(slowest, chunk) + slots * ways.math_ns(chunk)
+        rounds, rest = divmod(ceil(nbytes / chunk) - 1, slots)
+        behind = rounds * max(there_and_back, slots * each) + rest * each
+        return whole_ps(ways.start_ns + ways.load_ns(chunk) + longest + behind + ways.store_ns(chunk))
+
+    def _up_and_down(self, up: Hop, down: Hop, at: int, n: int, chunk: int) -> float:
+        """A level of the tree. Of two children the second is added, and sent to, behind the first."""
+        second = at % 2 == 0
+        there, back = self.ways.alone(up), self.ways.alone(down)
+        found = self.ways.message_ns(there, chunk) + self.ways.passing_ns(back, chunk)
+        if at + 1 < n or second:
+            found += self.ways.math_ns(chunk)
+        return found + (chunk / back.bw_gbs if second else 0.0)
+
+    def sip_ns(self, owners: Sequence[tuple[int, int]], nbytes: int) -> float:
+        """``sip_allreduce`` of a shard of ``nbytes`` on each PE (cube, pe) of ``owners`` of every SIP."""
         sips = self._spec.system.sips
-        return SipGrid(sips.count, sips.topology, sips.grid.w, sips.grid.h)
+        if sips.count == 1:
+            return self.ways.start_ns
+        if not self._is_grid:
+            return whole_ps(self.ring(sips.count, nbytes, self.sip_round(owners)).ns)
+        return whole_ps(self.ways.start_ns + sum(self._over_grid(part, self._lines(owners)) for part in held(nbytes)))
 
-    def _over_grid(self, nbytes: int) -> float:
-        """Everything is loaded, then exchanged along rows and columns, then stored."""
-        pieces = self._grid.pieces(nbytes, self._queues.slot_size)
-        chunk = ceil(nbytes / pieces)
-        return self.load_ns(chunk, pieces) + self._exchange(0, chunk, pieces) + self.store_ns(chunk, pieces)
+    def sip_round(self, owners: Sequence[tuple[int, int]] = ((0, 0),)) -> Round:
+        """The ring of all SIPs, by number."""
+        n = self._spec.num_sips
+        hops = [self.beside((sip, *pe), ((sip + 1) % n, *pe), "E") for sip in range(n) for pe in owners]
+        return round_of(self.ways.of(hops))
 
-    def math_ns(self, nbytes: int) -> float:
-        """An elementwise command with a result of ``nbytes``."""
-        return self._spec.pe.math.operation_ns(nbytes)
-
-    def message_ns(self, hop: QueueWay, nbytes: int) -> float:
-        """A message, from the command that sends it to the end of the command that uses it."""
-        return hop.latency_ns + nbytes / hop.bw_gbs + self.ends_ns + self.math_ns(nbytes)
-
-    def load_ns(self, nbytes: int, pieces: int = 1) -> float:
-        """Reads of the PE's own HBM slice, ``pieces`` in a row of ``nbytes`` each."""
-        there, back = self._to_slice(back=False), self._to_slice(back=True)
-        request = self._setup_ns + there.latency_ns + self._machine.header_bytes / there.bw_gbs
-        return request + self._access_ns + back.latency_ns + self._pieces_ns(nbytes, pieces, back.bw_gbs)
-
-    def store_ns(self, nbytes: int, pieces: int = 1) -> float:
-        """Writes there, with the last acknowledgement."""
-        there, back = self._to_slice(back=False), self._to_slice(back=True)
-        data = self._setup_ns + there.latency_ns + self._pieces_ns(nbytes, pieces, there.bw_gbs)
-        return data + self._access_ns + back.latency_ns + self._machine.header_bytes / back.bw_gbs
-
-    def _pieces_ns(self, nbytes: int, pieces: int, way_gbs: float) -> float:
-        """Pieces one behind the other: each takes as long as its data, or as the set-up of the next."""
-        data = self._piece_ns(nbytes, way_gbs)
-        return (pieces - 1) * max(self._setup_ns, data) + data
-
-    def _piece_ns(self, nbytes: int, way_gbs: float) -> float:
-        """A piece on its way, or at the slice: a round over its channels for every burst of each of them."""
-        hbm = self._spec.cube.hbm
-        rounds = ceil(nbytes / hbm.round_bytes)
-        return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self._spec.cube.pc_bw_gbs)
-
-    def ring(self, n: int, nbytes: int, hop: QueueWay) -> RingTime:
-        """Reduce-scatter and all-gather round a ring of ``n`` with these hops, a segment after the other."""
-        found = [self._ring(n, part, hop) for part in _segments(nbytes)]
+    def ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
+        """Reduce-scatter and all-gather round a ring of ``n`` with these hops, as much at a time as a PE holds."""
+        found = [self._ring(n, part, ring) for part in held(nbytes)]
         return RingTime(
             oracle_ns=_sum(each.oracle_ns for each in found),
             ends_ns=_sum(each.ends_ns for each in found),
             overlap_ns=_sum(each.overlap_ns for each in found),
             stalls_ns=_sum(each.stalls_ns for each in found),
-            start_ns=whole_ps(self.start_ns),
+            start_ns=whole_ps(self.ways.start_ns),
             load_ns=_sum(each.load_ns for each in found),
             store_ns=_sum(each.store_ns for each in found),
         )
 
-    def _ring(self, n: int, nbytes: int, hop: QueueWay) -> RingTime:
+    def _ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
         part = ceil(nbytes / n)
         chunk, steps = min(part, self._queues.slot_size), 2 * (n - 1)
         messages = ceil(part / chunk)
-        one, pieces = self.message_ns(hop, chunk), n * messages
-        oracle = steps * (hop.latency_ns + part / hop.bw_gbs)
-        ends = steps * (self.ends_ns + self.math_ns(chunk))
-        each = self._between_ns(hop, chunk)
+        way = ring.step
+        one, pieces = self.ways.message_ns(way, chunk), n * messages
+        oracle = steps * (way.latency_ns + part / way.bw_gbs)
+        ends = steps * (self.ways.ends_ns + self.ways.math_ns(chunk))
+        each = self._between_ns(way, chunk)
         free = max(steps * one + (messages - 1) * each, (steps * messages - 1) * each + one)
-        taken = max(
-            steps * one + self._behind_ns(hop, chunk, messages), self._behind_ns(hop, chunk, steps * messages) + one
-        )
         return RingTime(
             oracle_ns=oracle,
             ends_ns=ends,
             overlap_ns=free - oracle - ends,
-            stalls_ns=taken - free,
+            stalls_ns=self._steps_ns(n, ring, chunk, messages) - free,
             start_ns=0.0,
-            load_ns=self.load_ns(chunk, pieces),
-            store_ns=self.store_ns(chunk, pieces),
+            load_ns=self.ways.load_ns(ceil(nbytes / pieces), pieces),
+            store_ns=self.ways.store_ns(ceil(nbytes / pieces), pieces),
         )
 
-    def _between_ns(self, hop: QueueWay, chunk: int, streams: int = 1) -> float:
+    def _load_and_store_ns(self, nbytes: int, pieces: int) -> float:
+        """All of it before the first message, and after the last."""
+        each = ceil(nbytes / pieces)
+        return self.ways.load_ns(each, pieces) + self.ways.store_ns(each, pieces)
+
+    def _steps_ns(self, n: int, ring: Round, chunk: int, messages: int) -> float:
+        """2(n-1) steps round a ring, of so many messages each."""
+        steps = 2 * (n - 1)
+        if not steps:
+            return 0.0
+        one = self.ways.message_ns(ring.step, chunk)
+        passed_on = steps * one + self._behind_ns(ring.slowest, chunk, messages)
+        return max(passed_on, self._behind_ns(ring.slowest, chunk, steps * messages) + one)
+
+    def _between_ns(self, way: QueueWay, chunk: int) -> float:
         """From one message to the next, where credits do not hold them up: the way, or the MATH unit behind it."""
-        return max(streams * chunk / hop.bw_gbs, self.math_ns(chunk))
+        return max(chunk / way.bw_gbs, self.ways.math_ns(chunk))
 
-    def _behind_ns(self, hop: QueueWay, chunk: int, messages: int, streams: int = 1) -> float:
-        """How long after the first of so many messages the last is sent; ``streams`` share the way."""
+    def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
+        """How long after the first of so many messages the last is sent."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
-        each = self._between_ns(hop, chunk, streams)
-        return rounds * max(self.message_ns(hop, chunk) + hop.credit_ns, self._queues.n_slots * each) + rest * each
-
-    def _intercube(self, nbytes: int, root: int) -> float:
-        """Rows to the east, the last column to the south, over SIPs, and back."""
-        chunk = min(nbytes, self._queues.slot_size)
-        count = ceil(nbytes / chunk)
-        up, down = (self._along(cubes) for cubes in (self._way_up(), self._way_up()[::-1]))
-        way = self._along(self._way_to(root))
-        one = sum(self.message_ns(hop, chunk) for hop in up)
-        # What is passed on, and not added to, takes no MATH.
-        one += sum(self.message_ns(hop, chunk) - self.math_ns(chunk) for hop in (*down, *way, *way))
-        # A cube of the last column sends to its row first, then on down the column.
-        one += sum(chunk / hop.bw_gbs for hop in down[: self._spec.sip.cube_mesh.h - 1])
-        # Rows come out of the slice meanwhile, and sums go into it.
-        slices = (self._piece_ns(chunk, self._to_slice(back=back).bw_gbs) for back in (True, False))
-        coming, going = (
-            max(self._behind_ns(_slowest(hops), chunk, count, STREAMS_OF_A_CORNER), (count - 1) * piece)
-            for hops, piece in zip((up, down), slices, strict=True)
-        )
-        scattered = gathered = self._exchange(root, chunk, count) / 2
-        # Messages come in the order in which they are scattered, unless all are needed at once.
-        met = coming + scattered if self._all_axes_at_once(count) else max(coming, scattered)
-        return self.load_ns(chunk) + one + met + gathered + going + self.store_ns(chunk)
-
-    def _exchange(self, root: int, chunk: int, count: int) -> float:
-        """The cubes ``root`` of all SIPs: reduce-scatter and all-gather along rows, within that along columns.
-
-        Of many messages half begin with the columns, at the same time. On a line as on a ring: n-1 hops each way, and
-        no link carries more than n-1 of n parts.
-        """
-        axes = self._axes
-        ways = [axes, axes[::-1]] if self._all_axes_at_once(count) else [axes]
-        return max(self._along_axes(way, root, chunk, ceil(count / len(ways))) for way in ways)
+        each = self._between_ns(way, chunk)
+        return rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * each) + rest * each
 
     @property
-    def _axes(self) -> list[tuple[int, Side, int]]:
-        """Rings and lines of SIPs: how many each has, its side, and the next SIP there; those of one are left out."""
+    def _is_grid(self) -> bool:
         sips = self._spec.system.sips
-        axes: list[tuple[int, Side, int]] = [(sips.count, "E", 1)]
-        if sips.two_dimensional:
-            axes = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
-        return [axis for axis in axes if axis[0] > 1]
+        return sips.two_dimensional and min(sips.grid.w, sips.grid.h) > 1
 
-    def _all_axes_at_once(self, count: int) -> bool:
-        return len(self._axes) > 1 and count >= MANY_MESSAGES
+    def _over_grid(self, nbytes: int, lines: Sequence[Line]) -> float:
+        """Everything is loaded, then exchanged along rows and columns, then stored."""
+        even = self._spec.num_sips * (2 if lines[0].both and nbytes > 2 * self._queues.slot_size else 1)
+        pieces = ceil(nbytes / (self._queues.slot_size * even)) * even
+        chunk = ceil(nbytes / pieces)
+        ways = [lines, lines[::-1]] if pieces >= MANY_MESSAGES else [lines]
+        exchange = max(self._along_lines(way, chunk, ceil(pieces / len(ways))) for way in ways)
+        return self._load_and_store_ns(nbytes, pieces) + exchange
 
-    def _along_axes(self, axes: Sequence[tuple[int, Side, int]], root: int, chunk: int, count: int) -> float:
-        """Along each axis what is left by those before."""
+    def _lines(self, owners: Sequence[tuple[int, int]]) -> list[Line]:
+        """The rows and the columns of the grid of SIPs."""
         sips = self._spec.system.sips
-        has_sides = sips.topology not in ("fully_connected", "switch")
+        both = sips.topology == "torus_2d"
+        found = []
+        for n, side, peer in ((sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)):
+            hops = [self.beside((0, *pe), (peer, *pe), side) for pe in owners]
+            found.append(Line(n, round_of(self.ways.of(hops)).slowest, both))
+        return found
+
+    def _along_lines(self, lines: Sequence[Line], chunk: int, count: int) -> float:
+        """Reduce-scatter and all-gather along each line of what is left by those before, in parts of whole messages.
+
+        On a line as on a ring: n-1 hops each way, and no link carries more than n-1 of n parts.
+        """
         total, left = 0.0, count
-        for n, side, peer in axes:
-            hop = self.hop((0, root, 0), (peer, root, 0), side if has_sides else None)
-            # A torus is used both ways round, by half of the messages each.
-            total += self._shared_ns(hop, chunk, n, ceil(left / 2) if sips.topology == "torus_2d" else left)
+        for n, way, both in lines:
+            mine = ceil(left / 2) if both else left
+            steps, carried, one = 2 * (n - 1), 2 * (mine - mine // n), self.ways.message_ns(way, chunk)
+            last = steps * one + self._behind_ns(way, chunk, ceil(mine / n))
+            total += max(last, self._behind_ns(way, chunk, carried) + one)
             left = ceil(left / n)
         return total
 
-    def _shared_ns(self, hop: QueueWay, chunk: int, n: int, count: int) -> float:
-        """Reduce-scatter and all-gather of ``count`` messages over ``n`` places, in parts of whole messages."""
-        steps, carried, one = 2 * (n - 1), 2 * (count - count // n), self.message_ns(hop, chunk)
-        last = steps * one + self._behind_ns(hop, chunk, ceil(count / n))
-        return max(last, self._behind_ns(hop, chunk, carried) + one)
+    def around(self, pes: Sequence[PeCoord]) -> list[Hop]:
+        """The hops of a ring over these PEs."""
+        return [self.beside(pe, far, "E") for pe, far in zip(pes, (*pes[1:], *pes[:1]), strict=True)]
 
-    def _way_up(self) -> list[int]:
-        """The cubes from the first, along its row and down the last column: the longest way of a sum."""
-        grid = self._spec.sip.cube_mesh.grid
-        return [*range(grid.w), *(grid.index(grid.w - 1, y) for y in range(1, grid.h))]
-
-    def _way_to(self, root: int) -> list[int]:
-        """The cubes from the last, along its row and up a column, to the root."""
-        grid = self._spec.sip.cube_mesh.grid
-        x, y = grid.xy(root)
-        along = [grid.index(i, grid.h - 1) for i in range(grid.w - 1, x - 1, -1)]
-        return [*along, *(grid.index(x, j) for j in range(grid.h - 2, y - 1, -1))]
-
-    def _along(self, cubes: Sequence[int]) -> list[QueueWay]:
-        return [self.hop((0, a, 0), (0, b, 0)) for a, b in pairwise(cubes)]
-
-    @property
-    def _access_ns(self) -> float:
-        return self._spec.cube.components.hbm_ctrl.attrs.access_ns
-
-    def _to_slice(self, *, back: bool) -> QueueWay:
-        dma, memory = pe_dma_id(0, 0, 0), hbm_id(0, 0, self._spec.cube.local_slice(0))
-        route = self._machine.route(memory, dma) if back else self._machine.route(dma, memory)
-        return QueueWay(ps_to_ns(route.total_overhead_ps), route.bottleneck_gbs, 0.0)
+    def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> Hop:
+        """From a PE to another; by ``side`` where that is the link between their SIPs."""
+        leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
+        return Hop(src, dst, side if leads else None)
 
 
-def _side_of(direction: str) -> Side | None:
-    """The side that ``global_E`` leaves by; none for a direct queue."""
-    sides: dict[str, Side] = {f"{_GLOBAL}{side}": side for side in ("E", "W", "N", "S")}
-    return sides.get(direction)
+def held(nbytes: int) -> Iterator[int]:
+    """What is held at a time, until all is done."""
+    for at in range(0, nbytes, HELD_BYTES):
+        yield min(HELD_BYTES, nbytes - at)
+
+
+def _to_root(at: int) -> Iterator[int]:
+    """A place of a binary tree and those above it, without the root."""
+    while at:
+        yield at
+        at = (at - 1) // 2
 
 
 def _sum(times_ns: Iterable[float]) -> float:
     """What is left of a difference of equal sums would read like a time."""
     return whole_ps(sum(times_ns))
-
-
-def _mean(hops: Sequence[QueueWay]) -> QueueWay:
-    if not hops:
-        return QueueWay(0.0, float("inf"), 0.0)
-    return QueueWay(
-        fmean(hop.latency_ns for hop in hops),
-        min(hop.bw_gbs for hop in hops),
-        fmean(hop.credit_ns for hop in hops),
-    )
-
-
-def _slowest(hops: Sequence[QueueWay]) -> QueueWay:
-    return max(hops, key=lambda hop: hop.latency_ns, default=QueueWay(0.0, float("inf"), 0.0))
-
-
-def _segments(nbytes: int) -> Iterator[int]:
-    """What is held at a time, until all is done."""
-    for at in range(0, nbytes, SEGMENT_BYTES):
-        yield min(SEGMENT_BYTES, nbytes - at)

@@ -1,0 +1,197 @@
+"""What a message between PEs, a load and a store take when nobody else is on the way: read from the machine.
+
+Of a message of c bytes, with L and B the latency of its way and its least bandwidth,
+
+    a(c) = L + c/B + ends + MATH(c)     ends = 2 pe_ipcq.overhead_ns + dma.setup_ns
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from statistics import fmean, harmonic_mean
+
+from kernbench.common.ids import hbm_id, pe_dma_id
+from kernbench.common.units import ps_to_ns
+from kernbench.engine.machine import Machine
+from kernbench.messages.requests import PeCoord
+from kernbench.topology.grid import Side
+from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.transport import Link, Route
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Slots of a queue, bytes of one, and of a credit; rings lie in TCM."""
+
+    n_slots: int = 4
+    slot_size: int = 4096
+    credit_bytes: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """From a PE to another; ``side``: the scale-up link by which it leaves the SIP."""
+
+    src: PeCoord
+    dst: PeCoord
+    side: Side | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWay:
+    """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back."""
+
+    latency_ns: float
+    bw_gbs: float
+    credit_ns: float
+
+
+NOWHERE = QueueWay(0.0, inf, 0.0)
+
+
+class Ways:
+    """The hops of a machine, and the ways of a PE to its HBM slice."""
+
+    def __init__(self, machine: Machine, queues: Queues) -> None:
+        self.spec, self.queues = machine.spec, queues
+        self._machine = machine
+        pe = self.spec.pe
+        self._setup_ns = pe.dma.setup_ns
+        self.ends_ns = 2 * pe.components.pe_ipcq.attrs.overhead_ns + self._setup_ns
+        self.start_ns = ps_to_ns(pe.components.pe_cpu.attrs.first_issue_ps)
+
+    def of(self, hops: Sequence[Hop]) -> list[QueueWay]:
+        """The ways of hops that are all taken at once: each has an equal share of every link."""
+        users = Counter(link for hop in hops for link in self._route(hop).links)
+        return [self._way(hop, users) for hop in hops]
+
+    def alone(self, hop: Hop) -> QueueWay:
+        """The way of a hop that nobody else takes."""
+        return self._way(hop, Counter())
+
+    def busiest_ns(self, hops: Iterable[Hop], loads: Iterable[PeCoord], nbytes: float) -> float:
+        """The time of the busiest link, when each hop carries ``nbytes`` and each PE loads and stores as many."""
+        carried = Counter(link for hop in hops for link in self._route(hop).links)
+        for pe in loads:
+            carried.update(link for back in (False, True) for link in self._to_slice(pe, back=back).links)
+        return max((n * nbytes / link.bw_gbs for link, n in carried.items()), default=0.0)
+
+    def slice_ns(self, nbytes: float) -> float:
+        """What a slice of HBM takes to read or write so many bytes, all channels at work."""
+        return nbytes / self.spec.cube.slice_bw_gbs
+
+    def math_ns(self, nbytes: float) -> float:
+        """An elementwise command with a result of ``nbytes``."""
+        return self.spec.pe.math.operation_ns(ceil(nbytes))
+
+    def passing_ns(self, way: QueueWay, nbytes: float) -> float:
+        """A message, from the command that sends it until it may be used."""
+        return way.latency_ns + nbytes / way.bw_gbs + self.ends_ns
+
+    def message_ns(self, way: QueueWay, nbytes: float) -> float:
+        """A message, from the command that sends it to the end of the command that uses it."""
+        return self.passing_ns(way, nbytes) + self.math_ns(nbytes)
+
+    def load_ns(self, nbytes: int, pieces: int = 1) -> float:
+        """Reads of the PE's own HBM slice, ``pieces`` in a row of ``nbytes`` each."""
+        back = self._to_slice(back=True)
+        return self.first_byte_ns + self._pieces_ns(nbytes, pieces, back.bottleneck_gbs)
+
+    def store_ns(self, nbytes: int, pieces: int = 1) -> float:
+        """Writes there, with the last acknowledgement; banks take what they have queued at the pace of the way."""
+        way_gbs = self._to_slice(back=False).bottleneck_gbs
+        data = self._pieces_ns(nbytes, pieces, way_gbs)
+        if self._banks is not None:
+            hbm = self.spec.cube.hbm
+            queued = hbm.num_pcs * hbm.queue * self._banks.burst_bytes
+            on_way = (pieces - 1) * max(self._setup_ns, nbytes / way_gbs) + nbytes / way_gbs
+            data = max(on_way, self.slice_ns(pieces * nbytes - queued))
+        return self.last_ack_ns + data
+
+    @property
+    def first_byte_ns(self) -> float:
+        """From a load to its first byte: set-up, request, access and the way back; with banks a row is opened."""
+        there, back = self._to_slice(back=False), self._to_slice(back=True)
+        request = self._setup_ns + self._machine.header_bytes / there.bottleneck_gbs
+        return request + self._opening_ns + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
+
+    @property
+    def last_ack_ns(self) -> float:
+        """What a store takes beside its bytes: set-up, the way, access and acknowledgement."""
+        there, back = self._to_slice(back=False), self._to_slice(back=True)
+        ack = self._setup_ns + self._machine.header_bytes / back.bottleneck_gbs
+        return ack + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
+
+    @property
+    def idle_load_ns(self) -> float:
+        """The least a load takes beside its bytes: of an open row."""
+        return self.first_byte_ns - self._opening_ns
+
+    @property
+    def access_ns(self) -> float:
+        """Of a slice, beside opening a row."""
+        return self.spec.cube.components.hbm_ctrl.attrs.access_ns
+
+    @property
+    def _opening_ns(self) -> float:
+        return 0.0 if self._banks is None else self._banks.rcd_ns
+
+    @property
+    def _banks(self) -> HbmTiming | None:
+        return self.spec.cube.hbm.banks
+
+    def _pieces_ns(self, nbytes: int, pieces: int, way_gbs: float) -> float:
+        """Pieces one behind the other: each takes as long as its data, or as the set-up of the next.
+
+        Banks serve the next piece on the channels that the one before leaves idle.
+        """
+        data = self.piece_ns(nbytes, way_gbs)
+        between = data if self._banks is None else nbytes / min(way_gbs, self.spec.cube.slice_bw_gbs)
+        return (pieces - 1) * max(self._setup_ns, between) + data
+
+    def piece_ns(self, nbytes: int, way_gbs: float = inf) -> float:
+        """A piece on its way, or at the slice: a round over its channels for every burst of each of them."""
+        hbm = self.spec.cube.hbm
+        rounds = ceil(nbytes / hbm.round_bytes)
+        return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self.spec.cube.pc_bw_gbs)
+
+    def _way(self, hop: Hop, users: Counter[Link]) -> QueueWay:
+        route = self._route(hop)
+        credit = self._machine.sideband_ps(pe_dma_id(*hop.dst), pe_dma_id(*hop.src), self.queues.credit_bytes)
+        share = min(link.bw_gbs / max(1, users[link]) for link in route.links)
+        return QueueWay(ps_to_ns(route.total_overhead_ps), share, ps_to_ns(credit))
+
+    def _route(self, hop: Hop) -> Route:
+        return self._machine.route(pe_dma_id(*hop.src), pe_dma_id(*hop.dst), hop.side)
+
+    def _to_slice(self, pe: PeCoord = (0, 0, 0), *, back: bool) -> Route:
+        dma, memory = pe_dma_id(*pe), hbm_id(*pe[:2], self.spec.cube.local_slice(pe[2]))
+        return self._machine.route(memory, dma) if back else self._machine.route(dma, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The ways round a ring: ``step`` on average, and ``slowest``, which holds the others up by its credits."""
+
+    step: QueueWay
+    slowest: QueueWay
+
+
+def round_of(ways: Sequence[QueueWay]) -> Round:
+    """A ring of these ways."""
+    if not ways:
+        return Round(NOWHERE, NOWHERE)
+    step = QueueWay(
+        fmean(way.latency_ns for way in ways),
+        harmonic_mean([way.bw_gbs for way in ways]),
+        fmean(way.credit_ns for way in ways),
+    )
+    slowest = QueueWay(
+        max(way.latency_ns for way in ways),
+        min(way.bw_gbs for way in ways),
+        max(way.credit_ns for way in ways),
+    )
+    return Round(step, slowest)

@@ -1,0 +1,143 @@
+"""Closed forms of collectives beside the simulator, on machines whose links are slower and faster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from algorithm_support import algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of
+
+from kernbench.engine.engine import GraphEngine
+from kernbench.evaluation.ccl_bounds import Bounds
+from kernbench.evaluation.ccl_theory import ClosedForms
+from kernbench.evaluation.ccl_ways import Queues
+from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.grid import Grid
+
+KIB = 1024
+BANKS = (
+    "cube.hbm.timing=hbm3",
+    "cube.hbm.access_bytes=null",
+    "cube.components.hbm_ctrl.attrs={access_ns: 15.0}",
+)
+GRIDS = {2: Grid(2, 1), 4: Grid(2, 2), 6: Grid(3, 2)}
+
+
+def _links(latency: float = 1.0, bandwidth: float = 1.0) -> tuple[str, ...]:
+    """Links whose latency and bandwidth are so many times those of the default machine."""
+    return (
+        f"sip.components.sip_port.attrs.overhead_ns={20 * latency}",
+        f"cube.components.ucie.attrs.overhead_ns={8 * latency}",
+        f"sip.components.ucie.attrs.overhead_ns={8 * latency}",
+        f"system.links.sip_to_sip.bw_gbs={128 * bandwidth}",
+        f"sip.links.cube_to_cube.bw_gbs={256 * bandwidth}",
+        f"sip.links.io_to_cube.bw_gbs={256 * bandwidth}",
+    )
+
+
+def _machine(sips: int, kind: str, *changes: str) -> Topology:
+    sizes = ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2", f"system.sips.count={sips}", f"system.sips.topology={kind}"]
+    if kind in ("torus_2d", "mesh_2d_no_wrap"):
+        sizes += [f"system.sips.w={GRIDS[sips].w}", f"system.sips.h={GRIDS[sips].h}"]
+    return resolve_topology("default", [*sizes, *changes])
+
+
+def _simulated(name: str, neighbours: str, machine: Topology, ranks: int, nbytes: int) -> float:
+    if name == "sip_allreduce":
+        shards = shards_of(ranks, {(0, 0): nbytes // 4}, np.random.default_rng(0))
+        return longest_kernel_ns(over_sips(name, machine, [shards]))
+    grid = {"kernel_w": GRIDS[ranks].w, "kernel_h": GRIDS[ranks].h} if name == "mesh_allreduce" else {}
+    chosen = algorithm(name, neighbours, ranks, **grid)
+    return longest_kernel_ns(all_reduce(chosen, machine, lambda _pe: np.zeros(nbytes // 4, np.float32)))
+
+
+def _form(name: str, machine: Topology, ranks: int, nbytes: int) -> float:
+    forms = ClosedForms(GraphEngine(machine).machine, Queues())
+    are_sips = ranks == machine.spec.num_sips
+    pes = [(rank, 0, 0) if are_sips else (0, 0, rank) for rank in range(ranks)]
+    return {
+        "ring_allreduce": lambda: forms.ring_ns(pes, nbytes),
+        "ring_allreduce_rs_ag": lambda: forms.rs_ag_ns(pes, nbytes),
+        "tree_allreduce": lambda: forms.tree_ns(pes, nbytes),
+        "mesh_allreduce": lambda: forms.mesh_ns(pes, GRIDS[ranks], nbytes),
+        "sip_allreduce": lambda: forms.sip_ns([(0, 0)], nbytes),
+    }[name]()
+
+
+CASES = [
+    *(("ring_allreduce", "ring_1d", sips, "ring_1d", ranks) for sips, ranks in ((2, 2), (6, 6), (2, 4))),
+    *(("ring_allreduce_rs_ag", "ring_1d", sips, "ring_1d", ranks) for sips, ranks in ((2, 2), (6, 6), (2, 4))),
+    *(("tree_allreduce", "tree_binary", sips, "ring_1d", ranks) for sips, ranks in ((2, 2), (6, 6), (2, 4))),
+    *(("mesh_allreduce", "torus_2d", sips, "torus_2d", sips) for sips in (4, 6)),
+    *(
+        ("sip_allreduce", "none", sips, kind, sips)
+        for sips, kind in ((2, "ring_1d"), (4, "torus_2d"), (4, "mesh_2d_no_wrap"))
+    ),
+]
+LINKS = {"default": (), "latency x2": _links(2), "bandwidth x2": _links(1, 2), "both x2": _links(2, 2)}
+MORE = {"latency x4": _links(4), "bandwidth x0.5": _links(1, 0.5), "both x4, x0.5": _links(4, 0.5)}
+
+
+def _check(name: str, neighbours: str, sips: int, kind: str, ranks: int, nbytes: int, changes: tuple[str, ...]) -> None:
+    machine = _machine(sips, kind, *changes)
+    simulated = _simulated(name, neighbours, machine, ranks, nbytes)
+    assert simulated == pytest.approx(_form(name, machine, ranks, nbytes), rel=0.15)
+
+
+@pytest.mark.parametrize("links", LINKS)
+@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), CASES)
+def test_a_small_collective_is_as_long_as_its_form(name, neighbours, sips, kind, ranks, links):
+    _check(name, neighbours, sips, kind, ranks, KIB, LINKS[links])
+
+
+@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), CASES)
+def test_with_banks(name, neighbours, sips, kind, ranks):
+    _check(name, neighbours, sips, kind, ranks, 16 * KIB, BANKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nbytes", [64 * KIB, 1024 * KIB])
+@pytest.mark.parametrize("links", [*LINKS, *MORE])
+@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), CASES)
+def test_a_large_collective_is_as_long_as_its_form(name, neighbours, sips, kind, ranks, links, nbytes):
+    _check(name, neighbours, sips, kind, ranks, nbytes, (LINKS | MORE)[links])
+
+
+@pytest.mark.parametrize("changes", [(), _links(2, 2), _links(4, 0.5), BANKS])
+@pytest.mark.parametrize("nbytes", [KIB, 64 * KIB])
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_bounds_over_sips_are_never_undercut(name, nbytes, changes):
+    machine, rng = _machine(4, "ring_1d", *changes), np.random.default_rng(0)
+    n, owned = 4, {(0, 0): nbytes // 4}
+    tensors = [shards_of(n, owned, rng)]
+    root = {"root": 0} if name in ("broadcast", "reduce") else {}
+    if not root:
+        tensors = [
+            shards_of(n, owned, rng, blocks=1 if name == "all_gather" else n),
+            shards_of(n, owned, rng, blocks=1 if name == "reduce_scatter" else n),
+        ]
+    simulated = longest_kernel_ns(over_sips(name, machine, tensors, **root))
+    bounds = Bounds(GraphEngine(machine).machine, Queues())
+    forms = {
+        "broadcast": bounds.broadcast_ns,
+        "reduce": bounds.reduce_ns,
+        "all_gather": bounds.all_gather_ns,
+        "reduce_scatter": bounds.reduce_scatter_ns,
+        "all_to_all": bounds.all_to_all_ns,
+    }
+    assert 0.1 * simulated < forms[name](nbytes) <= simulated
+
+
+@pytest.mark.parametrize("changes", [(), _links(2, 2), _links(4, 0.5), BANKS])
+@pytest.mark.parametrize("nbytes", [KIB, 16 * KIB])
+@pytest.mark.parametrize("name", ["hierarchical_allreduce", "intercube_allreduce"])
+def test_bounds_over_cubes_are_never_undercut(name, nbytes, changes):
+    machine = _machine(2, "ring_1d", *changes)
+    over = {
+        "hierarchical_allreduce": ("hierarchical_3level", "all_pes"),
+        "intercube_allreduce": ("intercube", "pe0_of_every_cube"),
+    }
+    chosen = algorithm(name, over[name][0], 2, over[name][1])
+    simulated = longest_kernel_ns(all_reduce(chosen, machine, lambda _pe: np.zeros(nbytes // 4, np.float32)))
+    bounds = Bounds(GraphEngine(machine).machine, Queues())
+    found = bounds.hierarchical_ns(nbytes) if name == "hierarchical_allreduce" else bounds.intercube_ns(nbytes, 3)
+    assert 0.1 * simulated < found <= simulated
