@@ -1,9 +1,9 @@
 """Bounds of collectives, which no run undercuts: the longest chain of hops, and the bytes of the busiest link.
 
-    start + first byte + Σ (L + ends) + the last acknowledgement     along the longest chain, and of its bytes
-    max(bytes over the least bandwidth of a hop, bytes of the slice) those that each of its links carries
+    start + first byte + Σ (L + ends) + bytes / B + the last acknowledgement
 
-Hops are taken at their fastest, links as if nobody shared them, memory as if no row had to be opened and no refresh came.
+B: the least bandwidth of a hop when all bytes pass all hops of the chain, else of one hop with what it carries.
+Hops are taken at their fastest, links as if nobody shared them, memory as if no row had to be opened.
 """
 
 from __future__ import annotations

@@ -247,7 +247,8 @@ class ClosedForms:
         sips = self._spec.system.sips
         both = sips.topology == "torus_2d"
         found = []
-        for n, side, peer in ((sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)):
+        axes: list[tuple[int, Side, int]] = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
+        for n, side, peer in axes:
             hops = [self.beside((0, *pe), (peer, *pe), side) for pe in owners]
             found.append(Line(n, round_of(self.ways.of(hops)).slowest, both))
         return found
