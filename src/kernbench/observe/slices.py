@@ -60,7 +60,7 @@ def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
 
 
 def _slice_time(where: str, turns: TurnColumns, mine: Column, banks: HbmTiming, buses: int) -> SliceTime:
-    """Of some turns. While one waited for its row others may have used the bus: ``opened`` is the most that was lost."""
+    """Of turns. While one waited for its row others may have used the bus: ``opened`` is the most that it lost."""
     bursts, hits, taken, opened, turned = (
         int(column[mine].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
     )

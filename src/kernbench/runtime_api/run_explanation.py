@@ -43,7 +43,7 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
     "slot": "a slot of queue {}",
     "memory order": "memory order: the same bytes",
     "memory order by range": "memory order: ranges that enclose both",
-    "memory": "its turn at {}",
+    "memory": "memory: a turn at {}",
 }
 
 
