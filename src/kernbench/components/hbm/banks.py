@@ -307,7 +307,8 @@ class Banks:
         self._acts[pc] = max(self._acts[pc], now) + self._act
         self._next[bank] = at + self._cycle
         ready = self._ready[bank] = at + self._column[write]
-        late = ready - max(self._free[pc], now)
+        free = self._free[pc]
+        late = ready - (free if free > now else now)
         if late > 0:
             self._counts[2 + self._pcs + pc] += late
         self._before[bank], self._opened_before[bank] = self._row[bank], self._opened[bank]
