@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+import numpy as np
+
 from engine_support import Placed, launch, machine
+from kernbench.core.log import By
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
@@ -15,6 +18,13 @@ from kernbench.observe.roofline import Roofline, roofline
 from observed import log_of, logged
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
+
+BANKS = (
+    "cube.hbm.timing=hbm3",
+    "cube.hbm.access_bytes=null",
+    "cube.components.hbm_ctrl.attrs={access_ns: 15.0}",
+)
+"""Slices with banks."""
 
 
 def watched(*overrides: str, small: bool = True) -> GraphEngine:
@@ -60,3 +70,13 @@ def check_request(engine: GraphEngine, handle: RequestHandle) -> dict[PathPart, 
     if found.binding is not None:
         assert found.binding.ps + sum(each.ps for each in found.differences) == path.ps
     return {each.part: each.ps for each in path.parts}
+
+
+def check_turns(engine: GraphEngine) -> None:
+    """What turns took of their own time is no more than that, and they begin after what they waited for had begun."""
+    turns = log_of(engine).seen.turns
+    for took in (turns.rows, turns.turning, turns.refresh):
+        assert (took >= 0).all()
+    assert (turns.rows + turns.turning + turns.refresh <= turns.end - turns.start).all()
+    behind = np.flatnonzero(turns.by == By.BANK)
+    assert (turns.cause[behind] < behind).all()

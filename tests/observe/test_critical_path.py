@@ -23,9 +23,10 @@ from kernbench.messages.requests import (
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.roofline import Roofline
+from kernbench.observe.slices import slice_times
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import log_of
-from path_support import check, check_request, path_of, roofline_of, run, watched
+from path_support import BANKS, check, check_request, check_turns, path_of, roofline_of, run, watched
 
 SIDE = 64
 
@@ -221,16 +222,28 @@ def composite(op: str, p: int, size: tuple[int, int], tl: Tl) -> None:
         ),
         max_size=3,
     ),
+    memory=st.sampled_from([(), BANKS]),
 )
 def test_any_program_adds_up(
-    ops: tuple[str, ...], size: tuple[int, int], pes: int, pe_skips: int, overrides: list[str]
+    ops: tuple[str, ...],
+    size: tuple[int, int],
+    pes: int,
+    pe_skips: int,
+    overrides: list[str],
+    memory: tuple[str, ...],
 ) -> None:
-    engine = watched(*overrides)
+    engine = watched(*overrides, *memory)
     x = place(engine, np.zeros((160, 160), np.float16))
     handle = run(engine, program(ops, size, pe_skips), x, targets=tuple((0, 0, pe) for pe in range(pes)))
     parts = check_request(engine, handle)
     assert parts.get(PathPart.WAIT, 0) == 0  # every wait has a cause
-    check(PathFinder(log_of(engine), engine.handles).of_run(0, handle.ended_ps), 0, handle.ended_ps)
+    whole = PathFinder(log_of(engine), engine.handles).of_run(0, handle.ended_ps)
+    check(whole, 0, handle.ended_ps)
+    check_turns(engine)
+    for each in slice_times(log_of(engine), whole):
+        assert 0 <= each.hits <= each.bursts
+        assert min(each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps) >= 0
+        assert each.busy_ps <= handle.ended_ps
 
 
 # --- what bounds it ---------------------------------------------------------------------------------------------------

@@ -35,10 +35,19 @@ def run(torch):
         torch.launch(f"step{at}", copy, x, y, 16)
     torch.launch("step0", copy, x, y, 16)
 """
+BANKS = ("hbm.timing=hbm3", "hbm.access_bytes=null", "components.hbm_ctrl.attrs={access_ns: 15.0}")
 RUNS = {
     "queues": ("--bench", "ipcq-allreduce"),
     "tiles": ("--bench", "matmul-composite", "--set", "bench.m=64", "--set", "bench.n=96", "--set", "bench.k=64"),
     "many launches": ("--bench", "many.py"),
+    "banks": ("--bench", "many.py", *(word for each in BANKS for word in ("--set", f"cube.{each}"))),
+}
+SPENT_BY_SLICES = {
+    "data": "data_ps",
+    "rows": "rows_ps",
+    "turns": "turnarounds_ps",
+    "refresh": "refresh_ps",
+    "groups": "groups_ps",
 }
 UNITS = {"ps": 1e-3, "ns": 1.0, "µs": 1e3, "ms": 1e6, "B": 1, "KiB": 2**10, "MiB": 2**20, "%": 0.01, "GB/s": 1.0, "": 1}
 NONSENSE = ("NaN", "undefined", "Infinity", "∞", "null")
@@ -54,6 +63,11 @@ class Shown:
     def ask(self, expression: str) -> Any:
         """The value of an expression on the page."""
         return self.tab.ask(expression)
+
+    def heads(self) -> list[str]:
+        """The heads of the critical path's tables."""
+        found: list[str] = self.ask("[...document.querySelectorAll('#panel-path h3')].map(each => each.textContent)")
+        return found
 
     def show(self, **state: Any) -> None:
         """Change what the page shows."""
@@ -172,6 +186,14 @@ def test_the_paths_of_the_run_and_of_every_launch(shown: Shown) -> None:
         for bound in found["roofline"]["bounds"]:
             assert agree(bounds[bound["resource"]]["ns"], bound["ps"] / 1000)
             assert agree(bounds[bound["resource"]]["of the time"], bound["ps"] / whole)
+        slices = found.get("slices", [])
+        assert sum("Time of HBM slices" in each for each in shown.heads()) == bool(slices)
+        rows = shown.table("#panel-path .path > div:nth-of-type(2) section:last-child table") if slices else []
+        for row, each in zip(rows, slices[:8], strict=True):
+            assert row["slice"] == each["where"]
+            for head, key in SPENT_BY_SLICES.items():
+                assert agree(row[head], each[key] / whole)
+            assert agree(row["hits"], each["hits"] / max(1, each["bursts"]))
 
 
 def test_who_waited_for_whom(shown: Shown) -> None:
@@ -179,8 +201,7 @@ def test_who_waited_for_whom(shown: Shown) -> None:
     for window, launch in enumerate(shown.run["explanation"]["launches"], start=1):
         shown.ask(f"KB.chooseWindow({window})")
         shown.tab.settle()
-        heads = shown.ask("[...document.querySelectorAll('#panel-path h3')].map(each => each.textContent)")
-        assert ("Lines on the path that waited for others" in heads) == bool(launch["waits"])
+        assert ("Lines on the path that waited for others" in shown.heads()) == bool(launch["waits"])
         rows = shown.table("#panel-path .path > div:last-child section:last-child table") if launch["waits"] else []
         assert len(rows) == len(launch["waits"])
         for row, wait in zip(rows, launch["waits"], strict=True):

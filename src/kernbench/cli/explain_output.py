@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -15,11 +16,13 @@ from kernbench.common.units import format_size
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.slices import SliceTime
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16
 MOST_WAITS = 8
+MOST_SLICES = 8
 
 
 def print_explanation(console: Console, found: RunExplanation) -> None:
@@ -29,8 +32,10 @@ def print_explanation(console: Console, found: RunExplanation) -> None:
         show(console, _path(f"Launch {launch.name!r}{far}", launch.path), _lines(launch))
         show(console, _waits(launch), _kernels(launch))
         show(console, _bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
+        show(console, _slices(f"Launch {launch.name!r}", launch.slices, launch.path.ps))
         _verdict(console, f"launch {launch.name!r}", launch.roofline)
     show(console, _path("Run", found.path), _bounds("Run", found.roofline), _differences(found.roofline))
+    show(console, _slices("Run", found.slices, found.path.ps))
     _verdict(console, "run", found.roofline)
 
 
@@ -177,6 +182,24 @@ def _row(ps: int, found: Roofline) -> tuple[str, str, str]:
     return f"{ps / 1000:,.3f}", f"{share:.1%}", bar(share)
 
 
+def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | None:
+    """What the buses of slices with banks were busy with, as shares of the time; the rest they had nothing to do."""
+    if not found:
+        return None
+    left = len(found) - MOST_SLICES
+    names = ("data", "row misses", "turnarounds", "refresh", "bank groups", "idle", "row hits")
+    made = table(
+        f"{what}: time of HBM slices{f', the busiest {MOST_SLICES} of {len(found)}' if left > 0 else ''}",
+        text("slice"),
+        *(number(name) for name in names),
+    )
+    for each in found[:MOST_SLICES]:
+        spent = (each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps)
+        shares = (*(ps / total_ps for ps in spent), max(0.0, 1 - each.busy_ps / total_ps), each.hit_share)
+        made.add_row(each.where, *(f"{share:.1%}" for share in shares))
+    return made
+
+
 def _verdict(console: Console, what: str, found: Roofline) -> None:
     for line in _sentences(what, found):
         console.print(line, style="bold", soft_wrap=True)
@@ -200,6 +223,7 @@ def explanation_document(found: RunExplanation) -> Json:
         "critical_path": _path_json(found.path),
         "roofline": _roofline_json(found.roofline),
         "launches": [_launch_json(launch) for launch in found.launches],
+        **_slices_json(found.slices),
     }
 
 
@@ -214,8 +238,14 @@ def _launch_json(launch: LaunchExplanation) -> Json:
         "waits": [_wait_json(each) for each in launch.waits],
         "kernels": [_share_json(each) for each in launch.pes],
         "roofline": _roofline_json(launch.roofline),
+        **_slices_json(launch.slices),
         **({} if launch.ended else {"ended": False}),
     }
+
+
+def _slices_json(found: Sequence[SliceTime]) -> Mapping[str, Json]:
+    """Slices with banks, if there are any."""
+    return {"slices": [asdict(each) for each in found]} if found else {}
 
 
 def _wait_json(each: LineWait) -> Json:

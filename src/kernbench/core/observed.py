@@ -59,10 +59,29 @@ class TransferFields(NamedTuple, Generic[T]):
     route: T
 
 
+class BankTime(NamedTuple):
+    """What a turn took of a slice with banks, in ps; see ``TurnFields``."""
+
+    bursts: int = 0
+    hits: int = 0
+    taken: int = 0
+    opened: int = 0
+    turned: int = 0
+    rows: int = 0
+    turning: int = 0
+    refresh: int = 0
+
+
 class TurnFields(NamedTuple, Generic[T]):
     """A turn of a memory, or a column each of many; ``of`` is the transfer that asked for the access.
 
-    It begins by ``LINK`` after that, or by ``BANK`` after another turn.
+    It begins by ``LINK`` after that, or by ``BANK`` after another turn. Those of a slice with banks overlap: one begins
+    when its bus is free of the turns before it.
+
+    The rest are 0 but for slices with banks. Of the turn's time ``rows`` went to opening rows, ``turning`` to turns of
+    direction, ``refresh`` to that; what is left is data. ``bursts``, ``hits``: how many were served, and how many of
+    open rows. ``taken``: of the time of all buses together, with what idle time before the turn was filled with;
+    ``turned`` and, at most, ``opened`` of that were turns of direction and waiting for rows.
     """
 
     of: T
@@ -71,6 +90,14 @@ class TurnFields(NamedTuple, Generic[T]):
     end: T
     cause: T
     by: T
+    bursts: T
+    hits: T
+    taken: T
+    opened: T
+    turned: T
+    rows: T
+    turning: T
+    refresh: T
 
 
 class LinkColumns(NamedTuple):
@@ -90,7 +117,8 @@ _DST, _START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND, _ROUTE = map(
     TransferFields._fields.index, ("dst", "start", "end", "cause", "zero_load", "held_by", "behind", "route")
 )
 _NOTHING, _LINK, _BANK = (int(by) for by in (By.NOTHING, By.LINK, By.BANK))
-_TURN_END = TurnFields._fields.index("end")
+_TURN_START, _TURN_END, _BANK_TIME = map(TurnFields._fields.index, ("start", "end", BankTime._fields[0]))
+_NO_BANKS = BankTime()
 
 
 def held_by_link(index: int) -> int:
@@ -156,8 +184,25 @@ class Observed:
         if before >= 0 and turns[before * _TURN + _TURN_END] >= start:
             turns[before * _TURN + _TURN_END] = start
             cause, by = before, _BANK
-        self._last_turns[server] = self._turns_of[access] = len(turns) // _TURN
-        turns += (access, self._transfers[access * _TRANSFER + _DST], start, end, cause, by)
+        self._add_turn(access, server, (start, end, cause, by), _NO_BANKS)
+
+    def open_turn_in_banks(
+        self, access: int, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
+    ) -> None:
+        """``server`` has banks, in which turns overlap. ``waited``: the turn before it was in the way."""
+        before = self._last_turns.get(server, NONE)
+        cause, by = (before, _BANK) if waited and before >= 0 else (access, _LINK)
+        self._add_turn(access, server, (*span, cause, by), took)
+
+    def cut_turn(self, access: int, span: tuple[int, int], took: BankTime) -> None:
+        """The last turn of an access, in banks, is over earlier than it was to be."""
+        at = self._turns_of[access] * _TURN
+        self._turns[at + _TURN_START : at + _TURN_END + 1] = span
+        self._turns[at + _BANK_TIME : at + _TURN] = took
+
+    def _add_turn(self, access: int, server: Hashable, about: tuple[int, int, int, int], took: BankTime) -> None:
+        self._last_turns[server] = self._turns_of[access] = len(self._turns) // _TURN
+        self._turns += (access, self._transfers[access * _TRANSFER + _DST], *about, *took)
 
     def transfer(self, number: int) -> TransferFields[int]:
         """A transfer; ``of`` is the place of a row."""

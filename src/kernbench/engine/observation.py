@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import TypeAlias
 
 from kernbench.core.log import NONE, Log
-from kernbench.core.observed import Carries, Observed
+from kernbench.core.observed import BankTime, Carries, Observed
 from kernbench.engine.recorder import Recorder
 from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.transport import Network, Transfer
@@ -32,6 +32,16 @@ class Observation:
         A turn that is cut short for another was announced with the end that it would have had.
         """
         self.tables.open_turn(self._asked[asked.op, asked.part], server, start_ps, end_ps)
+
+    def turn_in_banks(
+        self, asked: Asked, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
+    ) -> None:
+        """The same of a slice with banks, which has turns overlap: from when it had its bus, and what it took."""
+        self.tables.open_turn_in_banks(self._asked[asked.op, asked.part], server, span, waited, took)
+
+    def cut_in_banks(self, asked: Asked, span: tuple[int, int], took: BankTime) -> None:
+        """Its last turn there is over earlier."""
+        self.tables.cut_turn(self._asked[asked.op, asked.part], span, took)
 
     def _about(self, transfer: Transfer) -> About:
         match message := transfer.arg:

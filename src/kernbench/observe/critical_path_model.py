@@ -28,6 +28,9 @@ class PathPart(StrEnum):
     REQUEST = "request network"
     ACCESS = "memory access"
     MEMORY_QUEUE = "memory queue"
+    TURNAROUND = "memory turnarounds"
+    ROWS = "row misses"
+    REFRESH = "memory refresh"
     SERVICE = "memory service"
     RESPONSE = "response network"
     NETWORK_QUEUE = "network queue"
@@ -76,8 +79,9 @@ class KernelPlace:
     line: int
 
 
-WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range"]
-"""A message of a queue, a slot of one; an earlier access to the same bytes, or to a range that encloses them"""
+WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range", "memory"]
+"""A message of a queue, a slot of one; an earlier access to the same bytes, or to a range that encloses them; a slice
+of HBM that was working on an access of another"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,7 @@ class PathHop:
 
     For a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held: then the path
     goes from one kernel to another. Or for an access of ``cause``, another line of the same kernel, to the same bytes.
+    Or for the memory ``direction``, which worked for ``cause``, another PE: the path does not go there.
     """
 
     waiting: KernelPlace

@@ -6,10 +6,12 @@ there, or by a link. Turns go by their causes.
 
 from __future__ import annotations
 
-from kernbench.core.log import NONE, By, Row
-from kernbench.core.observed import Carries, TransferFields
+from collections.abc import Iterator
+
+from kernbench.core.log import LAUNCH, LINE, NONE, PART, By, Row
+from kernbench.core.observed import Carries, TransferFields, TurnFields
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import PathChain, PathPart
+from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart
 from kernbench.observe.trace_log import Seen
 from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 
@@ -89,15 +91,39 @@ class InsideDma:
 
     def _served(self, turn: int, since_ps: int) -> None:
         """Back through a memory's turns to ``since_ps``."""
-        tables, when = self._tables, self._chain.at_ps
+        tables, when, other = self._tables, self._chain.at_ps, NONE
         while turn >= 0 and when > since_ps:
             found = tables.turn(turn)
             when = found.start
             if tables.row_of(found.of) == self._row:
-                self._to(max(found.end, since_ps), PathPart.MEMORY_QUEUE)
-                self._to(max(when, since_ps), PathPart.SERVICE)
+                self._behind(other, max(found.end, since_ps))
+                other = NONE
+                for part, begin in _parts(found):
+                    self._to(max(begin, since_ps), part)
+            elif other < 0:
+                other = turn
             turn = found.cause if found.by == By.BANK else NONE
-        self._to(since_ps, PathPart.MEMORY_QUEUE)
+        self._behind(other, since_ps)
+
+    def _behind(self, turn: int, when: int) -> None:
+        """Back to ``when`` over time in which the memory worked on others, last on ``turn``."""
+        chain, seen = self._chain, self._seen
+        when = max(when, chain.floor_ps)
+        if turn >= 0 and when < chain.at_ps and seen.names_turns:
+            found = self._tables.turn(turn)
+            row, rows = self._tables.row_of(found.of), seen.machine.log.rows
+            pe = seen.pes[rows[row + PART]] if row >= 0 else None
+            if pe is not None and self._pe not in (None, pe):
+                hop = PathHop(
+                    waiting=KernelPlace(pe=self._pe, launch_id=chain.launch_id, line=self._line),
+                    cause=KernelPlace(pe=pe, launch_id=rows[row + LAUNCH], line=rows[row + LINE]),
+                    waited_for="memory",
+                    direction=seen.columns.parts[found.memory],
+                    start_ps=when,
+                    end_ps=chain.at_ps,
+                )
+                chain.hops.append(hop)
+        self._to(when, PathPart.MEMORY_QUEUE)
 
     def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
         """When the first byte of a write came; where its memory was busy then, as if the others had not waited."""
@@ -115,3 +141,12 @@ class InsideDma:
 
     def _to(self, when: int, part: PathPart) -> None:
         self._chain.back_to(when, part, self._pe, self._line)
+
+
+def _parts(turn: TurnFields[int]) -> Iterator[tuple[PathPart, int]]:
+    """What a turn took, the last first, and when that began."""
+    begin = turn.start + turn.turning + turn.rows
+    yield PathPart.SERVICE, begin + turn.refresh
+    yield PathPart.REFRESH, begin
+    yield PathPart.ROWS, turn.start + turn.turning
+    yield PathPart.TURNAROUND, turn.start

@@ -66,7 +66,8 @@ class Seen:
     """The rows of a machine's log and of what was observed, as they are at one time (``state``).
 
     ``answers`` has the answer of each transfer, ``first_turn`` and ``last_turn`` those in which a memory served it;
-    ``asked_by`` what each row of the log has asked of memories; ``send_of`` the row of a message on its way.
+    ``asked_by`` what each row of the log has asked of memories; ``send_of`` the row of a message on its way;
+    ``names_turns``: whose turns were in the way of others is told.
     """
 
     def __init__(self, machine: Machine, state: tuple[int, int]) -> None:
@@ -75,6 +76,7 @@ class Seen:
         self.machine = machine
         self.columns: Columns = machine.log.columns()
         self.works = Works(machine.log, self.columns)
+        self.names_turns = machine.spec.cube.hbm.banks is not None
         self.tables = machine.observation.tables
         self.transfers: TransferColumns = self.tables.transfers()
         self.turns: TurnColumns = self.tables.turns()

@@ -12,6 +12,7 @@ from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, Spent, WaitedFor
 from kernbench.observe.roofline import Roofline, roofline
+from kernbench.observe.slices import SliceTime, slice_times
 from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import ENGINES, PLAN
@@ -42,6 +43,7 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
     "slot": "a slot of queue {}",
     "memory order": "memory order: the same bytes",
     "memory order by range": "memory order: ranges that enclose both",
+    "memory": "memory: a turn at {}",
 }
 
 
@@ -50,8 +52,8 @@ class LineWait:
     """A kernel's line on the path that waited for another line, ``count`` times and for ``ns`` in all.
 
     ``waiting`` waited by its queue ``direction`` for a message of ``cause``, or for a slot that ``cause`` held, in
-    another kernel; or for an access of ``cause``, in the same one, to the same bytes. Kernels are named by their
-    launches.
+    another kernel; or for an access of ``cause``, in the same one, to the same bytes; or for the memory ``direction``,
+    which worked for ``cause``, another PE. Kernels are named by their launches.
     """
 
     waiting: KernelPlace
@@ -83,7 +85,8 @@ class KernelShare:
 class LaunchExplanation:
     """Where a launch's time went; ``file`` is where its kernel is written. ``ended``: else as far as it got.
 
-    ``waits``: for other lines, the longest first; ``pes``: the kernels that the path goes through, likewise.
+    ``waits``: for other lines, the longest first; ``pes``: the kernels that the path goes through, likewise;
+    ``slices``: what slices with banks did meanwhile, for whomever.
     """
 
     name: str
@@ -96,6 +99,7 @@ class LaunchExplanation:
     roofline: Roofline
     waits: tuple[LineWait, ...]
     pes: tuple[KernelShare, ...]
+    slices: tuple[SliceTime, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,7 @@ class RunExplanation:
     path: CriticalPath
     roofline: Roofline
     launches: tuple[LaunchExplanation, ...]
+    slices: tuple[SliceTime, ...]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """The launch of each name that took longest."""
@@ -130,7 +135,9 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
         for handle in handles
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
-    return RunExplanation(path=path, roofline=roofline(log, path), launches=tuple(launches))
+    return RunExplanation(
+        path=path, roofline=roofline(log, path), launches=tuple(launches), slices=slice_times(log, path)
+    )
 
 
 def _launch(
@@ -149,6 +156,7 @@ def _launch(
         roofline=roofline(log, path, handle.request_id),
         waits=_waits(path, names),
         pes=_shares(path, names),
+        slices=slice_times(log, path),
     )
 
 

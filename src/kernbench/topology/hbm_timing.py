@@ -69,6 +69,11 @@ class HbmTiming(ConfigModel):
         """The part of time that is lost to refresh."""
         return (self.rfc_ns + self.rp_ns + self.rcd_ns + self.drain * self.rc_ns) / self.refi_ns
 
+    @property
+    def burst_work_ns(self) -> float:
+        """What a burst takes of its bus, refresh included."""
+        return self.ccd_s_ns / (1 - self.refresh_share)
+
 
 HBM3 = HbmTiming()
 HBM2 = HbmTiming(

@@ -17,6 +17,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathPart
 from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
 from kernbench.policy.address.phyaddr import AddressFormat
@@ -28,13 +29,15 @@ from kernbench.web.observer import ObservedRun
 from kernbench.web.packing import Json, Pack, SpanRows, TimeWindow, sparse_rows, varints
 
 _PARTS = list(PathPart)
+MOST_SLICES = 8
+"""The busiest of a path that the page shows"""
 
 
 def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[Json]:
     """The critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
     engine = run.engine
     found: RunExplanation = explain_run(run.log, engine.handles, 0.0, run.result.sim_ns)
-    whole = _path("run", -1, found.path, found.roofline, pes)
+    whole = _path("run", -1, found.path, found.roofline, found.slices, pes)
     launches = {each.request_id: each for each in found.launches}
     return [whole, *(_launch(launches[each], pes) for each in requests)]
 
@@ -49,7 +52,7 @@ def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
         "lines": lines,
         "waits": [_wait(each, pes) for each in launch.waits],
     }
-    return {**_path(launch.name, launch.request_id, launch.path, launch.roofline, pes), **about}
+    return {**_path(launch.name, launch.request_id, launch.path, launch.roofline, launch.slices, pes), **about}
 
 
 def _wait(wait: LineWait, pes: Mapping[PeCoord, int]) -> Json:
@@ -62,7 +65,14 @@ def _kernel(place: KernelPlace, launch: str, pes: Mapping[PeCoord, int]) -> Json
     return [pes[place.pe], launch, place.line]
 
 
-def _path(name: str, request: int, path: CriticalPath, bounds: Roofline, pes: Mapping[PeCoord, int]) -> dict[str, Json]:
+def _path(
+    name: str,
+    request: int,
+    path: CriticalPath,
+    bounds: Roofline,
+    slices: Sequence[SliceTime],
+    pes: Mapping[PeCoord, int],
+) -> dict[str, Json]:
     """Steps are [part, start ps, end ps, PE or -1, line or 0]."""
     steps: list[Json] = [
         [_PARTS.index(step.part), step.start_ps, step.end_ps, -1 if step.pe is None else pes[step.pe], step.line]
@@ -77,7 +87,15 @@ def _path(name: str, request: int, path: CriticalPath, bounds: Roofline, pes: Ma
         "spent": [[_PARTS.index(each.part), each.ps] for each in path.parts],
         "bounds": [_bound(each) for each in bounds.bounds],
         "differences": [[each.what, each.ps] for each in bounds.differences],
+        "slices": [_slice(each) for each in slices[:MOST_SLICES]],
+        "n_slices": len(slices),
     }
+
+
+def _slice(each: SliceTime) -> Json:
+    """Its name, ps by what its buses were busy with, and the share of row hits."""
+    spent = each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps
+    return [each.where, [*spent], each.hit_share]
 
 
 def _bound(bound: Bound) -> Json:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from kernbench.components.hbm.banks import FAR, Banks, Counts, Mark, Saved
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
+from kernbench.components.hbm.took import Took
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_timing import HbmTiming, Mapping
 
@@ -34,13 +35,18 @@ class _Place(NamedTuple):
 
 
 class BankedMemory:
-    """The banks of a slice and the plans of its accesses. ``quantum``: in bytes; ``quanta``: gone through so far."""
+    """The banks of a slice and the plans of its accesses. ``quantum``: in bytes; ``quanta``: gone through so far.
+
+    ``took``: what the last stretch took of the banks, if that is ``observed``.
+    """
 
     def __init__(self, timing: HbmTiming, num_pcs: int, mapping: Mapping, queue_entries: int, quantum: int) -> None:
         self.quantum = quantum
         self.banks = Banks(timing, num_pcs, queue_entries)
         self.sweep_bytes = num_pcs * timing.banks_per_pc * timing.row_bytes
         self.quanta = 0
+        self.observed = False
+        self.took: Took | None = None
         self._planner = Planner(Layout(timing, num_pcs, mapping))
 
     @property
@@ -64,6 +70,7 @@ class BankedMemory:
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
         banks, planner, quantum, sweep = self.banks, self._planner, self.quantum, self.sweep_bytes
+        before = banks.taken() if self.observed else None
         first, last, at, over = FAR, now, begin, now
         repeats = access.rows == 1 and end - begin >= 3 * sweep and not sweep % quantum
         mark_at = begin + sweep if repeats else FAR
@@ -83,4 +90,6 @@ class BankedMemory:
             first, last = min(first, begins), max(last, ends)
             at += quantum
             self.quanta += 1
+        if before is not None:
+            self.took = Took(before, banks.taken(), now, write)
         return Stretch(min(at, end), over, first, last)

@@ -35,17 +35,29 @@ Spans = list[tuple[int, int]]
 
 
 class Counts(NamedTuple):
-    """What the banks have done: bursts served, those whose row was open, and time that buses took to turn, in ps."""
+    """What the banks have done: bursts served, those whose row was open; and what that took of the time of each bus,
+    in ps: to turn, and until rows were open, of which later runs may have used a part."""
 
     bursts: int
     hits: int
-    turn_ps: int
+    turn_ps: tuple[int, ...]
+    opening_ps: tuple[int, ...]
+
+
+class Taken(NamedTuple):
+    """What had been promised by some time: ``all`` that was done, what of it was the accesses' ``own`` (the rest are
+    writes in idle time, which gave buses ``idle_ps`` of work), and when each bus is free."""
+
+    all: Counts
+    own: Counts
+    idle_ps: int
+    free: tuple[int, ...]
 
 
 class Mark(NamedTuple):
     """What banks had done at some time, and the bursts of each channel."""
 
-    counts: Counts
+    counts: tuple[int, ...]
     serial: tuple[int, ...]
 
 
@@ -105,7 +117,8 @@ class Banks:
         # Writes that are kept back: bank, row and bursts of each; bursts in all; when the last one came.
         self._pending: list[list[tuple[int, int, int]]] = [[] for _ in range(channels)]
         self._pending_bursts, self._offered = [0] * channels, [0] * channels
-        self._counts = [0, 0, 0]
+        # Bursts, hits, and of each bus: time for turns, and for rows. What of that was done in idle time, and how long.
+        self._counts, self._idle_counts, self._idle_ps = [0] * (2 + 2 * num_pcs), [0] * (2 + 2 * num_pcs), [0]
         self._times = (
             *(self._free, self._work, self._row_bus, self._acts, self._stack, self._next, self._ready),
             *(self._floor, self._end, self._offered),
@@ -120,14 +133,31 @@ class Banks:
             (self._opened_before, self._banks_per_channel),
         )
         self._flat = (
-            *(self._counts, *(array for array, _ in self._serials), *self._times, self._row, self._before),
+            *(
+                self._counts,
+                self._idle_counts,
+                self._idle_ps,
+                *(array for array, _ in self._serials),
+                *self._times,
+                self._row,
+                self._before,
+            ),
             *(self._used, self._writing, self._held, self._pending_bursts),
         )
 
     @property
     def counts(self) -> Counts:
         """What has been done so far."""
-        return Counts(*self._counts)
+        return self._counted(self._counts)
+
+    def _counted(self, counts: list[int]) -> Counts:
+        bursts, hits, *times = counts
+        return Counts(bursts, hits, tuple(times[: self._pcs]), tuple(times[self._pcs :]))
+
+    def taken(self) -> Taken:
+        """What has been promised so far, for who observes it."""
+        own = [done - idle for done, idle in zip(self._counts, self._idle_counts, strict=True)]
+        return Taken(self.counts, self._counted(own), self._idle_ps[0], tuple(self._free[: self._pcs]))
 
     @property
     def pending_bursts(self) -> int:
@@ -199,10 +229,15 @@ class Banks:
         back, there = self._turning
         if start + (0 if self._writing[channel] else there) + back >= now:
             return
+        counts, free = self._counts[:], self._free[: self._pcs]
         if not self._writing[channel]:
             self._turn(channel, 1, start)
         while self._pending[channel] and self._end[channel] + back < now:
             self._serve_pending(channel, start)
+        self._idle_counts[:] = [
+            idle + new - old for idle, new, old in zip(self._idle_counts, self._counts, counts, strict=True)
+        ]
+        self._idle_ps[0] += sum(max(0, min(self._free[pc], now) - max(was, start)) for pc, was in enumerate(free))
 
     def _turn(self, channel: int, writing: int, now: int) -> None:
         """The buses of a channel change direction, after what they have been given."""
@@ -216,10 +251,11 @@ class Banks:
         self._floor[channel] = floor
         over = max(floor, opened + self._column[0])
         until = over + self._turning[writing]
-        self._counts[2] += max(0, until - max(over, now))
         for pc in pcs:
             work[pc] = until
-            self._free[pc] = max(self._free[pc], until)
+            free = self._free[pc]
+            self._counts[2 + pc] += max(0, until - max(free, over, now))
+            self._free[pc] = max(free, until)
             self._gaps[pc].clear()
 
     def _run(self, channel: int, now: int, bank: int, row: int, n: int, write: int) -> tuple[int, int]:
@@ -270,7 +306,11 @@ class Banks:
         self._row_bus[channel] = max(self._row_bus[channel], now) + self._command
         self._acts[pc] = max(self._acts[pc], now) + self._act
         self._next[bank] = at + self._cycle
-        self._ready[bank] = at + self._column[write]
+        ready = self._ready[bank] = at + self._column[write]
+        free = self._free[pc]
+        late = ready - (free if free > now else now)
+        if late > 0:
+            self._counts[2 + self._pcs + pc] += late
         self._before[bank], self._opened_before[bank] = self._row[bank], self._opened[bank]
         self._row[bank], self._opened[bank] = row, self._serial[channel]
 
@@ -330,7 +370,7 @@ class Banks:
 
     def mark(self) -> Mark:
         """What has been done so far, for ``repeat``."""
-        return Mark(self.counts, tuple(self._serial))
+        return Mark(tuple(self._counts), tuple(self._serial))
 
     def repeat(self, since: Mark, times: int, ps: int) -> None:
         """Be as if the sweep since then, which took ``ps``, were done ``times`` more, each in the next row."""

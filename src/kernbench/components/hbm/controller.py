@@ -31,16 +31,18 @@ def banked_memory(spec: TopologySpec, banks: HbmTiming) -> BankedMemory:
 class BankedController(Answering):
     """Answers for a slice whose banks have these timings."""
 
-    __slots__ = ("_outputs", "memory", "slice")
+    __slots__ = ("_outputs", "_timing", "memory", "slice")
 
     def __init__(self, component: Component, banks: HbmTiming, access_ps: int) -> None:
         super().__init__(component, access_ps)
         self.memory = banked_memory(self.machine.spec, banks)
         self.slice = Slice(self.memory, self.clock)
+        self._timing = banks
         self._outputs: dict[str, _Output] = {}
 
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)
+        self.memory.observed = self.machine.observation is not None
         requester = request.requester
         output = self._outputs.get(requester)
         if output is None:
@@ -50,7 +52,23 @@ class BankedController(Answering):
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered: they came from the head's time on."""
+        self.memory.observed = self.machine.observation is not None
         self.slice.submit(_Write(self, message, transfer.head_ps))
+
+    def turned(self, request: Request, message: ReadRequest | WriteData, since: int, end: int) -> None:
+        """Tell who observes it of a turn that a requester waited for from ``since`` to ``end``."""
+        observation, took = self.machine.observation, self.memory.took
+        if observation is not None and took is not None:
+            start, split = took.split(since, end, self._timing)
+            span = start, max(end, self.clock.time)
+            observation.turn_in_banks(message, self.slice, span, start > request.since, split)
+
+    def cut_short(self, message: ReadRequest | WriteData, since: int, end: int) -> None:
+        """Tell who observes it that a turn is over earlier than it was to be."""
+        observation, took = self.machine.observation, self.memory.took
+        if observation is not None and took is not None:
+            start, split = took.split(since, end, self._timing)
+            observation.cut_in_banks(message, (start, max(end, start)), split)
 
     def commit_if(self, what: tuple[_Write, int]) -> None:
         """Commit a write if what it was promised still stands."""
@@ -70,13 +88,14 @@ class _Output:
 class _Read(Request):
     """The bytes of its turns feed the reply. ``promised``: what the last one did."""
 
-    __slots__ = ("controller", "message", "output", "promised", "transfer")
+    __slots__ = ("controller", "message", "output", "promised", "transfer", "waited_ps")
 
     promised: Supply
-    """Once it has begun"""
+    waited_ps: int
+    """Once it has begun; since when nothing of its own was in its way"""
 
     def __init__(self, controller: BankedController, message: ReadRequest, output: _Output) -> None:
-        super().__init__((message.requester, False), message.access, False, 0)
+        super().__init__((message.requester, False), message.access, False, controller.clock.time)
         self.controller = controller
         self.message = message
         self.output = output
@@ -84,11 +103,10 @@ class _Read(Request):
 
     def begin(self, first: int, stretch: Stretch) -> None:
         network, nbytes = self.controller.machine.network, stretch.end - first
-        since = max(self.controller.clock.time, self.output.over_ps)
+        since = self.waited_ps = max(self.controller.clock.time, self.output.over_ps)
         start = max(stretch.first_ps, since)
         end = self.output.over_ps = max(stretch.last_ps, start)
-        # What opening rows takes is service too.
-        self.controller.served(self.message, self.controller.slice, since, end)
+        self.controller.turned(self, self.message, since, end)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
@@ -101,6 +119,7 @@ class _Read(Request):
         network, promised = self.controller.machine.network, self.promised
         count = end // network.packet_bytes
         self.output.over_ps = promised.start_ps + (count - promised.first) * promised.pace.packet_ps
+        self.controller.cut_short(self.message, self.waited_ps, self.output.over_ps)
         network.curtail(self.transfer, count)
 
     def gone(self, now: int) -> int:
@@ -125,9 +144,10 @@ class _Write(Request):
     def begin(self, first: int, stretch: Stretch) -> None:
         controller, clock = self.controller, self.controller.clock
         over = max(stretch.over_ps, clock.time)
-        controller.served(self.message, controller.slice, min(stretch.first_ps, over), over)
+        controller.turned(self, self.message, self.since, stretch.over_ps)
         if stretch.end == self.access.nbytes:
             clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
 
     def cut(self, end: int) -> None:
         self.promise += 1
+        self.controller.cut_short(self.message, self.since, self.controller.slice.over_ps)

@@ -93,7 +93,26 @@
     const found = [table("At least, by resource", ["resource", "ns", "of the time", ""], rows)];
     if (beyond.length)
       found.push(table("Beyond the largest of them", ["meanwhile the path was in", "ns", "share", ""], beyond));
+    if (path.slices.length) found.push(slices(path));
     return el("div", {}, ...found);
+  };
+
+  // Shares of the time in which the buses of slices with banks were busy; the rest they had nothing to do.
+  const slices = (path) => {
+    const all = path.end_ps - path.start_ps;
+    const rows = path.slices.map(([where, spent, hits]) => {
+      const idle = Math.max(0, all - spent.reduce((sum, ps) => sum + ps, 0));
+      return el(
+        "tr",
+        {},
+        el("th", { scope: "row", text: where }),
+        ...[...spent, idle].map((ps) => el("td", { text: format.share(ps / all) })),
+        el("td", { text: format.share(hits) }),
+      );
+    });
+    const some = path.n_slices > rows.length ? `, the busiest ${rows.length} of ${path.n_slices}` : "";
+    const heads = ["slice", "data", "rows", "turns", "refresh", "groups", "idle", "hits"];
+    return table(`Time of HBM slices${some}`, heads, rows);
   };
 
   const kernel = ([pe, launch, line]) =>

@@ -1,0 +1,80 @@
+"""What the time of slices of HBM with banks went to: data, rows, turns of direction, refresh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.common.units import PS_PER_NS
+from kernbench.core.observed import Column, TurnColumns
+from kernbench.observe.critical_path_model import CriticalPath
+from kernbench.observe.trace_log import TraceLog
+from kernbench.topology.hbm_timing import HbmTiming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceTime:
+    """What a slice did: bursts, of which ``hits`` found their row open, and how long its buses took, each, for what.
+
+    ``rows_ps``: nothing was on the bus, as a row was not open yet. ``turnarounds_ps``: between reads and writes.
+    ``refresh_ps``: what data and turnarounds took longer for it. ``groups_ps``: bursts of one bank group came one after
+    another. The rest of the time the buses had nothing to do.
+    """
+
+    where: str
+    bursts: int
+    hits: int
+    data_ps: int
+    rows_ps: int
+    turnarounds_ps: int
+    refresh_ps: int
+    groups_ps: int
+
+    @property
+    def busy_ps(self) -> int:
+        """All of it."""
+        return self.data_ps + self.rows_ps + self.turnarounds_ps + self.refresh_ps + self.groups_ps
+
+    @property
+    def hit_share(self) -> float:
+        """The part of the bursts that found their row open."""
+        return self.hits / self.bursts if self.bursts else 0.0
+
+
+def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
+    """The slices that did something in the time of a path, the busiest first; none where they have no banks."""
+    seen, hbm = log.seen, log.machine.spec.cube.hbm
+    banks, turns = hbm.banks, seen.turns
+    if banks is None:
+        return ()
+    within = (path.start_ps <= turns.start) & (turns.start <= path.end_ps)
+    worked = within & ((turns.bursts > 0) | (turns.taken > 0))
+    found = [
+        _slice_time(
+            seen.columns.parts[memory], turns, np.flatnonzero(worked & (turns.memory == memory)), banks, hbm.num_pcs
+        )
+        for memory in np.unique(turns.memory[worked]).tolist()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.busy_ps))
+
+
+def _slice_time(where: str, turns: TurnColumns, mine: Column, banks: HbmTiming, buses: int) -> SliceTime:
+    """Of turns. While one waited for its row others may have used the bus: ``opened`` is the most that it lost."""
+    bursts, hits, taken, opened, turned = (
+        int(column[mine].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
+    )
+    data = bursts * banks.ccd_s_ns * PS_PER_NS
+    work = bursts * banks.burst_work_ns * PS_PER_NS
+    lost = max(0.0, taken - work - turned)
+    rows, refresh = min(opened, lost), work - data + turned * banks.refresh_share
+    return SliceTime(
+        where=where,
+        bursts=bursts,
+        hits=hits,
+        data_ps=round(data / buses),
+        rows_ps=round(rows / buses),
+        turnarounds_ps=round(turned * (1 - banks.refresh_share) / buses),
+        refresh_ps=round(refresh / buses),
+        groups_ps=round((lost - rows) / buses),
+    )
