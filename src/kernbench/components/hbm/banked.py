@@ -34,14 +34,25 @@ class _Place(NamedTuple):
 
 
 class BankedMemory:
-    """The banks of a slice and the plans of its accesses. ``quantum``: in bytes; ``quanta``: gone through so far."""
+    """The banks of a slice and the plans of its accesses. ``quantum``: in bytes; ``quanta``: gone through so far.
 
-    def __init__(self, timing: HbmTiming, num_pcs: int, mapping: Mapping, queue_entries: int, quantum: int) -> None:
+    ``planner``: that of other slices with this layout, if there are any.
+    """
+
+    def __init__(
+        self,
+        timing: HbmTiming,
+        num_pcs: int,
+        mapping: Mapping,
+        queue_entries: int,
+        quantum: int,
+        planner: Planner | None = None,
+    ) -> None:
         self.quantum = quantum
         self.banks = Banks(timing, num_pcs, queue_entries)
         self.sweep_bytes = num_pcs * timing.banks_per_pc * timing.row_bytes
         self.quanta = 0
-        self._planner = Planner(Layout(timing, num_pcs, mapping))
+        self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
 
     @property
     def counts(self) -> Counts:

@@ -1,4 +1,4 @@
-"""Between the fabric and a slice with banks: requests take turns, and what they are promised feeds the replies.
+"""Between the fabric and a slice of HBM: requests take turns, and what they are promised feeds the replies.
 
 A requester is a part and one of its channels: the queues of a PE, or all else. Its replies leave in the order it asked.
 """
@@ -9,34 +9,40 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.components.hbm.banked import BankedMemory, Stretch
-from kernbench.components.hbm.slice import Request, Slice
+from kernbench.components.hbm.channels import Channels
+from kernbench.components.hbm.ideal import IdealMemory
+from kernbench.components.hbm.layout import Layout
+from kernbench.components.hbm.plan import Planner
+from kernbench.components.hbm.slice import Memory, Request, Slice
 from kernbench.components.memory_service import pace_of
 from kernbench.components.responder import Answering
 from kernbench.messages.fabric import QueueData, ReadRequest, WriteData
-from kernbench.topology.hbm_timing import HbmTiming
-from kernbench.topology.spec import TopologySpec
 from kernbench.transport import Port, Supply, Transfer
 
 if TYPE_CHECKING:
-    from kernbench.engine.machine import Component
+    from kernbench.engine.machine import Component, Machine
 
 
-def banked_memory(spec: TopologySpec, banks: HbmTiming) -> BankedMemory:
-    """A slice of a machine whose banks have these timings, idle."""
-    hbm = spec.cube.hbm
-    quantum = spec.quantum_packets * spec.transport.packet_bytes
-    return BankedMemory(banks, hbm.num_pcs, hbm.fields(banks), hbm.queue, quantum)
+def idle_memory(machine: Machine) -> Memory:
+    """A slice of this machine, idle. What is known of accesses by their addresses, all slices share."""
+    hbm, banks = machine.spec.cube.hbm, machine.spec.cube.hbm.banks
+    quantum = machine.spec.quantum_packets * machine.network.packet_bytes
+    if banks is None:
+        channels = machine.shared(Channels, lambda: Channels(hbm))
+        return IdealMemory(channels, quantum, machine.spec.cube.pc_ps_per_byte)
+    mapping = hbm.fields(banks)
+    planner = machine.shared(Planner, lambda: Planner(Layout(banks, hbm.num_pcs, mapping)))
+    return BankedMemory(banks, hbm.num_pcs, mapping, hbm.queue, quantum, planner)
 
 
-class BankedController(Answering):
-    """Answers for a slice whose banks have these timings."""
+class SliceController(Answering):
+    """Answers for a slice."""
 
-    __slots__ = ("_outputs", "memory", "slice")
+    __slots__ = ("_outputs", "slice")
 
-    def __init__(self, component: Component, banks: HbmTiming, access_ps: int) -> None:
+    def __init__(self, component: Component, access_ps: int) -> None:
         super().__init__(component, access_ps)
-        self.memory = banked_memory(self.machine.spec, banks)
-        self.slice = Slice(self.memory, self.clock)
+        self.slice = Slice(idle_memory(self.machine), self.clock)
         self._outputs: dict[str, _Output] = {}
 
     def _read(self, request: ReadRequest) -> None:
@@ -75,7 +81,7 @@ class _Read(Request):
     promised: Supply
     """Once it has begun"""
 
-    def __init__(self, controller: BankedController, message: ReadRequest, output: _Output) -> None:
+    def __init__(self, controller: SliceController, message: ReadRequest, output: _Output) -> None:
         super().__init__((message.requester, False), message.access, False, 0)
         self.controller = controller
         self.message = message
@@ -112,11 +118,11 @@ class _Read(Request):
 
 
 class _Write(Request):
-    """Committed when all of its bytes are in the queues of the banks. ``promise`` counts the cuts."""
+    """Committed when all of its bytes are written, of banks in their queues. ``promise`` counts the cuts."""
 
     __slots__ = ("controller", "message", "promise")
 
-    def __init__(self, controller: BankedController, message: WriteData, since: int) -> None:
+    def __init__(self, controller: SliceController, message: WriteData, since: int) -> None:
         super().__init__((message.requester, isinstance(message, QueueData)), message.access, True, since)
         self.controller = controller
         self.message = message
@@ -124,8 +130,8 @@ class _Write(Request):
 
     def begin(self, first: int, stretch: Stretch) -> None:
         controller, clock = self.controller, self.controller.clock
-        over = max(stretch.over_ps, clock.time)
-        controller.served(self.message, controller.slice, min(stretch.first_ps, over), over)
+        over = max(stretch.last_ps, clock.time)
+        controller.served(self.message, controller.slice, stretch.first_ps, stretch.last_ps)
         if stretch.end == self.access.nbytes:
             clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
 
