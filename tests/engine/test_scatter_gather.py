@@ -81,7 +81,10 @@ def run(kernel: Callable[..., object], engine: GraphEngine | None = None) -> tup
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_every_run_has_a_request_of_its_own(n: int) -> None:
-    """There is one set-up; then an event each for the request, the access, the data and the turn that it waits for."""
+    """There is one set-up; then an event each for the request, the access and the data.
+
+    Data of several channels come at once, and meet on the way: an event each for the links.
+    """
 
     def kernel(x: int, *, tl: Tl) -> None:
         tl.load([(x + 2048 * i, 64 + 4 * i) for i in range(n)], 16 * n + n * (n - 1) // 2, "f32")
@@ -96,7 +99,7 @@ def test_every_run_has_a_request_of_its_own(n: int) -> None:
     (read,), engine = run(kernel)
     _, other = run(alone)
     singles, _ = run(listed)
-    assert 3 * (n - 1) <= engine.n_events - other.n_events <= 4 * (n - 1)
+    assert 3 * (n - 1) <= engine.n_events - other.n_events <= 6 * (n - 1)
     assert read.inputs[0].segments == tuple((read.inputs[0].address + 2048 * i, 64 + 4 * i) for i in range(n))
     assert read.t_end_ps <= singles[-1].t_end_ps
 

@@ -38,7 +38,7 @@ def test_a_read_is_held_by_the_turn_that_supplies_it() -> None:
 
 def test_turns_follow_each_other() -> None:
     """Two that read one slice take turns, whose causes lead back to the request of the first."""
-    tables, replies = reads(16 * KIB, (0, 1))
+    tables, replies = reads(64 * KIB, (0, 1))
     last = max((tables.transfer(each) for each in replies), key=lambda row: row.end)
     turn, of = tables.turn(last.held_by), []
     while turn.by == By.BANK:

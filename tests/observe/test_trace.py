@@ -144,7 +144,7 @@ def test_tracks_of_a_pe() -> None:
     assert ("host", "requests") in found
     assert ("SIP 0", "io_cpu") in found
     assert ("SIP 0, cube 1", "m_cpu") in found
-    assert ("memories", "sip0.cube0.hbm0") in found
+    assert any(process == "memories" and thread.startswith("sip0.cube0.hbm0") for process, thread in found)
     assert ("links", "host → switch") in found
 
 
@@ -188,14 +188,18 @@ def test_links_carry_one_thing_at_a_time_and_all_bytes() -> None:
         assert carried == link.nbytes
 
 
-def test_a_memory_works_as_long_as_its_accesses_take() -> None:
-    """Turns that are cut for others' end where the next one begins."""
+def test_a_memory_works_at_least_as_long_as_its_accesses_take() -> None:
+    """Turns overlap in its channels."""
     engine = traced_gemm(128)
     turns = spans(events_of(engine), "memories", "sip0.cube0.hbm0")
     seen = log_of(engine).seen
     answers = seen.transfers.nbytes[seen.answers[seen.asks]]  # the bytes of what is read, and headers
     moved = np.maximum(seen.transfers.nbytes[seen.asks], answers).sum()
-    assert sum(e["dur"] for e in turns) * 1e3 == pytest.approx(moved / 204.8, rel=1e-6)
+    covered, until = 0.0, 0.0
+    for e in turns:
+        covered += max(0.0, e["ts"] + e["dur"] - max(until, e["ts"]))
+        until = max(until, e["ts"] + e["dur"])
+    assert moved / 204.8 * (1 - 1e-6) <= covered * 1e3 <= 1.1 * moved / 204.8
 
 
 def test_messages_go_from_where_they_leave_to_where_they_arrive() -> None:

@@ -12,6 +12,7 @@ from kernbench.topology.cube_spec import HbmSpec
 from kernbench.topology.hbm_timing import HBM2, HBM3, HbmTiming, interleave
 
 BANKED = ("cube.hbm.timing=hbm3", "cube.hbm.access_bytes=null", "cube.components.hbm_ctrl.attrs.efficiency=null")
+IDEAL_LEFT_OUT = BANKED[1:]
 OTHER = (*BANKED, "cube.hbm.burst_bytes=null", "cube.hbm.channel_hash=null")
 FIELDS = "[{field: pc}, {field: group}, {field: column}, {field: stack}, {field: bank, fold: row}, {field: row}]"
 
@@ -39,17 +40,25 @@ def test_mappings_have_names_and_fields():
     assert [(entry.field, entry.fold) for entry in fields[3:5]] == [("stack", None), ("bank", "row")]
 
 
+def test_ideal_is_as_packaged_whatever_else_was_left_out():
+    cube = resolve_topology(
+        "default", ["cube.hbm.timing=ideal", *IDEAL_LEFT_OUT, "cube.hbm.mapping=interleave"]
+    ).spec.cube
+    assert (cube.slice_bw_gbs, cube.hbm.piece_bytes, cube.hbm.interleave_bytes) == (pytest.approx(204.8), 64, 256)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.mapping: timing: ideal has no banks"),
-        (["cube.hbm.queue_entries=8"], "cube.hbm.queue_entries: timing: ideal has no banks"),
+        (["cube.hbm.timing=ideal", "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.mapping: timing: ideal has no banks"),
+        (["cube.hbm.timing=ideal", "cube.hbm.queue_entries=8"], "cube.hbm.queue_entries: timing: ideal has no banks"),
         (["cube.hbm.timing=hbm3"], "cube.hbm.access_bytes: only timing: ideal uses this"),
         (["cube.hbm.timing=hbm3"], "topology.yaml:62:102: cube.components.hbm_ctrl.attrs.efficiency: only timing"),
         ([*BANKED, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.burst_bytes: only mapping: interleave uses this"),
         ([*BANKED, "cube.hbm.num_pcs=16"], "16 pseudo-channels of 25.6 GB/s are 409.6 GB/s, but"),
         ([*BANKED, "cube.hbm.burst_bytes=48"], "cube.hbm.burst_bytes: found 48, must be a multiple of 32"),
         (["cube.hbm.timing=hbm4"], "did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2"),
+        (["cube.hbm.timing={rcns: 50}"], "timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks"),
         ([*BANKED, "cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
         ([*BANKED, "cube.hbm.timing={stacks: 32, groups: 32, banks: 4}"], "8 x 32 x 32 x 4 banks a slice, must be"),
         ([*BANKED, "cube.hbm.timing={row_bytes: 1000}"], "row_bytes is 1000, must be a multiple of 32"),

@@ -133,13 +133,13 @@ def _item_of(annotation: object) -> object:
 
 
 def _unwrap(annotation: object) -> object:
-    """The type inside ``Annotated`` and inside ``X | None``."""
+    """The type inside ``Annotated`` and inside ``X | None``; of other unions the model, if there is one."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _unwrap(typing.get_args(annotation)[0])
     if origin in {typing.Union, types.UnionType}:
         rest = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return _unwrap(rest[0])
+        return next((model for model in map(_model_in, rest) if model is not None), _unwrap(rest[0]))
     return annotation
 
 

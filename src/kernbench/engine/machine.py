@@ -206,11 +206,11 @@ class Machine:
             raise UnsupportedError(f"{node_id}: {type(found).__name__} does not do what {cls.__name__} does; {needed}")
         return found
 
-    def shared(self, cls: type[T]) -> T:
-        """The one object of ``cls`` that parts of this machine share; ``cls()`` makes it when it is first asked for."""
+    def shared(self, cls: type[T], make: Callable[[], T] | None = None) -> T:
+        """The one object of ``cls`` that parts of this machine share; ``make`` it, or ``cls()``, when first asked."""
         found: T | None = self._shared.get(cls)
         if found is None:
-            found = self._shared[cls] = cls()
+            found = self._shared[cls] = (make or cls)()
         return found
 
     @property

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
-from kernbench.components.hbm.controller import banked_memory
-from kernbench.components.hbm_channels import HbmChannels
+from kernbench.components.hbm.controller import idle_memory
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
 from kernbench.probe.site import ProbeFlow
@@ -92,14 +91,9 @@ class MemoryTime:
 def memory_time(machine: Machine, flow: ProbeFlow, nbytes: int) -> MemoryTime:
     """The time of the memory of a flow for an access of ``nbytes``."""
     cube, attrs = machine.spec.cube, machine.graph.node(flow.memory).attrs
-    banks = cube.hbm.banks
-    if isinstance(attrs, HbmCtrlAttrs) and banks is not None:
-        idle = banked_memory(machine.spec, banks)
-        alone = idle.serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, 0)
-        return MemoryTime(attrs.access_ps + alone.first_ps, alone.last_ps - alone.first_ps, cube.slice_bw_gbs)
     if isinstance(attrs, HbmCtrlAttrs):
-        channel_ps = HbmChannels(machine.spec).time_ps(Access(flow.pa, nbytes))
-        return MemoryTime(attrs.access_ps, channel_ps, cube.slice_bw_gbs)
+        alone = idle_memory(machine).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, 0)
+        return MemoryTime(attrs.access_ps + alone.first_ps, alone.last_ps - alone.first_ps, cube.slice_bw_gbs)
     access_ps = attrs.access_ps if isinstance(attrs, SramAttrs) else 0
     return MemoryTime(access_ps, cube.sram_ps(nbytes), cube.sram_bw_gbs)
 

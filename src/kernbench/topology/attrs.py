@@ -1,6 +1,6 @@
 """The ``attrs`` of the builtin kinds of part.
 
-What is left out costs nothing: times are 0 and an efficiency is 1. Counts default to the packaged machine's.
+What is left out costs nothing: times are 0. Counts, and the efficiency of HBM, default to the packaged machine's.
 A user's class for one of these kinds declares ``Attrs`` as a subclass of the kind's model, with its own keys beside.
 """
 
@@ -15,17 +15,15 @@ from kernbench.topology.fields import Count
 
 
 class HbmCtrlAttrs(PartAttrs):
-    """An HBM slice: the part of a channel's bandwidth that is usable (1 unless given; of banks none is asked for), and
-    the time before the first byte.
-    """
+    """An HBM slice: the part of a channel's bandwidth that is usable without banks, time before the first byte."""
 
     efficiency: Share | None = None
     access_ns: Duration = 0.0
 
     @property
     def usable(self) -> float:
-        """``efficiency``, or 1."""
-        return 1.0 if self.efficiency is None else self.efficiency
+        """``efficiency``, or 0.8."""
+        return 0.8 if self.efficiency is None else self.efficiency
 
     @property
     def access_ps(self) -> int:

@@ -32,9 +32,12 @@ def channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
 def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
     """What the timing or the mapping does not use would say nothing."""
     if hbm.banks is None:
-        for name, value in (("mapping", hbm.mapping), ("queue_entries", hbm.queue_entries)):
-            if value is not None:
-                yield _at(f"cube.hbm.{name}", "timing: ideal has no banks, so nothing uses this: leave it out, or null")
+        if hbm.mapping not in (None, "interleave"):
+            yield _at("cube.hbm.mapping", "timing: ideal has no banks, so it can only be interleave (or null)")
+        if hbm.queue_entries is not None:
+            yield _at(
+                "cube.hbm.queue_entries", "timing: ideal has no banks, so nothing uses this: leave it out, or null"
+            )
         return
     if hbm.access_bytes is not None:
         yield _at("cube.hbm.access_bytes", "only timing: ideal uses this, banks serve bursts: leave it out, or null")

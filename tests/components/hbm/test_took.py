@@ -38,7 +38,7 @@ def turn(made: BankedMemory, at: int, pa: int, nbytes: int, *, write: bool = Fal
     served = made.serve(Access(pa, nbytes), write, 0, nbytes, at)
     end = served.over_ps if write else served.last_ps
     assert made.took is not None
-    start, took = made.took.split(at, end, HBM3)
+    start, took = made.took.split(at, end)
     return start, end, took
 
 

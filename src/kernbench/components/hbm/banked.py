@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kernbench.components.hbm.banks import FAR, Banks, Counts, Mark, Saved
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
-from kernbench.components.hbm.took import Took
+from kernbench.components.hbm.took import Took, TookOfBanks
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_timing import HbmTiming, Mapping
 
@@ -37,17 +37,27 @@ class _Place(NamedTuple):
 class BankedMemory:
     """The banks of a slice and the plans of its accesses. ``quantum``: in bytes; ``quanta``: gone through so far.
 
-    ``took``: what the last stretch took of the banks, if that is ``observed``.
+    ``planner``: that of other slices with this layout, if there are any. ``took``: what the last stretch took of the
+    banks, if that is ``observed``.
     """
 
-    def __init__(self, timing: HbmTiming, num_pcs: int, mapping: Mapping, queue_entries: int, quantum: int) -> None:
+    def __init__(
+        self,
+        timing: HbmTiming,
+        num_pcs: int,
+        mapping: Mapping,
+        queue_entries: int,
+        quantum: int,
+        planner: Planner | None = None,
+    ) -> None:
         self.quantum = quantum
+        self._timing = timing
         self.banks = Banks(timing, num_pcs, queue_entries)
         self.sweep_bytes = num_pcs * timing.banks_per_pc * timing.row_bytes
         self.quanta = 0
         self.observed = False
         self.took: Took | None = None
-        self._planner = Planner(Layout(timing, num_pcs, mapping))
+        self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
 
     @property
     def counts(self) -> Counts:
@@ -91,5 +101,5 @@ class BankedMemory:
             at += quantum
             self.quanta += 1
         if before is not None:
-            self.took = Took(before, banks.taken(), now, write)
+            self.took = TookOfBanks(before, banks.taken(), now, write, self._timing)
         return Stretch(min(at, end), over, first, last)

@@ -31,7 +31,8 @@ FAR = 1 << 62
 GAPS = 2
 """Gaps that a lane remembers: more are not more exact against the reference."""
 
-Spans = list[tuple[int, int]]
+Span = tuple[int, int]
+Spans = tuple[Span, ...]
 
 
 class Counts(NamedTuple):
@@ -55,7 +56,7 @@ class Taken(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What banks had done at some time, and the bursts of each channel."""
+    """The counts of banks at some time, and the bursts of each channel."""
 
     counts: tuple[int, ...]
     serial: tuple[int, ...]
@@ -67,7 +68,7 @@ class Saved:
 
     flat: list[list[int]]
     gaps: list[Spans]
-    leaving: list[Spans]
+    leaving: list[list[Span]]
     pending: list[list[tuple[int, int, int]]]
 
 
@@ -94,11 +95,17 @@ class Banks:
         self._high, self._low = int(timing.high * queue_entries), round(timing.low * queue_entries)
         self._pcs, self._stacks, self._groups, self._banks = num_pcs, timing.stacks, timing.groups, timing.banks
         self._banks_per_channel = 2 * timing.banks_per_pc
+        # Of banks: channel, PC, stack and group, which is a lane behind the buses.
+        self._places = [
+            (bank // (2 * timing.banks_per_pc), bank // timing.banks_per_pc, group // timing.groups, num_pcs + group)
+            for bank in range(num_pcs * timing.banks_per_pc)
+            for group in (bank // timing.banks,)
+        ]
         channels, stacks = -(-num_pcs // 2), num_pcs * timing.stacks
         lanes, banks = num_pcs + stacks * timing.groups, num_pcs * timing.banks_per_pc
         # Lanes: the buses, then the groups. When they are free; when they would be if they conserved work; gaps.
         self._free, self._work = [0] * lanes, [0] * lanes
-        self._gaps: list[Spans] = [[] for _ in range(lanes)]
+        self._gaps: list[Spans] = [()] * lanes
         self._row_bus, self._acts, self._stack = [0] * channels, [0] * num_pcs, [0] * stacks
         # When a bank takes its next ACT, and when its open row is ready.
         self._next, self._ready = [0] * banks, [0] * banks
@@ -113,12 +120,14 @@ class Banks:
         self._writing = [0] * channels
         # Bursts in the queues, for reads and then for writes, and when they leave.
         self._held = [0] * (2 * channels)
-        self._leaving: list[Spans] = [[] for _ in range(2 * channels)]
+        self._leaving: list[list[Span]] = [[] for _ in range(2 * channels)]
         # Writes that are kept back: bank, row and bursts of each; bursts in all; when the last one came.
         self._pending: list[list[tuple[int, int, int]]] = [[] for _ in range(channels)]
         self._pending_bursts, self._offered = [0] * channels, [0] * channels
-        # Bursts, hits, and of each bus: time for turns, and for rows. What of that was done in idle time, and how long.
-        self._counts, self._idle_counts, self._idle_ps = [0] * (2 + 2 * num_pcs), [0] * (2 + 2 * num_pcs), [0]
+        # Rows opened, and of each bus: time for turns, and for rows.
+        self._counts = [0] * (1 + 2 * num_pcs)
+        # Bursts and all that of what was done in idle time, and how long that took.
+        self._idle_counts, self._idle_ps = [0] * (2 + 2 * num_pcs), [0]
         self._times = (
             *(self._free, self._work, self._row_bus, self._acts, self._stack, self._next, self._ready),
             *(self._floor, self._end, self._offered),
@@ -133,30 +142,26 @@ class Banks:
             (self._opened_before, self._banks_per_channel),
         )
         self._flat = (
-            *(
-                self._counts,
-                self._idle_counts,
-                self._idle_ps,
-                *(array for array, _ in self._serials),
-                *self._times,
-                self._row,
-                self._before,
-            ),
+            *(self._counts, self._idle_counts, self._idle_ps, *(array for array, _ in self._serials)),
+            *(*self._times, self._row, self._before),
             *(self._used, self._writing, self._held, self._pending_bursts),
         )
 
     @property
     def counts(self) -> Counts:
         """What has been done so far."""
-        return self._counted(self._counts)
+        return self._counted(self._done())
 
-    def _counted(self, counts: list[int]) -> Counts:
-        bursts, hits, *times = counts
-        return Counts(bursts, hits, tuple(times[: self._pcs]), tuple(times[self._pcs :]))
+    def _done(self) -> list[int]:
+        return [sum(self._serial), *self._counts]
+
+    def _counted(self, done: list[int]) -> Counts:
+        bursts, opened, *times = done
+        return Counts(bursts, bursts - opened, tuple(times[: self._pcs]), tuple(times[self._pcs :]))
 
     def taken(self) -> Taken:
         """What has been promised so far, for who observes it."""
-        own = [done - idle for done, idle in zip(self._counts, self._idle_counts, strict=True)]
+        own = [done - idle for done, idle in zip(self._done(), self._idle_counts, strict=True)]
         return Taken(self.counts, self._counted(own), self._idle_ps[0], tuple(self._free[: self._pcs]))
 
     @property
@@ -174,30 +179,22 @@ class Banks:
 
         For who writes, a byte has been served when it has entered.
         """
-        first, last = FAR, now
-        per_channel, pending, writing = self._banks_per_channel, self._pending, self._writing
+        if not write:
+            return self._move(now, base, runs, 0)
+        first = FAR
         for bank, row, n in runs:
-            channel = bank // per_channel
-            if pending[channel]:
+            channel = self._places[bank][0]
+            if self._pending[channel]:
                 self._fill_idle(channel, now)
-            now = self._enter(channel, now, n, write)
-            start = end = now
-            if write:
-                self._write(channel, now, bank, base + row, n)
-            else:
-                if writing[channel]:
-                    self._turn(channel, 0, now)
-                start, end = self._run(channel, now, bank, base + row, n, 0)
-            first = start if start < first else first
-            last = end if end > last else last
-        return now, first, last
+            now = self._enter(2 * channel + 1, now, self._queue - n - self._pending_bursts[channel])
+            self._write(channel, now, bank, base + row, n)
+            first = now if now < first else first
+        return now, first, now
 
-    def _enter(self, channel: int, now: int, n: int, write: bool) -> int:
-        """When the queue has room for ``n`` bursts."""
-        queue = 2 * channel + write
+    def _enter(self, queue: int, now: int, room: int) -> int:
+        """When no more than ``room`` bursts are in a queue. What has left is counted out when room is wanted."""
         leaving, held = self._leaving[queue], self._held[queue]
-        room = self._queue - n - (self._pending_bursts[channel] if write else 0)
-        while leaving and (held > room or leaving[0][0] <= now):
+        while leaving and held > room:
             when, bursts = heappop(leaving)
             held -= bursts
             now = when if when > now else now
@@ -221,7 +218,7 @@ class Banks:
     def _serve_pending(self, channel: int, now: int) -> None:
         bank, row, n = self._pending[channel].pop(0)
         self._pending_bursts[channel] -= n
-        self._run(channel, now, bank, row, n, 1)
+        self._move(now, 0, ((bank, row, n),), 1)
 
     def _fill_idle(self, channel: int, now: int) -> None:
         """Serve pending writes in the idle time up to ``now``, as far as the buses can turn there and back in it."""
@@ -229,13 +226,13 @@ class Banks:
         back, there = self._turning
         if start + (0 if self._writing[channel] else there) + back >= now:
             return
-        counts, free = self._counts[:], self._free[: self._pcs]
+        counts, free = self._done(), self._free[: self._pcs]
         if not self._writing[channel]:
             self._turn(channel, 1, start)
         while self._pending[channel] and self._end[channel] + back < now:
             self._serve_pending(channel, start)
         self._idle_counts[:] = [
-            idle + new - old for idle, new, old in zip(self._idle_counts, self._counts, counts, strict=True)
+            idle + new - old for idle, new, old in zip(self._idle_counts, self._done(), counts, strict=True)
         ]
         self._idle_ps[0] += sum(max(0, min(self._free[pc], now) - max(was, start)) for pc, was in enumerate(free))
 
@@ -254,100 +251,119 @@ class Banks:
         for pc in pcs:
             work[pc] = until
             free = self._free[pc]
-            self._counts[2 + pc] += max(0, until - max(free, over, now))
+            self._counts[1 + pc] += max(0, until - max(free, over, now))
             self._free[pc] = max(free, until)
-            self._gaps[pc].clear()
+            self._gaps[pc] = ()
 
-    def _run(self, channel: int, now: int, bank: int, row: int, n: int, write: int) -> tuple[int, int]:
-        """Serve a run that has entered at ``now``: when its first byte is on the bus, and its last."""
-        floor = self._floor[channel]
-        now = floor if floor > now else now
-        group = bank // self._banks
-        stack = group // self._groups
-        pc = stack // self._stacks
-        serial = self._serial[channel]
-        self._serial[channel] = serial + n
-        counts = self._counts
-        counts[0] += n
-        if self._row[bank] == row or self._was_open(channel, bank, row, serial):
-            counts[1] += n
-        else:
-            counts[1] += n - 1
-            self._open(channel, pc, bank, row, now, write)
-        ready = self._ready[bank]
-        ready = now if now > ready else ready
-        if self._stacks > 1 and not write:
-            ready = self._take_stack(stack, group, ready, now, serial + n, n)
-        in_group, on_bus = n * self._same_group, n * self._burst
-        first = self._take(self._pcs + group, ready, now, in_group)
-        start = self._take(pc, first, now, on_bus)
-        # Runs of several groups alternate on the bus: what waits for its share there keeps its group's pace meanwhile.
-        end, paced = start + on_bus, first + in_group - self._same_group + self._burst
-        end = paced if paced > end else end
-        closes = end + self._closing[write]
-        self._next[bank] = max(self._next[bank], closes)
-        self._end[channel] = max(self._end[channel], end)
-        # Its bursts leave one after another: all at half of its time comes to the same for those that follow.
-        queue = 2 * channel + write
-        heappush(self._leaving[queue], ((start + end) // 2, n))
-        self._held[queue] += n
+    def _move(self, now: int, base: int, runs: Runs, write: int) -> tuple[int, int, int]:
+        """Serve runs, those of reads when they have entered: when the last has, first byte on a bus, last.
+
+        A simulation spends much of its time here, so what each run does is not in functions of its own.
+        """
+        first, last, capacity, back = FAR, now, self._queue, self._turning[0]
+        stacked, closing = self._stacks > 1 and not write, self._closing[write]
+        places, floors, serials, ends = self._places, self._floor, self._serial, self._end
+        pending, writing, held, leaving = self._pending, self._writing, self._held, self._leaving
+        rows, before, ready_at, next_at = self._row, self._before, self._ready, self._next
+        used, used_at, other_at = self._used, self._used_at, self._other_at
+        for bank, above, n in runs:
+            channel, pc, stack, group = places[bank]
+            queue = 2 * channel + write
+            if not write:
+                if pending[channel] and ends[channel] + back < now:
+                    self._fill_idle(channel, now)
+                if held[queue] + n > capacity:
+                    now = self._enter(queue, now, capacity - n)
+                if writing[channel]:
+                    self._turn(channel, 0, now)
+            row, at, serial = base + above, floors[channel], serials[channel]
+            serials[channel] = serial + n
+            at = at if at > now else now
+            if rows[bank] != row and (before[bank] != row or not self._was_open(channel, bank, serial)):
+                self._open(channel, pc, bank, row, at, write)
+            start = ready_at[bank]
+            start = at if at > start else start
+            serial += n
+            if stacked:
+                if used[stack] != group:
+                    used[stack] = group
+                    other_at[stack] = used_at[stack]
+                used_at[stack] = serial
+                if serial - other_at[stack] > capacity:
+                    start = self._take_stack(stack, start, at, n)
+            start, end = self._transfer(group, pc, start, at, n)
+            closes = end + closing
+            next_at[bank] = closes if closes > next_at[bank] else next_at[bank]
+            ends[channel] = end if end > ends[channel] else ends[channel]
+            # Its bursts leave one after another: all at half of its time comes to the same for those that follow.
+            heappush(leaving[queue], ((start + end) // 2, n))
+            held[queue] += n
+            first = start if start < first else first
+            last = end if end > last else last
+        return now, first, last
+
+    def _transfer(self, group: int, pc: int, start: int, now: int, n: int) -> tuple[int, int]:
+        """Use the group and the bus, each in a gap it left if that will do, else after what it has: from when to when.
+
+        Runs of several groups alternate on the bus: what waits for its share there keeps its group's pace meanwhile.
+        """
+        free_at, gaps_of, burst, on_bus = self._free, self._gaps, self._burst, n * self._burst
+        in_group, end = n * self._same_group, 0
+        for lane, work, length in (group, in_group, in_group - self._same_group + burst), (pc, on_bus, on_bus):
+            done, gaps = self._work[lane], gaps_of[lane]
+            self._work[lane] = (done if done > now else now) + work
+            if gaps and gaps[0][1] <= now:
+                gaps = gaps_of[lane] = gaps[1:]
+            if gaps and gaps[-1][1] >= start + work and (found := self._fill_gap(lane, start, work)) >= 0:
+                start = found
+            else:
+                free = free_at[lane]
+                if start - free >= burst:
+                    gaps_of[lane] = (*(gaps if len(gaps) < GAPS else gaps[1:]), (free, start))
+                elif start < free:
+                    start = free
+                free_at[lane] = start + work
+            end = start + length if start + length > end else end
         return start, end
 
-    def _was_open(self, channel: int, bank: int, row: int, serial: int) -> bool:
-        """Whether the row was open before the present one, and so lately that it would have been served then."""
-        return self._before[bank] == row and self._opened_before[bank] >= max(
-            self._turned[channel], serial - self._queue
-        )
+    def _was_open(self, channel: int, bank: int, serial: int) -> bool:
+        """Whether the row before the present one was open so lately that it would have been served then."""
+        return self._opened_before[bank] >= max(self._turned[channel], serial - self._queue)
 
     def _open(self, channel: int, pc: int, bank: int, row: int, now: int, write: int) -> None:
         """Activate a row of a bank."""
+        bus, acts = self._row_bus[channel], self._acts[pc]
         at = now if self._row[bank] < 0 else now + self._precharge
-        at = max(at, self._next[bank], self._row_bus[channel], self._acts[pc])
-        self._row_bus[channel] = max(self._row_bus[channel], now) + self._command
-        self._acts[pc] = max(self._acts[pc], now) + self._act
+        at = max(at, self._next[bank], bus, acts)
+        self._row_bus[channel] = (bus if bus > now else now) + self._command
+        self._acts[pc] = (acts if acts > now else now) + self._act
+        self._counts[0] += 1
         self._next[bank] = at + self._cycle
         ready = self._ready[bank] = at + self._column[write]
         free = self._free[pc]
         late = ready - (free if free > now else now)
         if late > 0:
-            self._counts[2 + self._pcs + pc] += late
+            self._counts[1 + self._pcs + pc] += late
         self._before[bank], self._opened_before[bank] = self._row[bank], self._opened[bank]
         self._row[bank], self._opened[bank] = row, self._serial[channel]
 
-    def _take_stack(self, stack: int, group: int, ready: int, now: int, serial: int, n: int) -> int:
-        """Reads of one group only, as far as the queue goes, keep the stack's pace; else what is ready stays so."""
-        if self._used[stack] != group:
-            self._used[stack] = group
-            self._other_at[stack] = self._used_at[stack]
-        self._used_at[stack] = serial
-        if serial - self._other_at[stack] <= self._queue:
-            return ready
+    def _take_stack(self, stack: int, ready: int, now: int, n: int) -> int:
+        """Reads of one group only, as far as the queue goes, keep the stack's pace: when ``n`` bursts begin."""
         free = self._stack[stack]
         self._stack[stack] = max(free, now) + n * self._same_stack
         return max(ready, free)
 
-    def _take(self, lane: int, ready: int, now: int, work: int) -> int:
-        """Use a lane for ``work``: in a gap it left if it is ready for that, else after what it has; from when."""
-        before = self._work[lane]
-        self._work[lane] = (before if before > now else now) + work
+    def _fill_gap(self, lane: int, ready: int, work: int) -> int:
+        """Use a gap that a lane left: from when; -1 if none is left that is long enough."""
         gaps = self._gaps[lane]
-        if gaps:
-            if gaps[0][1] <= now:
-                del gaps[0]
-            for i, (gap, gap_end) in enumerate(gaps):
-                start = gap if gap > ready else ready
-                if start + work <= gap_end:
-                    parts = (gap, start), (start + work, gap_end)
-                    gaps[i : i + 1] = [part for part in parts if part[1] - part[0] >= self._burst]
-                    return start
-        free = self._free[lane]
-        start = free if free > ready else ready
-        if start - free >= self._burst:
-            gaps.append((free, start))
-            if len(gaps) > GAPS:
-                del gaps[0]
-        self._free[lane] = start + work
-        return start
+        for i, (gap, gap_end) in enumerate(gaps):
+            start = max(gap, ready)
+            if start + work <= gap_end:
+                parts = (gap, start), (start + work, gap_end)
+                left = tuple(part for part in parts if part[1] - part[0] >= self._burst)
+                self._gaps[lane] = (*gaps[:i], *left, *gaps[i + 1 :])
+                return start
+        return -1
 
     # -- the state as a whole --
 
@@ -355,7 +371,7 @@ class Banks:
         """The state, to ``restore``."""
         return Saved(
             [each[:] for each in self._flat],
-            [each[:] for each in self._gaps],
+            self._gaps[:],
             [each[:] for each in self._leaving],
             [each[:] for each in self._pending],
         )
@@ -364,7 +380,7 @@ class Banks:
         """Be as then."""
         for now, then in zip(self._flat, saved.flat, strict=True):
             now[:] = then
-        self._gaps = [each[:] for each in saved.gaps]
+        self._gaps = saved.gaps[:]
         self._leaving = [each[:] for each in saved.leaving]
         self._pending = [each[:] for each in saved.pending]
 
@@ -377,7 +393,7 @@ class Banks:
         later = ps * times
         for array in self._times:
             array[:] = [time + later for time in array]
-        self._gaps = [[(gap + later, end + later) for gap, end in gaps] for gaps in self._gaps]
+        self._gaps = [tuple((gap + later, end + later) for gap, end in gaps) for gaps in self._gaps]
         self._leaving = [[(time + later, n) for time, n in leaving] for leaving in self._leaving]
         self._pending = [[(bank, row + times, n) for bank, row, n in pending] for pending in self._pending]
         for array in (self._row, self._before):

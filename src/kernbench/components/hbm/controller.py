@@ -1,4 +1,4 @@
-"""Between the fabric and a slice with banks: requests take turns, and what they are promised feeds the replies.
+"""Between the fabric and a slice of HBM: requests take turns, and what they are promised feeds the replies.
 
 A requester is a part and one of its channels: the queues of a PE, or all else. Its replies leave in the order it asked.
 """
@@ -9,40 +9,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.components.hbm.banked import BankedMemory, Stretch
-from kernbench.components.hbm.slice import Request, Slice
+from kernbench.components.hbm.channels import Channels
+from kernbench.components.hbm.ideal import IdealMemory
+from kernbench.components.hbm.layout import Layout
+from kernbench.components.hbm.plan import Planner
+from kernbench.components.hbm.slice import Memory, Request, Slice
 from kernbench.components.memory_service import pace_of
 from kernbench.components.responder import Answering
 from kernbench.messages.fabric import QueueData, ReadRequest, WriteData
-from kernbench.topology.hbm_timing import HbmTiming
-from kernbench.topology.spec import TopologySpec
 from kernbench.transport import Port, Supply, Transfer
 
 if TYPE_CHECKING:
-    from kernbench.engine.machine import Component
+    from kernbench.engine.machine import Component, Machine
 
 
-def banked_memory(spec: TopologySpec, banks: HbmTiming) -> BankedMemory:
-    """A slice of a machine whose banks have these timings, idle."""
-    hbm = spec.cube.hbm
-    quantum = spec.quantum_packets * spec.transport.packet_bytes
-    return BankedMemory(banks, hbm.num_pcs, hbm.fields(banks), hbm.queue, quantum)
+def idle_memory(machine: Machine) -> Memory:
+    """A slice of this machine, idle. What is known of accesses by their addresses, all slices share."""
+    hbm, banks = machine.spec.cube.hbm, machine.spec.cube.hbm.banks
+    quantum = machine.spec.quantum_packets * machine.network.packet_bytes
+    if banks is None:
+        channels = machine.shared(Channels, lambda: Channels(hbm))
+        return IdealMemory(channels, quantum, machine.spec.cube.pc_ps_per_byte)
+    mapping = hbm.fields(banks)
+    planner = machine.shared(Planner, lambda: Planner(Layout(banks, hbm.num_pcs, mapping)))
+    return BankedMemory(banks, hbm.num_pcs, mapping, hbm.queue, quantum, planner)
 
 
-class BankedController(Answering):
-    """Answers for a slice whose banks have these timings."""
+class SliceController(Answering):
+    """Answers for a slice."""
 
-    __slots__ = ("_outputs", "_timing", "memory", "slice")
+    __slots__ = ("_memory", "_outputs", "slice")
 
-    def __init__(self, component: Component, banks: HbmTiming, access_ps: int) -> None:
+    def __init__(self, component: Component, access_ps: int) -> None:
         super().__init__(component, access_ps)
-        self.memory = banked_memory(self.machine.spec, banks)
-        self.slice = Slice(self.memory, self.clock)
-        self._timing = banks
+        self._memory = idle_memory(self.machine)
+        self.slice = Slice(self._memory, self.clock)
         self._outputs: dict[str, _Output] = {}
 
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)
-        self.memory.observed = self.machine.observation is not None
+        self._memory.observed = self.machine.observation is not None
         requester = request.requester
         output = self._outputs.get(requester)
         if output is None:
@@ -52,22 +58,22 @@ class BankedController(Answering):
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered: they came from the head's time on."""
-        self.memory.observed = self.machine.observation is not None
+        self._memory.observed = self.machine.observation is not None
         self.slice.submit(_Write(self, message, transfer.head_ps))
 
-    def turned(self, request: Request, message: ReadRequest | WriteData, since: int, end: int) -> None:
-        """Tell who observes it of a turn that a requester waited for from ``since`` to ``end``."""
-        observation, took = self.machine.observation, self.memory.took
+    def turned(self, request: Request, message: ReadRequest | WriteData, since: int, stretch: Stretch) -> None:
+        """Tell who observes it of a turn that a requester waited for from ``since`` on."""
+        observation, took = self.machine.observation, self._memory.took
         if observation is not None and took is not None:
-            start, split = took.split(since, end, self._timing)
-            span = start, max(end, self.clock.time)
-            observation.turn_in_banks(message, self.slice, span, start > request.since, split)
+            end = max(since, stretch.last_ps)
+            start, split = took.split(since, end)
+            observation.turn_in_banks(message, self.slice, (start, end), start > request.since, split)
 
     def cut_short(self, message: ReadRequest | WriteData, since: int, end: int) -> None:
         """Tell who observes it that a turn is over earlier than it was to be."""
-        observation, took = self.machine.observation, self.memory.took
+        observation, took = self.machine.observation, self._memory.took
         if observation is not None and took is not None:
-            start, split = took.split(since, end, self._timing)
+            start, split = took.split(since, end)
             observation.cut_in_banks(message, (start, max(end, start)), split)
 
     def commit_if(self, what: tuple[_Write, int]) -> None:
@@ -94,7 +100,7 @@ class _Read(Request):
     waited_ps: int
     """Once it has begun; since when nothing of its own was in its way"""
 
-    def __init__(self, controller: BankedController, message: ReadRequest, output: _Output) -> None:
+    def __init__(self, controller: SliceController, message: ReadRequest, output: _Output) -> None:
         super().__init__((message.requester, False), message.access, False, controller.clock.time)
         self.controller = controller
         self.message = message
@@ -106,7 +112,7 @@ class _Read(Request):
         since = self.waited_ps = max(self.controller.clock.time, self.output.over_ps)
         start = max(stretch.first_ps, since)
         end = self.output.over_ps = max(stretch.last_ps, start)
-        self.controller.turned(self, self.message, since, end)
+        self.controller.turned(self, self.message, since, stretch)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
@@ -131,11 +137,11 @@ class _Read(Request):
 
 
 class _Write(Request):
-    """Committed when all of its bytes are in the queues of the banks. ``promise`` counts the cuts."""
+    """Committed when all of its bytes are written, of banks in their queues. ``promise`` counts the cuts."""
 
     __slots__ = ("controller", "message", "promise")
 
-    def __init__(self, controller: BankedController, message: WriteData, since: int) -> None:
+    def __init__(self, controller: SliceController, message: WriteData, since: int) -> None:
         super().__init__((message.requester, isinstance(message, QueueData)), message.access, True, since)
         self.controller = controller
         self.message = message
@@ -143,8 +149,8 @@ class _Write(Request):
 
     def begin(self, first: int, stretch: Stretch) -> None:
         controller, clock = self.controller, self.controller.clock
-        over = max(stretch.over_ps, clock.time)
-        controller.turned(self, self.message, self.since, stretch.over_ps)
+        over = max(stretch.last_ps, clock.time)
+        controller.turned(self, self.message, self.since, stretch)
         if stretch.end == self.access.nbytes:
             clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from kernbench.components.hbm.banked import Stretch
 from kernbench.components.hbm.banks import FAR
+from kernbench.components.hbm.took import Took
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
 
-State = TypeVar("State")
 
+class Memory(Protocol):
+    """What serves the turns: it knows addresses, and nothing of requesters. ``quantum`` is in bytes.
 
-class Memory(Protocol[State]):
-    """What serves the turns: it knows addresses, and nothing of requesters. ``quantum`` is in bytes."""
+    What it saves, only it reads. ``took``: what the last stretch took of banks, if that is ``observed``.
+    """
+
+    observed: bool
+    took: Took | None
 
     @property
     def quantum(self) -> int: ...
@@ -29,9 +34,9 @@ class Memory(Protocol[State]):
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
     ) -> Stretch: ...
 
-    def save(self) -> State: ...
+    def save(self) -> Any: ...
 
-    def restore(self, saved: State) -> None: ...
+    def restore(self, saved: Any) -> None: ...
 
 
 class Request:
@@ -59,27 +64,27 @@ class Request:
         return 0
 
 
-class _Promise(NamedTuple, Generic[State]):
+class _Promise(NamedTuple):
     """A stretch of several quanta, and what is needed to cut it."""
 
     request: Request
     begin: int
     start_ps: int
-    before: State
+    before: Any
 
 
-class Slice(Generic[State]):
+class Slice:
     """The turns of one slice. ``over_ps``: when the turns it has given are over."""
 
     __slots__ = ("_clock", "_lines", "_memory", "_promise", "_ring", "_turn_at", "over_ps")
 
-    def __init__(self, memory: Memory[State], clock: Clock) -> None:
+    def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory
         self._clock = clock
         self.over_ps = 0
         self._lines: dict[Hashable, deque[Request]] = {}
         self._ring: deque[Hashable] = deque()
-        self._promise: _Promise[State] | None = None
+        self._promise: _Promise | None = None
         self._turn_at = -1  # when the next turn is due, if requests wait
 
     def submit(self, request: Request) -> None:
@@ -143,7 +148,7 @@ class Slice(Generic[State]):
         if self._ring:
             self._await_turn()
 
-    def _cut(self, promise: _Promise[State], now: int) -> None:
+    def _cut(self, promise: _Promise, now: int) -> None:
         """End a stretch with the quantum that has its turn; the rest of the access is first in its line again."""
         self._promise = None
         memory, request = self._memory, promise.request

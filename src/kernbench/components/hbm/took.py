@@ -7,6 +7,7 @@ turns of direction, and what it waited for rows or for the pace of bank groups. 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.components.hbm.banks import Taken
@@ -14,16 +15,24 @@ from kernbench.core.observed import BankTime
 from kernbench.topology.hbm_timing import HbmTiming
 
 
+class Took(Protocol):
+    """What a stretch took of a memory."""
+
+    def split(self, since: int, end: int) -> tuple[int, BankTime]:
+        """When a turn began that its requester waited for from ``since`` to ``end``, and what it took from then on."""
+
+
 @dataclass(frozen=True, slots=True)
-class Took:
+class TookOfBanks:
     """A turn of a read or a ``write`` that was given at ``now``."""
 
     before: Taken
     after: Taken
     now: int
     write: bool
+    timing: HbmTiming
 
-    def split(self, since: int, end: int, timing: HbmTiming) -> tuple[int, BankTime]:
+    def split(self, since: int, end: int) -> tuple[int, BankTime]:
         """When a turn began that its requester waited for from ``since`` to ``end``, and what it took from then on.
 
         A read begins when the bus is free that it leaves last; if it only filled gaps that others had left, it has
@@ -34,7 +43,7 @@ class Took:
         taken = [free - max(was, self.now) for was, free in zip(before.free, after.free, strict=True)]
         used = [pc for pc, ps in enumerate(taken) if ps > 0]
         bursts = after.own.bursts - before.own.bursts
-        data = round(bursts * timing.burst_work_ns * PS_PER_NS) // max(1, len(used))
+        data = round(bursts * self.timing.burst_work_ns * PS_PER_NS) // max(1, len(used))
         turning, opening = 0, end
         if used:
             last = max(used, key=after.free.__getitem__)
@@ -45,7 +54,7 @@ class Took:
         rows = 0
         if after.own.hits - before.own.hits < bursts:
             rows = max(0, min(opening, end - since - turning - data))
-        share = timing.refresh_share
+        share = self.timing.refresh_share
         return since, BankTime(
             bursts=after.all.bursts - before.all.bursts,
             hits=after.all.hits - before.all.hits,

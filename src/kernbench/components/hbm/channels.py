@@ -1,4 +1,4 @@
-"""Which pseudo-channels of an HBM slice an access falls on, and how long the busiest one needs.
+"""Which pseudo-channels (PCs) of a slice without banks an access falls on, and how many bytes each moves for it.
 
 Burst b = address / burst_bytes lies on channel b mod n (``mod``) or on the XOR of b's digits to base n (``xor``). In an
 aligned group of n bursts the higher digits are the same, so either way every channel has exactly one burst of it: full
@@ -8,50 +8,63 @@ groups load all channels alike and only the two ends of a run have to be looked 
 from __future__ import annotations
 
 from kernbench.messages.fabric import Access
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.cube_spec import HbmSpec
+
+MOST_KEPT = 1 << 15
 
 
-class HbmChannels:
-    """The channels of one kind of slice. ``time_ps`` is the memory time M of an access alone."""
+class Channels:
+    """The PCs of one kind of slice."""
 
-    def __init__(self, spec: TopologySpec) -> None:
-        hbm = spec.cube.hbm
+    __slots__ = ("_burst", "_kept", "_n", "_piece", "_xor")
+
+    def __init__(self, hbm: HbmSpec) -> None:
         self._n = hbm.num_pcs
         self._burst = hbm.interleave_bytes
         self._piece = hbm.piece_bytes
         # One channel has no digits to fold.
         self._xor = hbm.folds_channels and hbm.num_pcs > 1
-        self._ps_per_byte = spec.cube.pc_ps_per_byte
-        self._cache: dict[tuple[int, int, int, int], int] = {}
+        self._kept: dict[Access, list[int]] = {}
 
-    def time_ps(self, access: Access) -> int:
-        """M in ps: bytes on the busiest channel over its usable bandwidth. Cached for accesses of many rows."""
-        if access.rows == 1:
-            return round(self.busiest_bytes(access) * self._ps_per_byte)
-        key = (access.pa, access.row_bytes, access.rows, access.stride)
-        found = self._cache.get(key)
+    @property
+    def count(self) -> int:
+        """How many PCs a slice has."""
+        return self._n
+
+    def loads(self, access: Access, end: int) -> list[int]:
+        """Bytes of the pieces that the first ``end`` bytes of an access touch, by PC; a piece counts once.
+
+        They are kept for whole accesses of many rows.
+        """
+        if access.rows == 1 or end < access.nbytes:
+            return self._count(access, end)
+        found = self._kept.get(access)
         if found is None:
-            found = self._cache[key] = round(self.busiest_bytes(access) * self._ps_per_byte)
+            if len(self._kept) == MOST_KEPT:
+                self._kept.clear()
+            found = self._kept[access] = self._count(access, end)
         return found
 
-    def busiest_bytes(self, access: Access) -> int:
-        """Bytes of the pieces touched on the channel that has most of them; a piece counts once."""
+    def _count(self, access: Access, end: int) -> list[int]:
         loads = [0] * self._n
-        starts = [access.pa + i * access.stride for i in range(access.rows)]
+        rows, rest = divmod(end, access.row_bytes)
+        runs = [(access.pa + i * access.stride, access.row_bytes) for i in range(rows)]
+        if rest:
+            runs.append((access.pa + rows * access.stride, rest))
         if access.stride < 0:
-            starts.reverse()
+            runs.reverse()
         done = 0
-        for start in starts:
+        for start, nbytes in runs:
             first = max(start - start % self._piece, done)
-            end = start + access.row_bytes
-            end += -end % self._piece
-            if first < end:
-                self._add_run(loads, first, end)
-                done = end
-        return max(loads)
+            stop = start + nbytes
+            stop += -stop % self._piece
+            if first < stop:
+                self._add_run(loads, first, stop)
+                done = stop
+        return loads
 
     def channel(self, burst: int) -> int:
-        """The channel of a burst."""
+        """The PC of a burst."""
         digit = burst % self._n
         if self._xor:
             burst //= self._n
@@ -61,7 +74,7 @@ class HbmChannels:
         return digit
 
     def _add_run(self, loads: list[int], first: int, end: int) -> None:
-        """Add the bytes ``first`` … ``end - 1`` to the channels' loads."""
+        """Add the bytes ``first`` … ``end - 1`` to the loads."""
         group = self._n * self._burst
         head_end = min(first - first % group + group, end) if first % group else first
         tail_start = max(end - end % group, head_end)

@@ -1,0 +1,58 @@
+"""Requests at a slice alone, of HBM3 with 8 pseudo-channels, interleaved; or without banks; time in ps."""
+
+from __future__ import annotations
+
+from kernbench.components.hbm.banked import BankedMemory, Stretch
+from kernbench.components.hbm.channels import Channels
+from kernbench.components.hbm.ideal import IdealMemory
+from kernbench.components.hbm.slice import Memory, Request, Slice
+from kernbench.core.clock import Clock
+from kernbench.messages.fabric import Access
+from kernbench.topology.cube_spec import HbmSpec
+from kernbench.topology.hbm_timing import HBM3, interleave
+
+QUANTUM = 2048
+MIB = 1 << 20
+
+
+class Asked(Request):
+    """Remembers what it was promised: (from, to, first ps, last ps) of its bytes."""
+
+    def __init__(self, requester: int, pa: int, nbytes: int, write: bool = False, since: int = 0) -> None:
+        super().__init__(requester, Access(pa, nbytes), write, since)
+        self.turns: list[tuple[int, int, int, int]] = []
+
+    def begin(self, first: int, stretch: Stretch) -> None:
+        self.turns.append((first, stretch.end, stretch.first_ps, stretch.last_ps))
+
+    def cut(self, end: int) -> None:
+        first, promised, start, last = self.turns.pop()
+        self.turns.append((first, end, start, start + (last - start) * (end - first) // (promised - first)))
+
+    @property
+    def served_bytes(self) -> int:
+        return sum(end - first for first, end, _, _ in self.turns)
+
+    @property
+    def last_ps(self) -> int:
+        return max(last for *_, last in self.turns)
+
+
+def banked() -> BankedMemory:
+    return BankedMemory(HBM3, 8, interleave(8, xor=True), 64, QUANTUM)
+
+
+def ideal() -> IdealMemory:
+    """8 channels of 25.6 GB/s that are usable."""
+    hbm = HbmSpec(slices=8, bytes_per_slice=6 << 30, num_pcs=8, quantum_bytes=QUANTUM)
+    return IdealMemory(Channels(hbm), QUANTUM, 1000 / 25.6)
+
+
+def run(memory: Memory, *asked: tuple[int, Asked]) -> Clock:
+    """Each request at its time."""
+    clock = Clock()
+    slice_ = Slice(memory, clock)
+    for when, request in asked:
+        clock.call_at(when, slice_.submit, request)
+    clock.advance()
+    return clock
