@@ -84,6 +84,16 @@ def products(x: int, live: list[Any], tl: Any, k: int) -> None:
     tl.store(own(x, tl, k), tl.sum(tl.dot(a, b), 0))
 
 
+def added_up(x: int, _: list[Any], tl: Any, k: int) -> None:
+    """Two chains of products, of which the matrix unit keeps what nobody else looks at."""
+    a, b = tl.load(x, (33, 40), "f16"), tl.load(x, (40, 36), "f16")
+    p, q = tl.dot(a, b, out_dtype="f32"), tl.dot(a, b)
+    seen = p if k & 1 else q
+    for _ in range(k // 2):
+        p, q = tl.dot(a, b, p), tl.dot(a, b, q)
+    tl.store(own(x, tl, k), tl.sum(p, 0) + tl.sum(tl.cast(seen, "f32"), 0))
+
+
 def streamed(x: int, _: list[Any], tl: Any, k: int) -> None:
     """Composites whose operands lie in memory, in TCM, or one in each, with and without an epilogue."""
     a, b = (
@@ -192,8 +202,8 @@ def atomics(x: int, live: list[Any], tl: Any, k: int) -> None:
 
 
 OPS = (
-    load_and_store, overlapping, strided, by_range, masked, math, products, streamed, elementwise, wait, show, meet,
-    large, pass_on, forward, post, window, from_anyone, fill_slots, values, lists, atomics,
+    load_and_store, overlapping, strided, by_range, masked, math, products, added_up, streamed, elementwise, wait, show,
+    meet, large, pass_on, forward, post, window, from_anyone, fill_slots, values, lists, atomics,
 )  # fmt: skip
 Op = tuple[Callable[[int, list[Any], Any, int], None], int]
 

@@ -94,6 +94,7 @@ OTHER_VALUES = {
     "topology:cube.components.hbm_ctrl.attrs.efficiency": "0.5",
     "topology:cube.components.sram.attrs.bw_gbs": "99",
     "topology:pe.gemm.dtype_acc": "f16",
+    "topology:pe.gemm.acc_bytes": "0",
     "topology:pe.mmu.tlb_entries": "3",
     "topology:pe.dma.ordering": "relaxed",
     "ccl:defaults.algorithm": "ring_allreduce_tcm",
@@ -138,6 +139,17 @@ def values(torch: Torch) -> None:
     torch.launch("look", kernel, torch.ones(4))
 
 
+def accumulated(torch: Torch) -> None:
+    """A dot that adds to the result of another."""
+
+    def kernel(x: int, *, tl: Tl) -> None:
+        a = tl.load(x, (32, 32), "f16")
+        acc = tl.dot(a, a)
+        acc = tl.dot(a, a, acc)
+
+    torch.launch("add up", kernel, torch.ones(32, 32, dtype="f16"))
+
+
 def algorithm(name: str, *machine: str, ccl: tuple[str, ...] = ()) -> Setting:
     """``name`` is the configured collective."""
     return Setting(machine, (f"defaults.algorithm={name}", *ccl), (queues, *ALL_REDUCE))
@@ -154,6 +166,7 @@ SETTINGS = {
     "topology:cube.hbm.queue_entries": Setting(BANKED, steps=HOST_ONLY),
     # It is there or it is not: what does not fit any more fails.
     "topology:cube.sram.bytes": Setting(("cube.sram.bytes=48KiB",), ("defaults.buffer_kind=sram",), (queues,)),
+    "topology:pe.gemm.acc_bytes": Setting(steps=(accumulated,)),
     "topology:pe.mmu.page_bytes": Setting(TLB),
     "topology:pe.mmu.tlb_entries": Setting(TLB),
     "topology:pe.mmu.tlb_miss_ns": Setting(TLB),

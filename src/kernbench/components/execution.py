@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from kernbench.common.operators import PLAIN
 from kernbench.components.accesses_under_way import NOTHING
+from kernbench.components.accumulators import Accumulators
 from kernbench.components.addressing import Addressing, Descriptor, Streams
 from kernbench.components.memory_order import MemoryOrder, ProgramOrder
 from kernbench.components.order_watch import Inversion, OrderWatch
@@ -57,6 +58,7 @@ class KernelExecution:
     """
 
     __slots__ = (
+        "_accumulators",
         "_addressing",
         "_allocator",
         "_hooks",
@@ -90,6 +92,7 @@ class KernelExecution:
         self.coord = coord
         self.launch = launch = order.launch
         self._plans: dict[int, Any] = {}
+        self._accumulators = Accumulators(machine.spec.pe.gemm.acc_bytes)
         self._math: PeMath | None = None
         self._math_part = NONE
         self._recorder = machine.recorder
@@ -257,7 +260,15 @@ class KernelExecution:
     def _start_dot(self, command: DotCommand, _: None, cause: Cause) -> None:
         op = self.machine.next_op()
         begun = partial(self._begun, op, self.parts.gemm_id, command, 0, 0)
-        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op), cause)
+        use = self._accumulators.enter(command, self._only_accumulated(command))
+        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op), cause, use)
+
+    def _only_accumulated(self, dot: DotCommand) -> bool:
+        """Whether the result of ``dot`` is for one command alone, which has been issued: a dot that adds to it."""
+        users = self.board.waiters(dot.serial)
+        if len(users) != 1 or not isinstance(users[0], DotCommand) or users[0].acc is not dot.dst:
+            return False
+        return self._kernel.only_read_by(users[0].serial, dot.serial)
 
     def _start_math(self, command: MathCommand, _: None, cause: Cause) -> None:
         math = self._math

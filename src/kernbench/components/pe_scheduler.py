@@ -21,7 +21,7 @@ from kernbench.engine.record_content import TileAmounts
 from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
 from kernbench.topology.attrs import PeSchedulerAttrs
 from kernbench.topology.graph import Node
-from kernbench.triton_emu.tile_plans import Tile, dot_tiles, gemm_tiles, math_tiles
+from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, Tile, dot_tiles, gemm_tiles, math_tiles
 
 TiledCommand = DotCommand | GemmComposite | MathComposite
 
@@ -73,16 +73,17 @@ class PeScheduler(Component):
         begun: Callable[[int, Cause], Row],
         done: Callable[[Row], None],
         cause: Cause,
+        use: AccumulatorUse = STORED,
     ) -> None:
         """Run ``command`` after ``cause``: ``begun(now, cause)`` when its first tile is issued, which returns its row,
-        ``done(row)`` when that of its last tile's last stage has ended."""
-        self._plans.append(PipelinedCommand(op, command, self._tiles(command), begun, done))
+        ``done(row)`` when that of its last tile's last stage has ended. ``use``: where a dot accumulates."""
+        self._plans.append(PipelinedCommand(op, command, self._tiles(command, use), begun, done))
         self._inject(cause)
 
-    def _tiles(self, command: TiledCommand) -> Iterator[Tile]:
+    def _tiles(self, command: TiledCommand, use: AccumulatorUse) -> Iterator[Tile]:
         match command:
             case DotCommand():
-                return dot_tiles(command, self._sizes)
+                return dot_tiles(command, self._sizes, use)
             case GemmComposite():
                 return gemm_tiles(command, self._sizes)
             case MathComposite():

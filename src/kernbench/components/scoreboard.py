@@ -48,6 +48,10 @@ class Scoreboard:
             self._missing[command.serial] = missing
         return not missing
 
+    def waiters(self, serial: int) -> Sequence[PeCommand]:
+        """The issued commands that use the result of one under way."""
+        return self._waiters.get(serial, ())
+
     def enter(self, command: PeCommand) -> None:
         """A command is under way whatever the kernel makes of it: what it uses may be entered later."""
         self.under_way[command.serial] = (command, ())

@@ -60,6 +60,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
     spec = topology.spec
     sips, mesh, noc, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.noc, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} x {sips.grid.h}" if sips.two_dimensional else sips.topology
+    m, k, n = spec.pe.gemm.tile_sizes
     return [
         ("source", topology.source),
         ("digest", topology.digest[:12]),
@@ -71,6 +72,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         *([] if hbm.banks is None else _bank_rows(hbm, hbm.banks)),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
+        ("GEMM", f"tiles of {m} x {k} x {n}, {format_size(spec.pe.gemm.acc_bytes)} of accumulators a PE"),
         *_extra_rows(spec),
         ("graph", f"{len(topology.topology_obj.nodes)} nodes, {len(topology.topology_obj.edges)} directed links"),
     ]

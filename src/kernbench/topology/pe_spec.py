@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from kernbench.common.config import Bandwidth, ConfigModel, Duration, Rate, Size
 from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import UnsupportedError
-from kernbench.common.units import ns_to_ps, transfer_ps
+from kernbench.common.units import ns_to_ps, parse_size, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
 from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
 from kernbench.topology.extra import AddressWindow, WithExtras, windows
@@ -49,12 +49,13 @@ class TcmSpec(BankedSpec):
 
 
 class GemmSpec(ConfigModel):
-    """The matrix unit: its tile, what it accumulates in, and its rate by element type."""
+    """The matrix unit: its tile, what it accumulates in, how many bytes of results it keeps, its rate by type."""
 
     tile_m: Count
     tile_k: Count
     tile_n: Count
     dtype_acc: DTypeName
+    acc_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=1 << 50)] = 256 * 1024
     macs_per_ns: dict[DTypeName, Rate] = Field(min_length=1)
 
     @property

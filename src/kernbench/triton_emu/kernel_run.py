@@ -44,6 +44,10 @@ class KernelRun:
         """The command ``serial`` is done."""
         self.under_way.pop(serial, None)
 
+    def only_read_by(self, reader: int, serial: int) -> bool:
+        """Whether what the command ``serial`` makes is for the command ``reader`` alone; both are under way."""
+        return self._tl.lifetimes.only_read_by(reader, serial)
+
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
         return self._runner.throw(error)

@@ -37,6 +37,12 @@ class Lifetimes:
             for i in range(len(handles))
         )
 
+    def only_read_by(self, reader: int, serial: int) -> bool:
+        """Whether nobody but the command ``reader`` will read what ``serial`` makes: the kernel has dropped it."""
+        (_, made), (_, used) = self.under_way[serial], self.under_way[reader]
+        here = sum(x is made[0] for x in used)
+        return here == 1 and getrefcount(made[0]) == 3  # of the two commands, and the argument's
+
     def received(self, slot: ReceivedSlot) -> None:
         """The kernel has its first message in ``slot``."""
         if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own

@@ -52,6 +52,17 @@ class Tile:
     write: OperandWindow | None
 
 
+@value(kw_only=False)
+class AccumulatorUse:
+    """Whether a dot fetches an accumulator from TCM, and whether it stores its result there."""
+
+    fetched: bool
+    stored: bool
+
+
+STORED = AccumulatorUse(fetched=False, stored=True)
+
+
 def row_strides(operand: MemoryRef) -> tuple[int, ...]:
     """The byte strides of an operand in memory."""
     if operand.strides is not None:
@@ -71,16 +82,15 @@ def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[i
     return OperandWindow(name, va, shape, operand.dtype.itemsize, strides)
 
 
-def dot_tiles(command: DotCommand, sizes: TileSizes) -> Iterator[Tile]:
-    """The tiles of a dot on operands in TCM, K innermost; the result stays in TCM."""
+def dot_tiles(command: DotCommand, sizes: TileSizes, use: AccumulatorUse) -> Iterator[Tile]:
+    """The tiles of a dot on operands in TCM, K innermost; what it adds to, and makes, lies where ``use`` says."""
     m, n = command.dst.shape
     k = command.a.shape[0 if command.trans_a else 1]
     for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
         fetch, macs = (rows * steps + steps * columns) * command.a.dtype.itemsize, rows * steps * columns
-        if last and command.acc is not None:
-            fetch += rows * columns * command.acc.dtype.itemsize
-        store = rows * columns * command.dst.dtype.itemsize if last else 0
-        yield Tile(index, (), fetch, macs, (), store, None)
+        output = rows * columns * command.dst.dtype.itemsize if last else 0
+        fetch += output * use.fetched
+        yield Tile(index, (), fetch, macs, (), output * use.stored, None)
 
 
 def gemm_tiles(command: GemmComposite, sizes: TileSizes) -> Iterator[Tile]:
