@@ -33,6 +33,7 @@ from kernbench.frontends.triton.values import (
     smallest,
     straight,
     uniform,
+    value_of,
     whole,
 )
 from kernbench.triton_emu.handles import Handle
@@ -116,10 +117,10 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_addptr(self, ptr: Value, offset: Value) -> Value:
         """A pointer moved on by known elements."""
-        at, moved = known(ptr), known(offset)
+        ptr, offset = as_known(ptr), as_known(offset)
         width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
-        made = thin(at) + thin(moved).astype(np.uint64) * np.uint64(width)
-        return TensorHandle(repeated(made, np.broadcast_shapes(at.shape, moved.shape)), ptr.dtype)
+        made = thin(ptr.data) + thin(offset.data).astype(np.uint64) * width
+        return value_of(repeated(made, _shape(ptr, offset)), ptr.dtype)
 
     def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
         """A block of a tensor descriptor."""
@@ -143,9 +144,11 @@ class Builder(interpreter.InterpreterBuilder):
         """Any operator of two values."""
         if is_symbolic(lhs, rhs):
             return _elementwise(_operator(op), lhs, rhs)
-        made = super().binary_op(_thin(lhs), _thin(rhs), op)
-        made.data = repeated(made.data, _shape(lhs, rhs))
-        return made
+        a, b = thin(lhs.data), thin(rhs.data)
+        made = None if a.dtype == np.bool_ else op(a, b)
+        if made is None or (made.dtype != a.dtype and made.dtype != np.bool_):
+            return super().binary_op(lhs, rhs, op)
+        return value_of(repeated(made, _shape(lhs, rhs)), lhs.dtype.scalar)
 
     def unary_op(self, arg: Value, op: Any) -> Value:
         """Any operator of one value."""
@@ -199,7 +202,7 @@ class Builder(interpreter.InterpreterBuilder):
         if is_symbolic(src) and to in _READ_TYPES:
             src = as_known(src)
         if not is_symbolic(src):
-            return TensorHandle(repeated(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
+            return value_of(repeated(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
         x = src.data
         return TensorHandle(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
@@ -237,14 +240,14 @@ class Builder(interpreter.InterpreterBuilder):
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
         """Repeated to a shape: nothing happens until somebody needs all elements."""
         if not is_symbolic(arg):
-            return TensorHandle(repeated(arg.data, tuple(shape)), arg.dtype.scalar)
+            return value_of(repeated(arg.data, tuple(shape)), arg.dtype.scalar)
         return _symbolic(straight(arg.data), tuple(shape), arg.dtype)
 
     def create_splat(self, ret_ty: Type, arg: Value) -> Value:
         """One element, repeated to a shape."""
         shape = tuple(int(n) for n in ret_ty.shape)
         if not is_symbolic(arg):
-            return TensorHandle(repeated(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
+            return value_of(repeated(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
         return _symbolic(arg.data.handle, shape, arg.dtype)
 
     def create_unsplat(self, arg: Value) -> Value:
@@ -294,12 +297,7 @@ class Builder(interpreter.InterpreterBuilder):
 
 
 def _symbolic(handle: Handle, shape: Shape, ty: Type) -> Value:
-    return TensorHandle(Symbolic(handle, shape), ty.scalar)
-
-
-def _thin(value: Value) -> Value:
-    """A known value without its repetitions."""
-    return TensorHandle(thin(value.data), value.dtype) if 0 in value.data.strides else value
+    return value_of(Symbolic(handle, shape), ty.scalar)
 
 
 def _shape(lhs: Value, rhs: Value) -> Shape:

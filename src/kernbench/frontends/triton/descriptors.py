@@ -89,12 +89,20 @@ def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None
 def _corner(mask: Array) -> Shape | None:
     """The extents of the corner of a block that ``mask`` is; None when it is something else."""
     core = thin(mask)
-    axes = range(core.ndim)
-    extents = [int(np.count_nonzero(core.any(tuple([j for j in axes if j != i])))) for i in axes]
-    corner = core[tuple([slice(n) for n in extents])]
-    if not corner.all() or prod(extents) != np.count_nonzero(core):
-        return None
-    return tuple([n if n_core == 1 else extent for n, n_core, extent in zip(mask.shape, core.shape, extents, strict=True)])
+    extents = _corner_of(core.tobytes(), core.shape)
+    if extents is None or core is mask:
+        return extents
+    return tuple([n if few == 1 else some for n, few, some in zip(mask.shape, core.shape, extents, strict=True)])
+
+
+@lru_cache(maxsize=128)
+def _corner_of(elements: bytes, shape: Shape) -> Shape | None:
+    """`_corner` of the mask of these elements: nearly all programs of a grid have the same few."""
+    mask = np.frombuffer(elements, bool).reshape(shape)
+    axes = range(mask.ndim)
+    extents = tuple([int(mask.any(tuple(j for j in axes if j != i)).sum()) for i in axes])
+    corner = mask[tuple([slice(n) for n in extents])]
+    return extents if corner.all() and prod(extents) == np.count_nonzero(mask) else None
 
 
 def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None:

@@ -136,7 +136,11 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
         operands: list[Operand] = []
         try:
             for each in arguments:
-                sign(each, signature, operands)
+                if type(each) is _Tensor:  # as _sign does, for nearly all arguments
+                    signature.append(each.type.name)
+                    operands.append(each.handle)
+                else:
+                    sign(each, signature, operands)
             for name, each in named.items():
                 signature.append((name,))
                 sign(each, signature, operands)

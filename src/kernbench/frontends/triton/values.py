@@ -67,6 +67,13 @@ def machine_type(ty: Type) -> DType:
     return found
 
 
+def value_of(data: Any, ty: Type) -> Value:
+    """A value of the scalar type ``ty``, whose elements ``data`` is known to have: nothing is checked again."""
+    made = TensorHandle.__new__(TensorHandle)
+    made.data, made.dtype, made.attr = data, ty, {}
+    return made
+
+
 class Symbolic:
     """Values that lie in TCM, whose numbers phase 2 knows: ``handle``, broadcast to ``shape``.
 
