@@ -20,9 +20,9 @@ from kernbench.topology.builder import Topology, resolve_topology
 if find_spec("triton") is None:
     pytest.skip("pip install 'kernbench[triton]'", allow_module_level=True)
 
-import kernbench.triton  # noqa: E402, I001 - before triton
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
+import kernbench.triton  # before triton
+import triton
+import triton.language as tl
 
 PAIRS = 7
 SIZE = 512
@@ -51,7 +51,7 @@ def matmul_kernel(
     a_ptrs = a_ptr + (offs_am[:, None] * stride_am + offs_k[None, :] * stride_ak)
     b_ptrs = b_ptr + (offs_k[:, None] * stride_bk + offs_bn[None, :] * stride_bn)
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_K)):
+    for k in range(tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k * BLOCK_K, other=0.0)
         b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k * BLOCK_K, other=0.0)
         accumulator = tl.dot(a, b, accumulator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -120,7 +121,7 @@ class Builder(interpreter.InterpreterBuilder):
         ptr, offset = as_known(ptr), as_known(offset)
         width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
         made = thin(ptr.data) + thin(offset.data).astype(np.uint64) * width
-        return value_of(repeated(made, _shape(ptr, offset)), ptr.dtype)
+        return value_of(repeated(made, _common(ptr.data.shape, offset.data.shape)), ptr.dtype)
 
     def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
         """A block of a tensor descriptor."""
@@ -146,9 +147,9 @@ class Builder(interpreter.InterpreterBuilder):
             return _elementwise(_operator(op), lhs, rhs)
         a, b = thin(lhs.data), thin(rhs.data)
         made = None if a.dtype == np.bool_ else op(a, b)
-        if made is None or (made.dtype != a.dtype and made.dtype != np.bool_):
+        if made is None or made.dtype not in (a.dtype, np.bool_):
             return super().binary_op(lhs, rhs, op)
-        return value_of(repeated(made, _shape(lhs, rhs)), lhs.dtype.scalar)
+        return value_of(repeated(made, _common(lhs.data.shape, rhs.data.shape)), lhs.dtype.scalar)
 
     def unary_op(self, arg: Value, op: Any) -> Value:
         """Any operator of one value."""
@@ -300,9 +301,8 @@ def _symbolic(handle: Handle, shape: Shape, ty: Type) -> Value:
     return value_of(Symbolic(handle, shape), ty.scalar)
 
 
-def _shape(lhs: Value, rhs: Value) -> Shape:
-    shape: Shape = lhs.data.shape
-    return shape if shape == rhs.data.shape else np.broadcast_shapes(shape, rhs.data.shape)
+def _common(a: Shape, b: Shape) -> Shape:
+    return a if a == b else np.broadcast_shapes(a, b)
 
 
 def _operator(op: Any) -> str:
@@ -313,8 +313,7 @@ def _operator(op: Any) -> str:
 
 
 def _elementwise(name: str, *values: Value) -> Value:
-    first = values[0].data.shape
-    shape = first if all([each.data.shape == first for each in values]) else np.broadcast_shapes(*(each.data.shape for each in values))
+    shape = reduce(_common, [each.data.shape for each in values])
     made = running().tl.elementwise(name, *map(operand, values))
     ty = next(each.dtype for each in values if is_symbolic(each))
     return _symbolic(made, shape, tl.int1 if name in _COMPARISONS else ty)

@@ -65,14 +65,17 @@ def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: boo
     box that covers a byte twice: its list is in the order of the elements, so that the last one stays.
     """
     at = pointers.view(np.int64) if pointers.dtype == np.uint64 else pointers.astype(np.int64)
-    inside = None if mask is None or thin(mask).all() else repeated(mask, at.shape)
-    if inside is not None and not thin(inside).any():
-        return None
+    if mask is not None:
+        core = thin(mask)
+        chosen = np.count_nonzero(core)  # much faster than any() and all()
+        if not chosen:
+            return None
+        mask = None if chosen == core.size else repeated(mask, at.shape)
     if not writing:
-        at, inside = _without_repeats(at, inside)
-    valid = at.shape if inside is None else _corner(inside)
+        at, mask = _without_repeats(at, mask)
+    valid = at.shape if mask is None else _corner(mask)
     box = None if valid is None else _box(at, valid, itemsize, writing=writing)
-    return box or List(at.shape, _runs(at, inside, itemsize))
+    return box or List(at.shape, _runs(at, mask, itemsize))
 
 
 def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None]:
@@ -114,9 +117,9 @@ def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None
     base = int(region.flat[0])
     # None: an axis of one element, whose stride does not matter
     strides = [int(region[_second(axis, at.ndim)]) - base if n > 1 else None for axis, n in enumerate(valid)]
-    if any([step is not None and step < 0 for step in strides]):
+    if any(step is not None and step < 0 for step in strides):
         return None
-    if not (region - base == _lattice(valid, tuple(strides))).all():
+    if np.count_nonzero(region - base != _lattice(valid, tuple(strides))):
         return None
     if writing and _overlaps(strides, valid, itemsize):
         return None

@@ -64,16 +64,16 @@ class _Recording:
             operands.append(request.method(*arguments))
         if self.result is None:
             return None
-        number, attributes = self.result
+        place, attributes = self.result
         made = _Tensor.__new__(_Tensor)
         vars(made).update(attributes)
-        if number is not None:
-            made.handle = operands[number]
+        if place is not None:
+            made.handle = operands[place]
         return made
 
 
 class _Recorder:
-    """In place of the builder while a call is recorded: passes on what it is asked, and notes what is about operands."""
+    """In place of the builder while a call is recorded: passes requests on, and notes those about operands."""
 
     def __init__(self, builder: Any, operands: list[Operand]) -> None:
         self._builder = builder
@@ -179,7 +179,7 @@ def _sign(argument: Any, signature: list[Hashable], operands: list[Operand]) -> 
         signature.append(argument.type.name)
         operands.append(argument.handle)
         return
-    signature.append(kind)
+    signature.append(str(kind))
     if kind in _PLAIN:
         signature.append(argument)
     elif kind is float:

@@ -50,7 +50,10 @@ _NARROW_FLOATS = MappingProxyType(
 
 def numpy_type(ty: Type) -> np.dtype[Any]:
     """The NumPy type of known values of a Triton type."""
-    found: np.dtype[Any] = _NARROW_FLOATS.get(_element(ty)) or _numpy_of(ty)
+    element = _element(ty)
+    if element.is_ptr():
+        return np.dtype(np.uint64)
+    found: np.dtype[Any] = _NARROW_FLOATS.get(element) or _numpy_of(ty)
     return found
 
 
