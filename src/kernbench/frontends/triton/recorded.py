@@ -94,7 +94,11 @@ class _Recorder:
             number = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
             places = tuple((i, place) for i, place in enumerate(number) if place is not None)
             if places or (isinstance(made, TensorHandle) and not name.startswith(_CONSTANT)):
-                self._requests.append(_Request(method, arguments, places))
+                # Without the operands: a recording would keep their memory in TCM.
+                fixed = tuple(
+                    None if place is not None else each for each, place in zip(arguments, number, strict=True)
+                )
+                self._requests.append(_Request(method, fixed, places))
                 self._operands.append(made)
             self._complete &= not named and not any(map(_holds_handles, arguments))
             return made
@@ -112,7 +116,9 @@ class _Recorder:
             return _Recording(tuple(self._requests), None)
         if type(result) is not _Tensor:
             return None
-        return _Recording(tuple(self._requests), (self._number(result.handle), vars(result)))
+        place = self._number(result.handle)
+        attributes = vars(result) | {"handle": result.handle if place is None else None}
+        return _Recording(tuple(self._requests), (place, attributes))
 
 
 def _holds_handles(argument: object) -> bool:
@@ -132,7 +138,7 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
     def call(*arguments: Any, _semantic: Any = None, **named: Any) -> Any:
         if _semantic is not None:  # within a call that is recorded, or cannot be
             return function(*arguments, _semantic=_semantic, **named)
-        signature: list[Hashable] = []
+        signature: list[Any] = []
         operands: list[Operand] = []
         try:
             for each in arguments:
@@ -160,7 +166,7 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
     return call
 
 
-def _sign_operand(argument: Any, signature: list[Hashable], operands: list[Operand]) -> None:
+def _sign_operand(argument: Any, signature: list[Any], operands: list[Operand]) -> None:
     """As `_sign`; of a plain number only what Triton looks at: its type, its sign, and whether it fits a type."""
     if type(argument) is int:
         operands.append(argument)
@@ -172,14 +178,14 @@ def _sign_operand(argument: Any, signature: list[Hashable], operands: list[Opera
         _sign(argument, signature, operands)
 
 
-def _sign(argument: Any, signature: list[Hashable], operands: list[Operand]) -> None:
+def _sign(argument: Any, signature: list[Any], operands: list[Operand]) -> None:
     """Append what a call is told by, of ``argument``; and its operands."""
     kind = type(argument)
     if kind is _Tensor:
         signature.append(argument.type.name)
         operands.append(argument.handle)
         return
-    signature.append(str(kind))
+    signature.append(kind)
     if kind in _PLAIN:
         signature.append(argument)
     elif kind is float:
