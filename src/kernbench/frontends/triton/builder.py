@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +14,7 @@ from triton.runtime import interpreter
 
 from kernbench.common.dtypes import I8
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
-from kernbench.frontends.triton.descriptors import Shape
+from kernbench.frontends.triton.descriptors import Shape, repeated, thin
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
@@ -32,6 +34,7 @@ from kernbench.frontends.triton.values import (
     smallest,
     straight,
     uniform,
+    value_of,
     whole,
 )
 from kernbench.triton_emu.handles import Handle
@@ -115,7 +118,10 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_addptr(self, ptr: Value, offset: Value) -> Value:
         """A pointer moved on by known elements."""
-        return super().create_addptr(as_known(ptr), as_known(offset))
+        ptr, offset = as_known(ptr), as_known(offset)
+        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        made = thin(ptr.data) + thin(offset.data).astype(np.uint64) * width
+        return value_of(repeated(made, _common(ptr.data.shape, offset.data.shape)), ptr.dtype)
 
     def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
         """A block of a tensor descriptor."""
@@ -137,9 +143,13 @@ class Builder(interpreter.InterpreterBuilder):
 
     def binary_op(self, lhs: Value, rhs: Value, op: Any) -> Value:
         """Any operator of two values."""
-        if not is_symbolic(lhs, rhs):
+        if is_symbolic(lhs, rhs):
+            return _elementwise(_operator(op), lhs, rhs)
+        a, b = thin(lhs.data), thin(rhs.data)
+        made = None if a.dtype == np.bool_ else op(a, b)
+        if made is None or made.dtype not in (a.dtype, np.bool_):
             return super().binary_op(lhs, rhs, op)
-        return _elementwise(_operator(op), lhs, rhs)
+        return value_of(repeated(made, _common(lhs.data.shape, rhs.data.shape)), lhs.dtype.scalar)
 
     def unary_op(self, arg: Value, op: Any) -> Value:
         """Any operator of one value."""
@@ -193,7 +203,7 @@ class Builder(interpreter.InterpreterBuilder):
         if is_symbolic(src) and to in _READ_TYPES:
             src = as_known(src)
         if not is_symbolic(src):
-            return TensorHandle(src.data.astype(numpy_type(to)), to)
+            return value_of(repeated(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
         x = src.data
         return TensorHandle(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
@@ -223,23 +233,23 @@ class Builder(interpreter.InterpreterBuilder):
         """Another axis, of one element."""
         if not is_symbolic(arg):
             return super().create_expand_dims(arg, axis)
-        shape = arg.data.shape
-        made = running().tl.expand_dims(straight(arg.data), axis)
-        return _symbolic(made, (*shape[:axis], 1, *shape[axis:]), arg.dtype)
+        x, shape = arg.data, (*arg.data.shape[:axis], 1, *arg.data.shape[axis:])
+        if prod(x.handle.shape) == 1:
+            return _symbolic(x.handle, shape, arg.dtype)
+        return _symbolic(running().tl.expand_dims(straight(x), axis), shape, arg.dtype)
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
         """Repeated to a shape: nothing happens until somebody needs all elements."""
         if not is_symbolic(arg):
-            return super().create_broadcast(arg, shape)
+            return value_of(repeated(arg.data, tuple(shape)), arg.dtype.scalar)
         return _symbolic(straight(arg.data), tuple(shape), arg.dtype)
 
     def create_splat(self, ret_ty: Type, arg: Value) -> Value:
         """One element, repeated to a shape."""
         shape = tuple(int(n) for n in ret_ty.shape)
         if not is_symbolic(arg):
-            return TensorHandle(np.broadcast_to(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
-        made = running().tl.reshape(straight(arg.data), (1,) * len(shape))
-        return _symbolic(made, shape, arg.dtype)
+            return value_of(repeated(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
+        return _symbolic(arg.data.handle, shape, arg.dtype)
 
     def create_unsplat(self, arg: Value) -> Value:
         """The one element of an array."""
@@ -253,7 +263,8 @@ class Builder(interpreter.InterpreterBuilder):
             return super().create_trans(arg, perm)
         x, order = arg.data, tuple(int(axis) for axis in perm)
         if order == (1, 0):
-            return TensorHandle(Symbolic(x.handle, x.shape[::-1], not x.swapped), arg.dtype.scalar)
+            swapped = not x.swapped and len(x.handle.shape) == 2
+            return TensorHandle(Symbolic(x.handle, x.shape[::-1], swapped), arg.dtype.scalar)
         made = running().tl.trans(whole(arg), order)
         return _symbolic(made, made.shape, arg.dtype)
 
@@ -287,7 +298,11 @@ class Builder(interpreter.InterpreterBuilder):
 
 
 def _symbolic(handle: Handle, shape: Shape, ty: Type) -> Value:
-    return TensorHandle(Symbolic(handle, shape), ty.scalar)
+    return value_of(Symbolic(handle, shape), ty.scalar)
+
+
+def _common(a: Shape, b: Shape) -> Shape:
+    return a if a == b else np.broadcast_shapes(a, b)
 
 
 def _operator(op: Any) -> str:
@@ -298,7 +313,7 @@ def _operator(op: Any) -> str:
 
 
 def _elementwise(name: str, *values: Value) -> Value:
-    shape = np.broadcast_shapes(*(each.data.shape for each in values))
+    shape = reduce(_common, [each.data.shape for each in values])
     made = running().tl.elementwise(name, *map(operand, values))
     ty = next(each.dtype for each in values if is_symbolic(each))
     return _symbolic(made, shape, tl.int1 if name in _COMPARISONS else ty)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -39,6 +40,23 @@ class List:
 Descriptor: TypeAlias = Box | List
 
 
+def thin(data: Array) -> Array:
+    """``data`` without its repetitions: an axis along which it is repeated has length 1."""
+    if 0 not in data.strides:
+        return data
+    return data[tuple([slice(1) if step == 0 else slice(None) for step in data.strides])]
+
+
+def repeated(data: Array, shape: Shape) -> Array:
+    """A view of ``data`` in a shape that it broadcasts to; `thin` takes it back."""
+    if data.shape == shape:
+        return data
+    if data.dtype.isbuiltin != 1 or not data.flags.c_contiguous:
+        return np.broadcast_to(data, shape)
+    steps = [0 if n == 1 else step for n, step in zip(data.shape, data.strides, strict=True)]
+    return np.ndarray(shape, data.dtype, data.data, 0, [0] * (len(shape) - data.ndim) + steps)  # a tenth of its CPU
+
+
 def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
     """The descriptor of the elements at ``pointers`` for which ``mask`` holds (None: all); None when none is left.
 
@@ -47,14 +65,17 @@ def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: boo
     box that covers a byte twice: its list is in the order of the elements, so that the last one stays.
     """
     at = pointers.view(np.int64) if pointers.dtype == np.uint64 else pointers.astype(np.int64)
-    inside = None if mask is None or mask.all() else np.broadcast_to(mask, at.shape)
-    if inside is not None and not inside.any():
-        return None
+    if mask is not None:
+        core = thin(mask)
+        chosen = np.count_nonzero(core)  # much faster than any() and all()
+        if not chosen:
+            return None
+        mask = None if chosen == core.size else repeated(mask, at.shape)
     if not writing:
-        at, inside = _without_repeats(at, inside)
-    valid = at.shape if inside is None else _corner(inside)
+        at, mask = _without_repeats(at, mask)
+    valid = at.shape if mask is None else _corner(mask)
     box = None if valid is None else _box(at, valid, itemsize, writing=writing)
-    return box or List(at.shape, _runs(at, inside, itemsize))
+    return box or List(at.shape, _runs(at, mask, itemsize))
 
 
 def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None]:
@@ -70,6 +91,17 @@ def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None
 
 def _corner(mask: Array) -> Shape | None:
     """The extents of the corner of a block that ``mask`` is; None when it is something else."""
+    core = thin(mask)
+    extents = _corner_of(core.tobytes(), core.shape)
+    if extents is None or core is mask:
+        return extents
+    return tuple([n if few == 1 else some for n, few, some in zip(mask.shape, core.shape, extents, strict=True)])
+
+
+@lru_cache(maxsize=128)
+def _corner_of(elements: bytes, shape: Shape) -> Shape | None:
+    """`_corner` of the mask of these elements: nearly all programs of a grid have the same few."""
+    mask = np.frombuffer(elements, bool).reshape(shape)
     axes = range(mask.ndim)
     extents = tuple([int(mask.any(tuple(j for j in axes if j != i)).sum()) for i in axes])
     corner = mask[tuple([slice(n) for n in extents])]
@@ -83,20 +115,28 @@ def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None
     """
     region = at[tuple([slice(n) for n in valid])]
     base = int(region.flat[0])
-    strides: list[int | None] = []  # None: an axis of one element, whose stride does not matter
-    expected: Any = np.int64(base)
-    for axis, n in enumerate(valid):
-        step = int(region[_second(axis, at.ndim)]) - base if n > 1 else None
-        strides.append(step)
-        if step is not None:
-            expected = expected + (np.arange(n) * step).reshape([n if i == axis else 1 for i in range(at.ndim)])
-    if any(step is not None and step < 0 for step in strides) or not (region == expected).all():
+    # None: an axis of one element, whose stride does not matter
+    strides = [int(region[_second(axis, at.ndim)]) - base if n > 1 else None for axis, n in enumerate(valid)]
+    if any(step is not None and step < 0 for step in strides):
+        return None
+    if np.count_nonzero(region - base != _lattice(valid, tuple(strides))):
         return None
     if writing and _overlaps(strides, valid, itemsize):
         return None
     dense = [itemsize * prod(at.shape[axis + 1 :]) for axis in range(at.ndim)]
     steps = tuple([row if step is None else step for row, step in zip(dense, strides, strict=True)])
     return Box(base, at.shape, steps, None if valid == at.shape else valid)
+
+
+@lru_cache(maxsize=32)
+def _lattice(extents: Shape, strides: tuple[int | None, ...]) -> Array:
+    """Where the elements of a box are from its first."""
+    at: Any = np.int64(0)
+    for axis, (n, step) in enumerate(zip(extents, strides, strict=True)):
+        if step is not None:
+            at = at + (np.arange(n) * step).reshape([n if i == axis else 1 for i in range(len(extents))])
+    found: Array = at
+    return found
 
 
 def _second(axis: int, axes: int) -> Shape:

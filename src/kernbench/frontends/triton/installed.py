@@ -17,7 +17,7 @@ from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 
-from kernbench.frontends.triton import atomics, reductions, tuning
+from kernbench.frontends.triton import atomics, recorded, reductions, tuning
 from kernbench.frontends.triton.builder import Builder
 from kernbench.frontends.triton.driver import Driver, do_bench, points_of_report, run
 from kernbench.frontends.triton.values import numpy_type
@@ -28,6 +28,7 @@ MADE_FOR = "3.9"
 _EXPECTED: Mapping[tuple[Any, str], str] = {
     (interpreter, "_get_np_dtype"): "tt_dtype",
     (interpreter, "_patch_lang"): "fn",
+    (interpreter, "_patch_attr"): "obj name member builder scope",
     (interpreter.InterpretedFunction, "run"): "self args grid warmup kwargs",
     (interpreter.InterpretedFunction, "__call__"): "self args kwargs",
     (interpreter.InterpretedFunction, "rewrite"): "self",
@@ -91,6 +92,7 @@ def _install() -> None:
     interpreter.ReduceScanOpInterface.apply = reductions.apply
     interpreter.InterpretedFunction.run = run
     interpreter.InterpretedFunction.__call__ = _call
+    interpreter._patch_attr = recorded.patch  # noqa: SLF001
     # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
     tl.core.tensor.T = property(_transposed)

@@ -8,7 +8,7 @@ import numpy as np
 import triton.language as tl
 
 from kernbench.common.dtypes import DType
-from kernbench.frontends.triton.descriptors import Array, Box, describe
+from kernbench.frontends.triton.descriptors import Array, Box, describe, repeated, thin
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
@@ -38,7 +38,7 @@ def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value |
     item, at = memory_type(ty), known(pointers)
     what = describe(at, mask, item.itemsize, writing=False)
     if other is None:
-        other = TensorHandle(np.broadcast_to(np.zeros((), numpy_type(ty)), at.shape), ty)
+        other = TensorHandle(repeated(np.zeros((1,) * at.ndim, numpy_type(ty)), at.shape), ty)
     if what is None:
         return other
     fill = None if is_symbolic(other) else uniform(other.data)
@@ -53,7 +53,7 @@ def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value |
     loaded = TensorHandle(Symbolic(handle, at.shape), ty)
     return (
         loaded
-        if fill is not None or mask is None or mask.all()
+        if fill is not None or mask is None or thin(mask).all()
         else builder.create_select(TensorHandle(mask, tl.int1), loaded, other)
     )
 

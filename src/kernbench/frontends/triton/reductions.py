@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from operator import index
 from types import MappingProxyType
 from typing import Any
@@ -63,10 +62,7 @@ def _reduced(operation: Any, x: Any) -> tuple[Any, ...]:
 
 def _tensor(handle: Handle, shape: tuple[int, ...], ty: Type) -> Any:
     """A tensor of the language; one without axes is a scalar, which the interpreter has as one element."""
-    extents = shape or (1,)
-    assert prod(extents) == prod(shape)
-    data = Symbolic(running().tl.reshape(handle, extents), extents)
-    scalar = ty.scalar
+    data, scalar = Symbolic(handle, shape or (1,)), ty.scalar
     return tl.core.tensor(TensorHandle(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)
 
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
-from kernbench.frontends.triton.descriptors import Array, Shape
+from kernbench.frontends.triton.descriptors import Array, Shape, thin
 from kernbench.frontends.triton.running import refused, running
 from kernbench.triton_emu.handles import Handle, Number
 
@@ -50,7 +50,10 @@ _NARROW_FLOATS = MappingProxyType(
 
 def numpy_type(ty: Type) -> np.dtype[Any]:
     """The NumPy type of known values of a Triton type."""
-    found: np.dtype[Any] = _NARROW_FLOATS.get(_element(ty)) or _numpy_of(ty)
+    element = _element(ty)
+    if element.is_ptr():
+        return np.dtype(np.uint64)
+    found: np.dtype[Any] = _NARROW_FLOATS.get(element) or _numpy_of(ty)
     return found
 
 
@@ -67,9 +70,17 @@ def machine_type(ty: Type) -> DType:
     return found
 
 
+def value_of(data: Any, ty: Type) -> Value:
+    """A value of the scalar type ``ty``, whose elements ``data`` is known to have: nothing is checked again."""
+    made = TensorHandle.__new__(TensorHandle)
+    made.data, made.dtype, made.attr = data, ty, {}
+    return made
+
+
 class Symbolic:
     """Values that lie in TCM, whose numbers phase 2 knows: ``handle``, broadcast to ``shape``.
 
+    A handle of one element may have fewer axes.
     ``swapped``: the handle holds the transpose (two axes). Beside that it has as much of NumPy's face as the
     interpreter looks at; what it asks for numbers waits for them.
     """
@@ -121,7 +132,10 @@ class Symbolic:
 
 def is_symbolic(*values: Value | None) -> bool:
     """Whether any of ``values`` is symbolic."""
-    return any(value is not None and isinstance(value.data, Symbolic) for value in values)
+    for value in values:  # noqa: SIM110 - for each operation of a kernel, and much faster than any()
+        if value is not None and type(value.data) is Symbolic:
+            return True
+    return False
 
 
 def known(value: Value) -> Array:
@@ -146,7 +160,7 @@ def uniform(data: Array) -> Any:
 
 def smallest(data: Array) -> Array:
     """The smallest array that broadcasts to ``data``: an axis along which nothing changes has length 1."""
-    core = data[tuple([slice(1) if step == 0 else slice(None) for step in data.strides])]
+    core = thin(data)
     for axis, n in enumerate(core.shape):
         head = core[tuple([slice(1) if i == axis else slice(None) for i in range(core.ndim)])]
         if n > 1 and _same(core, head):
@@ -200,7 +214,8 @@ def whole(value: Value) -> Handle:
     if isinstance(data, Symbolic):
         handle = straight(data)
         if handle.shape != data.shape:
-            handle = data.handle = language.broadcast(handle, data.shape)
+            enlarge = language.reshape if data.size == 1 else language.broadcast
+            handle = data.handle = enlarge(handle, data.shape)
         return handle
     item, core = _item(value), smallest(data)
     if core.size == 1:

@@ -1,0 +1,204 @@
+"""The functions of ``triton.language``: Triton checks a call once per types of its operands, then it is replayed.
+
+What Triton's semantics (types, promotion, broadcasting) ask of the builder follows from the types of tensors and from
+plain arguments, never from what tensors hold. So the first call with a signature goes through Triton and is recorded;
+later ones ask the builder for the same with other operands. Errors are not recorded: Triton raises them each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from types import EllipsisType, NoneType
+from typing import Any, TypeAlias
+
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter
+
+from kernbench.frontends.triton.values import TensorHandle
+
+Operand: TypeAlias = Any
+"""A handle of the builder; of an operator also the plain number beside the tensor."""
+
+_Tensor: Any = tl.core.tensor
+_LIMIT = 4096  # signatures of a function: where a plain number is always another, they must not fill the memory
+_PLAIN = frozenset((int, bool, str, NoneType, EllipsisType))
+_SEQUENCES = frozenset((tuple, list, tl.tuple))
+_NAMES = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "gt", "ge", "lt", "le", "eq", "ne")
+# What the builder makes of constants is a constant: it is not asked for again.
+_CONSTANT = ("get_", "create_make_range", "create_splat", "create_broadcast", "create_expand_dims")
+_OPERATORS = frozenset(f"__{reflected}{name}__" for name in _NAMES for reflected in ("", "r"))
+
+
+class _NotPlainError(Exception):
+    """An argument is neither a tensor nor plain: what Triton does with it is not known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A method of the builder with its arguments; ``places``: (argument, number of the operand) of those that vary."""
+
+    method: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """What a call asks of the builder. Operands are numbered: those of the call, then what each request gives.
+
+    ``result``: the number of the one that the call returns (None: a constant), and the attributes of its tensor; None:
+    the call returns nothing.
+    """
+
+    requests: tuple[_Request, ...]
+    result: tuple[int | None, dict[str, Any]] | None
+
+    def replay(self, operands: list[Operand]) -> Any:
+        """The result of the same requests for other operands."""
+        for request in self.requests:
+            arguments = list(request.arguments)
+            for argument, number in request.places:
+                arguments[argument] = operands[number]
+            operands.append(request.method(*arguments))
+        if self.result is None:
+            return None
+        place, attributes = self.result
+        made = _Tensor.__new__(_Tensor)
+        vars(made).update(attributes)
+        if place is not None:
+            made.handle = operands[place]
+        return made
+
+
+class _Recorder:
+    """In place of the builder while a call is recorded: passes requests on, and notes those about operands."""
+
+    def __init__(self, builder: Any, operands: list[Operand]) -> None:
+        self._builder = builder
+        self._operands = operands
+        self._requests: list[_Request] = []
+        self._complete = True
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._builder, name)
+        return self._noting(name, found) if callable(found) else found
+
+    def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        # A number is an operand where it becomes a handle; elsewhere it is an axis or the like.
+        kinds = int | float if name.startswith("get_") else TensorHandle
+
+        def ask(*arguments: Any, **named: Any) -> Any:
+            made = method(*arguments, **named)
+            number = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
+            places = tuple((i, place) for i, place in enumerate(number) if place is not None)
+            if places or (isinstance(made, TensorHandle) and not name.startswith(_CONSTANT)):
+                # Without the operands: a recording would keep their memory in TCM.
+                fixed = tuple(
+                    None if place is not None else each for each, place in zip(arguments, number, strict=True)
+                )
+                self._requests.append(_Request(method, fixed, places))
+                self._operands.append(made)
+            self._complete &= not named and not any(map(_holds_handles, arguments))
+            return made
+
+        return ask
+
+    def _number(self, operand: Operand) -> int | None:
+        return next((i for i, each in enumerate(self._operands) if each is operand), None)
+
+    def recording(self, result: Any) -> _Recording | None:
+        """What was asked by a call that gave ``result``; None if that cannot be asked again."""
+        if not self._complete:
+            return None
+        if result is None:
+            return _Recording(tuple(self._requests), None)
+        if type(result) is not _Tensor:
+            return None
+        place = self._number(result.handle)
+        attributes = vars(result) | {"handle": result.handle if place is None else None}
+        return _Recording(tuple(self._requests), (place, attributes))
+
+
+def _holds_handles(argument: object) -> bool:
+    return isinstance(argument, tuple | list) and any(isinstance(each, TensorHandle) for each in argument)
+
+
+def patch(owner: Any, name: str, function: Callable[..., Any], _builder: object, scope: Any) -> None:
+    """In place of the interpreter's own way to give a function of the language its semantics."""
+    scope.set_attr(owner, name, _replayed(function, varying=owner is _Tensor and name in _OPERATORS))
+
+
+def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., Any]:
+    """``function``, recorded. ``varying``: it takes plain numbers as it does tensors."""
+    recordings: dict[Hashable, _Recording | None] = {}
+    sign = _sign_operand if varying else _sign
+
+    def call(*arguments: Any, _semantic: Any = None, **named: Any) -> Any:
+        if _semantic is not None:  # within a call that is recorded, or cannot be
+            return function(*arguments, _semantic=_semantic, **named)
+        signature: list[Any] = []
+        operands: list[Operand] = []
+        try:
+            for each in arguments:
+                if type(each) is _Tensor:  # as _sign does, for nearly all arguments
+                    signature.append(each.type.name)
+                    operands.append(each.handle)
+                else:
+                    sign(each, signature, operands)
+            for name, each in named.items():
+                signature.append((name,))
+                sign(each, signature, operands)
+        except _NotPlainError:
+            return function(*arguments, _semantic=interpreter.interpreter_semantic, **named)
+        key = tuple(signature)
+        recording = recordings.get(key)
+        if recording is not None:
+            return recording.replay(operands)
+        if key in recordings or len(recordings) == _LIMIT:
+            return function(*arguments, _semantic=interpreter.interpreter_semantic, **named)
+        recorder = _Recorder(interpreter.interpreter_builder, operands)
+        result = function(*arguments, _semantic=TritonSemantic(recorder), **named)
+        recordings[key] = recorder.recording(result)
+        return result
+
+    return call
+
+
+def _sign_operand(argument: Any, signature: list[Any], operands: list[Operand]) -> None:
+    """As `_sign`; of a plain number only what Triton looks at: its type, its sign, and whether it fits a type."""
+    if type(argument) is int:
+        operands.append(argument)
+        signature += (int, argument < 0, (~argument if argument < 0 else argument).bit_length())
+    elif type(argument) is float:
+        operands.append(argument)
+        signature += (float, interpreter.interpreter_semantic.to_tensor_type(argument).name)
+    else:
+        _sign(argument, signature, operands)
+
+
+def _sign(argument: Any, signature: list[Any], operands: list[Operand]) -> None:
+    """Append what a call is told by, of ``argument``; and its operands."""
+    kind = type(argument)
+    if kind is _Tensor:
+        signature.append(argument.type.name)
+        operands.append(argument.handle)
+        return
+    signature.append(kind)
+    if kind in _PLAIN:
+        signature.append(argument)
+    elif kind is float:
+        signature.append(argument.hex())  # 0.0 is not -0.0
+    elif isinstance(argument, tl.dtype):
+        signature.append(argument.name)
+    elif kind is tl.constexpr:
+        _sign(argument.value, signature, operands)
+    elif kind is slice:
+        _sign((argument.start, argument.stop, argument.step), signature, operands)
+    elif kind in _SEQUENCES:
+        signature.append(len(argument))
+        for each in argument:
+            _sign(each, signature, operands)
+    else:
+        raise _NotPlainError
