@@ -141,7 +141,6 @@ class PeDma(Component):
         move: Move | None = None,
     ) -> None:
         """Queue a descriptor on the channel ``compute``, as that says."""
-        self.check_reach(node for node, _ in targets)
         self.compute.start(op, reading, targets, begun, done, cause, move)
 
     def _arrived(self, message: QueueData) -> None:
@@ -196,6 +195,7 @@ class _Stream:
         pa = msg.pa + self.issued * msg.stride_bytes
         self.issued += 1
         places = machine.addresses.by_node(((pa, msg.nbytes),))
+        self.dma.check_reach([node for node, _ in places])
         targets = [(node, Access(start, nbytes)) for node, (start, nbytes) in places]
         self.dma.start(machine.next_op(), msg.op == "read", targets, self._begun, self._ended, cause)
 

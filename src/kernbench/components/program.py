@@ -200,9 +200,10 @@ class KernelProgram:
             return
         self._waited("send", command.direction, head, command.line, since)
         if sequence is not None:
-            self.cause = cause
+            board = self._board
+            board.now, self._by = cause
             self.run.issue_send(command, lane, sequence, cause)
-            self.cause = cause
+            board.now, self._by = cause
             self.go_on()
 
     def _await_message(self, request: Any) -> bool:

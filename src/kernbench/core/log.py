@@ -91,7 +91,8 @@ class By(IntEnum):
 
 
 # For what writes a row of every message: to find a member in its Enum takes as long as half of the row.
-BY_ISSUE, BY_OPERAND, BY_SETUP, BY_QUEUE, BY_MESSAGE = By.ISSUE, By.OPERAND, By.SETUP, By.QUEUE, By.MESSAGE
+BY_ISSUE, BY_OPERAND, BY_SETUP = By.ISSUE, By.OPERAND, By.SETUP
+BY_QUEUE, BY_MESSAGE, BY_CREDIT = By.QUEUE, By.MESSAGE, By.CREDIT
 ROOT: Cause = (NONE, By.NOTHING)
 
 
