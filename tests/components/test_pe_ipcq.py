@@ -453,6 +453,29 @@ def test_a_message_costs_few_events(engine: GraphEngine) -> None:
     assert (spent[1] - spent[0]) / 100 <= 5
 
 
+def test_a_message_that_is_added_to_what_is_sent_next_costs_at_most_seven_events(engine: GraphEngine) -> None:
+    """Send: issue, descriptor, last byte, arrival decoded; receive: none, as the kernel waits already; sum: issue, end.
+
+    The send waits for the sum, which tells it: no event. One more when a message has come before its receive.
+    """
+    install(engine, ring_of(A, B))
+    data = numbers(engine, A, B)
+
+    def kernel(ptr: int, count: int, tl: Any) -> None:
+        total = tl.load(ptr, (16,), "f32")
+        for _ in range(count):
+            tl.send("E", total)
+            total = total + tl.recv("W", (16,), "f32")
+
+    spent = []
+    for count in (1, 101):
+        before = engine.n_events
+        launch(engine, kernel, data, count, pes=(A, B))
+        engine.drain()
+        spent.append(engine.n_events - before)
+    assert 6 <= (spent[1] - spent[0]) / 200 <= 7
+
+
 def test_a_credit_is_there_when_it_has_come_and_not_before(engine: GraphEngine) -> None:
     """Nobody waits for it: no event tells of it, and time goes on until it is there."""
     install(engine, line_of(A, B))

@@ -18,6 +18,7 @@ from kernbench.cli.failures import error_document, place_document, report_progra
 from kernbench.cli.options import Session, ccl_option, debug_option, json_option, topology_option, verbose_option
 from kernbench.cli.run_watch import Watch, wanted_outputs
 from kernbench.cli.steps import show_steps
+from kernbench.common.collector import patient_collector
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
@@ -206,8 +207,9 @@ def command(
     foreign = script is not None or imported_frontends() > before or names_frontend(bench.function)
     keeps = _keeps_data(data, verify=verify, sanitize=sanitize, foreign=foreign)
     watch = Watch(machine, bench, selector, verify, limits, outputs, ccl, keeps, frontends)
-    watch.run(params)
-    watch.show(as_json=as_json)
+    with patient_collector():  # also for the report: what the run has made is still there
+        watch.run(params)
+        watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:
         report_program_error(watch.result.error, session)
     return watch.exit_code

@@ -66,10 +66,9 @@ def plan(
 ) -> tuple[Target, ...]:
     """The accesses of an array whose extent lies in the physical ``segments``, in order, with the node of each."""
     places = addresses.by_node(segments)
+    if strides is None:  # in one piece
+        return tuple([(node, Access(pa, nbytes)) for node, (pa, nbytes) in places])
     run, dims = runs(shape, itemsize, strides)
-    if not dims and len(places) == 1:
-        node, (pa, nbytes) = places[0]
-        return ((node, Access(pa, nbytes)),)
     outer, (rows, stride) = dims[:-1], dims[-1] if dims else (1, 0)
     first = -extent(shape, itemsize, strides)[0]
     targets: list[Target] = []

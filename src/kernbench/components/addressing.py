@@ -71,7 +71,7 @@ class Addressing:
             segments = self._physical(command.va + low, span)
             pages = self._parts.mmu.pages(command.va, shape, itemsize, strides)
         targets = plan(self._addresses, segments, shape, itemsize, strides)
-        self._parts.dma.check_reach(node for node, _ in targets)
+        self._parts.dma.check_reach([node for node, _ in targets])
         if not self._most_rows:
             return Descriptor(segments, targets, NOTHING, pages)
         touched = footprints(segments, shape, itemsize, strides, self._most_rows)
@@ -113,4 +113,4 @@ class Addressing:
         return segments, footprints(segments, ref.shape, itemsize, ref.strides, most_rows) if most_rows else ()
 
     def _physical(self, va: int, nbytes: int) -> tuple[Segment, ...]:
-        return tuple((pa.encode(), length) for pa, length in self._parts.mmu.table.segments(va, nbytes))
+        return self._parts.mmu.table.physical(va, nbytes)

@@ -42,10 +42,10 @@ def footprints(
 
     Where segments cut it, row by row, but for more than ``most_rows`` the ranges that enclose them.
     """
-    run, dims = runs(shape, itemsize, strides)
+    run, dims = (0, ()) if strides is None else runs(shape, itemsize, strides)
     steps = tuple((n, abs(s)) for n, s in dims if s) if dims else ()
     if not steps:
-        return tuple(Footprint(pa, pa + nbytes, nbytes) for pa, nbytes in segments)
+        return tuple([Footprint(pa, pa + nbytes, nbytes) for pa, nbytes in segments])
     pieces = _joined(segments)
     if len(pieces) == 1:
         pa, nbytes = pieces[0]

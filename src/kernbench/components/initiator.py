@@ -43,7 +43,7 @@ class Initiator:
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):
-            request = ReadRequest(op=op, part=part, requester=me, access=access)
+            request = ReadRequest(op, part, me, access)
             self.machine.send_header(me, node, request, self.channel)
 
     def write(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
@@ -51,7 +51,7 @@ class Initiator:
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):
-            message = WriteData(op=op, part=part, requester=me, access=access)
+            message = WriteData(op, part, me, access)
             self.machine.send(me, node, access.nbytes, message, self.channel)
 
     def change(

@@ -15,7 +15,7 @@ from kernbench.common.ids import pe_part
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
-from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Row
+from kernbench.core.log import BY_QUEUE, BY_SETUP, LAUNCH, LINE, NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.queue_state import QueuePart
@@ -80,7 +80,7 @@ class DmaChannel:
         mine = self._last = _Begun()
 
         def set_up(_: object) -> None:
-            mine.row = begun(begin, (before.row, By.SETUP) if waits else cause)
+            mine.row = begun(begin, (before.row, BY_SETUP) if waits else cause)
 
         def go(_: object) -> None:
             if reading:
@@ -99,9 +99,9 @@ class DmaChannel:
 
         ``what`` says in the log by which queue it comes there.
         """
-        rows, begin, after, by = self._rows, self._clock.time + after_ps, message, By.QUEUE
+        rows, begin, after, by = self._rows, self._clock.time + after_ps, message, BY_QUEUE
         if self._ready_at > begin:
-            begin, after, by = self._ready_at, self._last.row, By.SETUP
+            begin, after, by = self._ready_at, self._last.row, BY_SETUP
         self._ready_at = ready_at = begin + self._setup_ps
         row = self._last.row = len(rows)
         launch, line = rows[message + LAUNCH], rows[message + LINE]
@@ -141,7 +141,6 @@ class PeDma(Component):
         move: Move | None = None,
     ) -> None:
         """Queue a descriptor on the channel ``compute``, as that says."""
-        self.check_reach(node for node, _ in targets)
         self.compute.start(op, reading, targets, begun, done, cause, move)
 
     def _arrived(self, message: QueueData) -> None:
@@ -196,6 +195,7 @@ class _Stream:
         pa = msg.pa + self.issued * msg.stride_bytes
         self.issued += 1
         places = machine.addresses.by_node(((pa, msg.nbytes),))
+        self.dma.check_reach([node for node, _ in places])
         targets = [(node, Access(start, nbytes)) for node, (start, nbytes) in places]
         self.dma.start(machine.next_op(), msg.op == "read", targets, self._begun, self._ended, cause)
 

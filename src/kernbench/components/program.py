@@ -11,7 +11,7 @@ from kernbench.components.execution import KernelExecution
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Lane
 from kernbench.components.queue_waits import Awaited
-from kernbench.core.log import NONE, ROOT, By, Cause, Kind, Row
+from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind, Row
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
 from kernbench.engine.queue_state import WaitKind
 from kernbench.messages.commands import (
@@ -148,7 +148,7 @@ class KernelProgram:
         row, end = len(rows), start + takes_ps
         what, launch, line, after, by = NONE, self._launch_id, request.line, board.now, self._by
         rows += (self._part, _ISSUE, what, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
-        self._issue, self._by = row, By.ISSUE
+        self._issue, self._by = row, BY_ISSUE
         return end
 
     def issue(self) -> None:
@@ -163,7 +163,7 @@ class KernelProgram:
     def _issued(self) -> Cause:
         """What the CPU does now comes after its issue, whatever has ended on the PE since that began."""
         self._board.now = row = self._issue
-        return row, By.ISSUE
+        return row, BY_ISSUE
 
     @property
     def _queues(self) -> PeIpcq:
@@ -200,9 +200,10 @@ class KernelProgram:
             return
         self._waited("send", command.direction, head, command.line, since)
         if sequence is not None:
-            self.cause = cause
+            board = self._board
+            board.now, self._by = cause
             self.run.issue_send(command, lane, sequence, cause)
-            self.cause = cause
+            board.now, self._by = cause
             self.go_on()
 
     def _await_message(self, request: Any) -> bool:
@@ -244,7 +245,7 @@ class KernelProgram:
         elif isinstance(found, Exception) or self._queue_waited.listeners:
             self._received(self._request, receive.due_ps, found, row)
         else:
-            self._board.now, self._by = row, By.MESSAGE
+            self._board.now, self._by = row, BY_MESSAGE
             self.go_on(found)
 
     def take_message(self) -> None:

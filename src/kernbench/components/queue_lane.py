@@ -11,7 +11,7 @@ from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue_waits import Awaited, Blocked, SlotPlace
 from kernbench.components.scoreboard import Scoreboard
-from kernbench.core.log import COMMIT, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
+from kernbench.core.log import BY_CREDIT, BY_OPERAND, COMMIT, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, UnreceivedMessage
@@ -23,6 +23,8 @@ from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Node
 from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import ReceivedSlot
+
+_CREDIT = Kind.CREDIT  # found once, as the reasons of rows
 
 
 @value(kw_only=False)
@@ -253,10 +255,10 @@ class Lane:
         come_ps, _, _, row, given_ps = credit
         log, rows = self._ipcq.machine.log, self.rows
         launch, line = (rows[row + LAUNCH], rows[row + LINE]) if row >= 0 else (NONE, 0)
-        cause = (row, By.OPERAND) if row >= 0 else ROOT
+        cause = (row, BY_OPERAND) if row >= 0 else ROOT
         what = log.named(self.pair.direction)
         return log.open(
-            self.part, Kind.CREDIT, given_ps, cause, what=what, launch=launch, line=line, read=given_ps, end=come_ps
+            self.part, _CREDIT, given_ps, cause, what=what, launch=launch, line=line, read=given_ps, end=come_ps
         )
 
     def credit(self, when: int, tail: int, row: Row) -> None:
@@ -288,7 +290,7 @@ class Lane:
         self._blocked, row = None, self.log_credit(self._woken_by)
         if not poll_ps:
             free = blocked.free
-            free((row, By.CREDIT))
+            free((row, BY_CREDIT))
             return
         waited = -(-(clock.time - blocked.since_ps) // poll_ps) * poll_ps
         clock.call_at(blocked.since_ps + waited, blocked.free, (row, By.POLL))

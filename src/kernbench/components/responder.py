@@ -66,7 +66,7 @@ class Answering:
 
     def make_reply(self, port: Port, request: ReadRequest) -> Transfer:
         """The transfer of the bytes that were asked for."""
-        reply = ReadReply(op=request.op, part=request.part)
+        reply = ReadReply(request.op, request.part)
         return self.machine.make(port, self.component.node.id, request.requester, request.access.nbytes, reply)
 
     def _commit(self, message: WriteData) -> None:
@@ -80,7 +80,7 @@ class Answering:
             self.machine.recorder.accessed(message.op, self.clock.time)
             nbytes = message.access.nbytes if message.answers else nbytes
         self.machine.recorder.committed(message.op, self.clock.time)
-        ack = WriteAck(op=message.op, part=message.part)
+        ack = WriteAck(message.op, message.part)
         self.machine.send(self.component.node.id, message.requester, nbytes, ack, "ack")
 
     def _announce(self, message: QueueData) -> None:

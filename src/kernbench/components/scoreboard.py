@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from kernbench.core.log import NONE, ROOT, By, Cause, Row
+from kernbench.core.log import BY_OPERAND, NONE, ROOT, Cause, Row
 from kernbench.messages.commands import PeCommand
 
 AtEnd: TypeAlias = Callable[[PeCommand, Row], None]
@@ -67,7 +67,7 @@ class Scoreboard:
         del self.under_way[serial]
         waiters = self._waiters.pop(serial, None)
         if waiters is not None:
-            self._start_ready(waiters, (row, By.OPERAND) if row >= 0 else ROOT)
+            self._start_ready(waiters, (row, BY_OPERAND) if row >= 0 else ROOT)
         at_end = self.at_end.pop(serial, None)
         if at_end is not None:
             at_end(command, row)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kernbench.core.clock import Clock
-from kernbench.core.log import COMMIT, END, NONE, READ, START, By, Cause, Log, Row
+from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, START, By, Cause, Log, Row
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class Stage:
         row = token.row
         token.to_pass = left = token.to_pass - 1
         if left:
-            token.cause = (row, By.OPERAND)
+            token.cause = (row, BY_OPERAND)
             token.route[left - 1].put(token)
         else:
             token.retired(token)

@@ -282,8 +282,9 @@ class Machine:
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
         """Send ``message`` from the port of ``src`` for ``channel`` now."""
-        transfer = self.make(self.network.port(src, channel), src, dst, nbytes, message)
-        self.network.inject(transfer)
+        network = self.network
+        transfer = network.make(network.port(src, channel), self.route(src, dst), nbytes, self._delivered, message)
+        network.inject(transfer)
         return transfer
 
     def send_header(self, src: str, dst: str, message: object, channel: str = "") -> Transfer:
@@ -311,7 +312,8 @@ class Machine:
         return self.route(src, dst, via_port).latency_ps(nbytes)
 
     def _deliver(self, transfer: Transfer) -> None:
-        self.component(transfer.route.links[-1].dst).receive(transfer.arg, transfer)
+        there = transfer.route.links[-1].dst
+        (self._components.get(there) or self.component(there)).receive(transfer.arg, transfer)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -85,7 +86,8 @@ class TileAmounts(NamedTuple):
 
 def name_of(what: object) -> str:
     """The name of a record that is about ``what``."""
-    return what if isinstance(what, str) else describe(what)[1]
+    read = _NAMED_BY.get(what.__class__)
+    return describe(what)[1] if read is None else read(what)
 
 
 def describe(what: Any) -> tuple[Kind, str, int]:
@@ -119,6 +121,15 @@ _DESCRIBED: dict[type, Callable[[Any], tuple[Kind, str, int]]] = {
     MathCommand: lambda math: (Kind.MATH, math.operator, math.line),
     Computed: lambda math: (Kind.MATH, math.name, 0),
     SentMessage: lambda message: (Kind.IPCQ_COPY, message.name, message.command.line),
+}
+
+
+# Most records are of these.
+_NAMED_BY: dict[type, Callable[[Any], str]] = {
+    str: str,
+    MathCommand: attrgetter("operator"),
+    Computed: attrgetter("name"),
+    SentMessage: attrgetter("name"),
 }
 
 

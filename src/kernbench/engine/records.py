@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from kernbench.core.log import (
-    BY,
     COMMIT,
     END,
     KIND,
     LAST_RECORD,
-    LAUNCH,
-    LINE,
-    PARENT,
-    PART,
     READ,
-    START,
-    TILE,
-    WHAT,
     WIDTH,
     By,
     Kind,
@@ -70,28 +62,29 @@ class RecordViews(OpLog):
                 self._open.append((view, row))
 
     def _view(self, rows: list[int], row: Row) -> OpRecord:
-        log, what, launch = self._log, self._log.whats[rows[row + WHAT]], rows[row + LAUNCH]
-        name, (inputs, output, params, data) = name_of(what), self._contents.of(what)
-        tile, parent = rows[row + TILE], rows[row + PARENT]
+        part, kind, number, launch, line, tile, parent, start, read, commit, end, _, by, _ = rows[row : row + WIDTH]
+        log = self._log
+        what = log.whats[number]
+        inputs, output, params, data = self._contents.of(what)
         return self.add(
             OpRecord(
                 -1,
-                log.parts[rows[row + PART]],
-                _LABELS[rows[row + KIND]],  # type: ignore[arg-type]
-                rows[row + START],
-                rows[row + READ],
-                rows[row + COMMIT],
-                rows[row + END],
-                name,
+                log.parts[part],
+                _LABELS[kind],  # type: ignore[arg-type]
+                start,
+                read,
+                commit,
+                end,
+                name_of(what),
                 inputs,
                 output,
                 params,
                 log.kernels.get(launch, ""),
                 launch,
-                rows[row + LINE],
+                line,
                 None if tile < 0 else log.tiles[tile],
                 -1 if parent < 0 else self._seq_of[parent],
                 data,
-                _ORDERS.get(rows[row + BY], ""),
+                _ORDERS.get(by, ""),
             )
         )

@@ -33,7 +33,7 @@ class Command:
     after: tuple[int, ...]
 
 
-@value
+@value(kw_only=False)
 class LoadCommand(Command):
     """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
 
@@ -51,7 +51,7 @@ class LoadCommand(Command):
     runs: tuple[Run, ...] = ()
 
 
-@value
+@value(kw_only=False)
 class StoreCommand(Command):
     """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out.
 
@@ -97,7 +97,7 @@ class SendCommand(Command):
     window: int
 
 
-@value
+@value(kw_only=False)
 class RecvCommand(Command):
     """The next message of queue ``direction`` is to have ``nbytes``; done when it is there."""
 

@@ -23,7 +23,7 @@ class Access:
         return self.rows * self.row_bytes
 
 
-@value
+@value(kw_only=False)
 class ReadRequest:
     """Header to a memory: send these bytes to ``requester``. ``op`` is the operation it belongs to."""
 
@@ -33,7 +33,7 @@ class ReadRequest:
     access: Access
 
 
-@value
+@value(kw_only=False)
 class ReadReply:
     """The bytes of a ReadRequest."""
 
@@ -79,7 +79,7 @@ class QueueData(WriteData):
         """It is in its slot."""
 
 
-@value
+@value(kw_only=False)
 class WriteAck:
     """The bytes of a WriteData are in memory."""
 

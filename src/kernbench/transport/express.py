@@ -186,25 +186,28 @@ class Express:
         Where its use is over there may be packets already: there it only adds to the figures.
         """
         profile, start, port, links = transfer.profile, transfer.start_ps, transfer.port, transfer.route.links
-        final = links[-1]
-        for hop, (link, offset, gone) in enumerate(zip(links, profile.offsets, profile.gone, strict=True)):
-            link.granted_bytes += profile.nbytes
-            link.busy_ps += profile.busy[hop]
+        final, nbytes, busy, peaks, ends = links[-1], profile.nbytes, profile.busy, profile.peaks, profile.ends
+        offsets, all_claims = profile.offsets, self._claims
+        for hop, (link, gone) in enumerate(zip(links, profile.gone)):  # noqa: B905 - as in ``admit``
+            link.granted_bytes += nbytes
+            link.busy_ps += busy[hop]
             over_at = start + gone
             if over_at <= now:
-                if link is not final:
-                    link.peak = max(link.peak, profile.peaks[hop])
+                if link is not final and peaks[hop] > link.peak:
+                    link.peak = peaks[hop]
                 continue
-            claims = self._claims[link]
+            claims = all_claims[link]
             queue = claims.queue
             if queue and queue[0].over_at <= now:
-                link.peak = max(link.peak, claims.settle(now))
+                peak = claims.settle(now)
+                link.peak = peak if peak > link.peak else link.peak
+            offset = offsets[hop]
             claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at)
             if link is not final:
                 claims.stand(claim, start + offset, link.peak)
                 link.ready_at = over_at
             queue.append(claim)
-            link.free_at = start + offset + profile.ends[hop]
+            link.free_at = start + offset + ends[hop]
             link.clear_at = over_at if over_at > link.clear_at else link.clear_at
         port_end = start + profile.leaves_port_ps
         if port_end > now:

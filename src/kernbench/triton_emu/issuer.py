@@ -179,8 +179,9 @@ class Issuer(Language):
         if result is not None:
             result.producer = command.serial
             handles.append(result)
-        self._under_way[command.serial] = (command, tuple(reversed(handles)))
-        self._request(command)
+        self._under_way[command.serial] = (command, tuple(handles[::-1]))
+        hand_over = self._runner.hand_over  # whoever issues has asked for its ``_call``: the kernel runs
+        hand_over(command)
 
     def _compute(
         self,
@@ -195,14 +196,7 @@ class Issuer(Language):
         result = self._fresh(name, shape, dtype, call)
         reads = [x for x in operands if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
-        command = MathCommand(
-            serial=serial,
-            line=call.line,
-            after=after,
-            operator=name,
-            inputs=tuple([x.array if isinstance(x, Handle) else x for x in operands]),
-            dst=result.array,
-            attributes=attributes,
-        )
+        inputs = tuple([x.array if isinstance(x, Handle) else x for x in operands])
+        command = MathCommand(serial, call.line, after, name, inputs, result.array, attributes)
         self._issue(command, reads, result)
         return result

@@ -57,16 +57,7 @@ class MemoryCalls(Issuer):
         steps, inside, fill = strides_of(strides, extent, item), valid_part(valid, extent), number_as(other, item)
         result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
-        command = LoadCommand(
-            serial=serial,
-            line=call.line,
-            after=after,
-            dst=result.array,
-            va=va,
-            strides=steps,
-            valid=inside,
-            other=fill,
-        )
+        command = LoadCommand(serial, call.line, after, result.array, va, steps, inside, fill)
         self._issue(command, (), result)
         return result
 
@@ -98,9 +89,7 @@ class MemoryCalls(Issuer):
         check_no_overlap(steps, source.shape)
         inside = valid_part(valid, source.shape)
         serial, after = self._ordered((source,))
-        command = StoreCommand(
-            serial=serial, line=line, after=after, src=source.array, va=va, strides=steps, valid=inside
-        )
+        command = StoreCommand(serial, line, after, source.array, va, steps, inside)
         self._issue(command, (source,))
 
     def _scatter(self, line: int, runs: Runs, source: Handle, no_box: tuple[object, object]) -> None:

@@ -112,13 +112,16 @@ class QueueCalls(MemoryCalls):
 
     def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
         """The next message of queue ``dir``, which may be yet to come: commands that use the handle wait for it."""
-        line = self._call().line
-        extent, item = _message(shape, dtype)
-        serial, after = self._ordered(())
-        nbytes = prod(extent) * item.itemsize
-        command = RecvCommand(serial=serial, line=line, after=after, direction=_direction(dir), nbytes=nbytes)
-        slot: Any = self._request(command)
-        handle = self._in_slot(slot, nbytes, extent, item)
+        call = self._call()
+        asked = self._asked.get(call)
+        if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
+            asked = self._asked[call] = _asked(call.line, _direction(dir), shape, dtype)
+        serial, nbytes = self._next_serial, asked.receive.nbytes
+        self._next_serial = serial + 1
+        command = RecvCommand(serial, call.line, (), dir, nbytes)
+        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        slot: Any = hand_over(command)
+        handle = self._in_slot(slot, nbytes, asked.extent, asked.item)
         if slot.pending:
             handle.producer = serial
             self._under_way[serial] = (command, (handle,))

@@ -98,6 +98,13 @@ class PeMMU:
             return ((first, nbytes),)
         return ((first, found.end - va), *self._rest(found.end, va + nbytes))
 
+    def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
+        """As ``segments``, with encoded addresses."""
+        found = self._range_at(va, nbytes)
+        if va + nbytes <= found.end:
+            return ((found.pa + va - found.start, nbytes),)
+        return tuple([(pa.encode(), length) for pa, length in self.segments(va, nbytes)])
+
     def _rest(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
         parts = []
         while va < end:
