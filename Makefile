@@ -4,7 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench clean
+# Both front ends, with what they pin, in an environment of their own. Of PyTorch the build for CPUs is enough, which
+# comes from an index of its own; `make extras TORCH_INDEX=` takes what the usual index has.
+EXTRAS := .venv-extras
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+.PHONY: run test check bench extras test-extras clean
 
 run: $(STAMP)
 	$(BIN)/kernbench run --bench gemm-single-pe --verify-data
@@ -24,5 +29,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(STAMP)
 
+extras: $(EXTRAS)/.installed
+
+test-extras: extras
+	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py
+
+$(EXTRAS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[dev,triton,torch]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis results
+	rm -rf $(VENV) $(EXTRAS) .pytest_cache .mypy_cache .ruff_cache .hypothesis results

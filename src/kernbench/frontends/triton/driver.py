@@ -89,7 +89,7 @@ def do_bench(
     return ms if len(quantiles) == 1 else [ms] * len(quantiles)
 
 
-def start_profiler(*args: object, **kwargs: object) -> None:
+def start_profiler(*args: object, **kwargs: object) -> None:  # noqa: ARG001
     """In place of ``triton.profiler.start``: InputError, since proton reads the counters of a GPU's driver."""
     raise InputError(
         "triton.profiler (proton) reads counters of a GPU, which this machine does not have; leave it out: "
