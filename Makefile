@@ -4,10 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Both front ends, with what they pin, in an environment of their own. Of PyTorch the build for CPUs is enough, which
-# comes from an index of its own; `make extras TORCH_INDEX=` takes what the usual index has.
+# Both front ends, with what they pin, in an environment of their own. TORCH_INDEX: where else pip looks for PyTorch.
 EXTRAS := .venv-extras
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 
 .PHONY: run test check bench extras test-extras clean
 
