@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench clean
+# Both front ends, with what they pin, in an environment of their own. TORCH_INDEX: where else pip looks for PyTorch.
+EXTRAS := .venv-extras
+TORCH_INDEX ?=
+
+.PHONY: run test check bench extras test-extras clean
 
 run: $(STAMP)
 	$(BIN)/kernbench run --bench gemm-single-pe --verify-data
@@ -24,5 +28,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(STAMP)
 
+extras: $(EXTRAS)/.installed
+
+test-extras: extras
+	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py
+
+$(EXTRAS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e '.[dev,triton,torch]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis results
+	rm -rf $(VENV) $(EXTRAS) .pytest_cache .mypy_cache .ruff_cache .hypothesis results

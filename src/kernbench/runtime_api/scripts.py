@@ -50,10 +50,17 @@ def _run_main(path: Path) -> None:
         if leaving.code not in (None, 0):
             raise
     except ImportError as error:
-        hint = extra_of(error)
+        hint = extra_of(error) or _package_of(error)
         if hint is None:
             raise
         raise InputError(f"{path}: {error}; {hint}").with_traceback(error.__traceback__) from error
+
+
+def _package_of(error: ImportError) -> str | None:
+    """How to install what the script imports itself; what is missing inside another package is not for us to say."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or "." in error.name:
+        return None
+    return f"if that is a package, install it: pip install {error.name}"
 
 
 def _import_frontends() -> dict[str, ModuleType]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from triton.backends.compiler import GPUTarget
 
+from kernbench.common.errors import InputError
 from kernbench.frontends.triton.launch import context_of, launch
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.spec import TopologySpec
@@ -86,6 +87,14 @@ def do_bench(
     if quantiles is None:
         return [ms] if return_mode == "all" else ms
     return ms if len(quantiles) == 1 else [ms] * len(quantiles)
+
+
+def start_profiler(*args: object, **kwargs: object) -> None:  # noqa: ARG001
+    """In place of ``triton.profiler.start``: InputError, since proton reads the counters of a GPU's driver."""
+    raise InputError(
+        "triton.profiler (proton) reads counters of a GPU, which this machine does not have; leave it out: "
+        "--explain and --trace say where the time went"
+    )
 
 
 def _launches(context: RuntimeContext[Any]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+import triton.profiler
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
@@ -19,7 +20,7 @@ from triton.runtime.driver import driver
 
 from kernbench.frontends.triton import atomics, recorded, reductions, tuning
 from kernbench.frontends.triton.builder import Builder
-from kernbench.frontends.triton.driver import Driver, do_bench, points_of_report, run
+from kernbench.frontends.triton.driver import Driver, do_bench, points_of_report, run, start_profiler
 from kernbench.frontends.triton.values import numpy_type
 
 MADE_FOR = "3.9"
@@ -46,6 +47,7 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (Autotuner, "prune_configs"): "self kwargs",
     (Autotuner, "_bench"): "self args config meta",
     (triton.testing, "do_bench"): "fn warmup rep grad_to_none quantiles return_mode",
+    (triton.profiler, "start"): "name context data backend mode hook",
     (triton.testing.Mark, "_run"): "self bench save_path show_plots print_data diff_col save_precision kwargs",
 }
 
@@ -84,6 +86,12 @@ def _language() -> None:
     """A function whose module has the language in it, under both its names."""
 
 
+def _let_go() -> None:
+    """At exit: else Triton's library complains of what cycles hold, above all those that the command line froze."""
+    gc.unfreeze()
+    gc.collect()
+
+
 def _install() -> None:
     builder = interpreter.interpreter_builder
     builder.__class__ = Builder
@@ -101,10 +109,10 @@ def _install() -> None:
     Autotuner.prune_configs = tuning.prune
     Autotuner._bench = tuning.bench  # noqa: SLF001
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
+    triton.profiler.start = start_profiler
     triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
     driver.set_active(Driver())
-    # Else Triton's library complains of what cycles still hold: the frames of an error, as a rule.
-    atexit.register(gc.collect)
+    atexit.register(_let_go)
 
 
 _language_core = tl.core  # what the interpreter looks for among the globals of a kernel

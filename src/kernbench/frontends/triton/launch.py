@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.jit import mangle_type
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.placed import Placed
@@ -43,20 +45,35 @@ _GPU_OPTIONS = frozenset(
     ]
 )
 """How GPUs run a kernel; of these ``num_stages`` means something here."""
+_PLACED = Tensor | Placed | TensorDescriptor
+"""Arguments that lie in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``."""
+    """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``.
+
+    ``descriptor``: the argument is this tensor descriptor of the host, whose base the pointer is.
+    """
 
     tensor: Tensor
     offset: int
     ty: Any
+    descriptor: TensorDescriptor | None = None
 
     def at(self, address: int) -> Any:
-        """The pointer, when the tensor begins at ``address``."""
-        pointer = tl.pointer_type(self.ty)
-        return tl.tensor(TensorHandle(np.array([address + self.offset], np.uint64), pointer), pointer)
+        """The argument, when the tensor begins at ``address``."""
+        to = tl.pointer_type(self.ty)
+        pointer = tl.tensor(TensorHandle(np.array([address + self.offset], np.uint64), to), to)
+        if self.descriptor is None:
+            return pointer
+        return interpreter.interpreter_semantic.make_tensor_descriptor(
+            base=pointer,
+            shape=[interpreter._implicit_cvt(int(each)) for each in self.descriptor.shape],  # noqa: SLF001
+            strides=[*(interpreter._implicit_cvt(int(each)) for each in self.descriptor.strides[:-1]), tl.constexpr(1)],  # noqa: SLF001
+            block_shape=[tl.constexpr(each) for each in self.descriptor.block_shape],
+            padding_option=self.descriptor.padding,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +175,7 @@ def _grid(name: str, grid: object) -> Grid:
 def _split(name: str, function: Callable[..., object], bound: Mapping[str, object]) -> Arguments:
     """Tensors apart from values; a value that is no ``constexpr`` is a tensor of the language, as on a GPU."""
     annotations = inspect.get_annotations(function)
-    pointers = {key: _pointer(value) for key, value in bound.items() if isinstance(value, Tensor | Placed)}
+    pointers = {key: _pointer(value) for key, value in bound.items() if isinstance(value, _PLACED)}
     values = {
         key: value if _is_constexpr(annotations.get(key)) else _value(name, key, value)
         for key, value in bound.items()
@@ -168,6 +185,12 @@ def _split(name: str, function: Callable[..., object], bound: Mapping[str, objec
 
 
 def _pointer(x: Any) -> Pointer:
+    if isinstance(x, TensorDescriptor):
+        if not isinstance(x.base, Tensor | Placed):
+            raise InputError(f"a tensor descriptor of a {type(x.base).__name__}, which is no tensor of the machine")
+        if x.round_f32_to_tf32:
+            raise InputError("a tensor descriptor with round_f32_to_tf32: the machine has no tf32")
+        return replace(_pointer(x.base), descriptor=copy(x))  # a hook may give it other blocks for the next launch
     if isinstance(x, Tensor):
         return Pointer(x, 0, POINTED_TO[x.dtype])
     tensor, offset = x.place()

@@ -1,0 +1,112 @@
+"""Triton programs with PyTorch's tensors, as they are published: host descriptors, hooks, fp8; how a run ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extras import need
+from kernbench.common.errors import InputError
+from kernbench.engine.engine import GraphEngine
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology.builder import resolve_topology
+
+need("triton")
+need("torch")
+
+import kernbench.torch  # noqa: E402
+import kernbench.triton  # noqa: E402, F401
+
+# isort: split
+import torch  # noqa: E402
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+import triton.profiler  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
+MACHINE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+AHBM = torch.device("ahbm")
+
+
+@pytest.fixture(autouse=True)
+def context() -> Iterator[RuntimeContext[Any]]:
+    with RuntimeContext(engine=GraphEngine(MACHINE)) as made:
+        yield made
+
+
+def set_blocks(arguments: dict[str, Any]) -> None:
+    """A hook of a configuration: descriptors get the blocks that it chose."""
+    for name in ("a_desc", "b_desc", "c_desc"):
+        arguments[name].block_shape = [arguments["BLOCK"], arguments["BLOCK"]]
+
+
+def describe_launch(grid: Any, kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What only a profiler of GPUs asks for."""
+    raise AssertionError("nobody asks")
+
+
+@triton.autotune([triton.Config({"BLOCK": 32}, pre_hook=set_blocks)], key=["K"])
+@triton.jit(launch_metadata=describe_launch)
+def product(a_desc, b_desc, c_desc, K, BLOCK: tl.constexpr, SPECIALIZE: tl.constexpr):
+    row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for k in tl.range(0, tl.cdiv(K, BLOCK), warp_specialize=SPECIALIZE, flatten=True):
+        acc = tl.dot(a_desc.load([row, k * BLOCK]), b_desc.load([column, k * BLOCK]).T, acc)
+    c_desc.store([row, column], acc.to(c_desc.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2, torch.float8_e4m3fn])
+def test_descriptors_of_the_host_get_their_blocks_from_a_hook(dtype: torch.dtype) -> None:
+    """Whole numbers of at most 2, and sums of them that fit in five bits with the sign: exact in all types.
+
+    Neither 40 nor 80 is a multiple of the block: the descriptors leave out what lies outside of the matrices.
+    """
+    torch.manual_seed(0)
+    sparse = torch.rand(2, 48, 80) < 0.02
+    a, b = (torch.randint(-2, 3, (2, 48, 80)) * sparse).to(dtype)
+    c = torch.full((48, 48), 7.0).to(dtype).to(AHBM)
+    descriptors = [TensorDescriptor.from_tensor(each, [1, 16]) for each in (a.to(AHBM), b.to(AHBM), c)]
+    product[2, 2](*descriptors, 80, SPECIALIZE=True)
+    wanted = a.float() @ b.float().T
+    assert wanted.abs().max() > 0
+    assert torch.equal(c.cpu().float(), wanted)
+
+
+def test_a_descriptor_of_a_view_begins_where_the_view_does() -> None:
+    whole = torch.arange(64 * 64, dtype=torch.float32).reshape(64, 64)
+    part = whole.to(AHBM)[32:, 32:]
+    c = torch.zeros(32, 32, device=AHBM)
+    one = torch.eye(32).to(AHBM)
+    product[1, 1](*(TensorDescriptor.from_tensor(each, [1, 16]) for each in (part, one, c)), 32, SPECIALIZE=False)
+    assert torch.equal(c.cpu(), whole[32:, 32:])
+
+
+def test_descriptors_that_are_refused() -> None:
+    host, there = torch.zeros(32, 32), torch.zeros(32, 32, device=AHBM)
+    good = TensorDescriptor.from_tensor(there, [32, 32])
+    for bad, message in (
+        (TensorDescriptor.from_tensor(host, [32, 32]), "a tensor descriptor of a Tensor, which is no tensor of the m"),
+        (TensorDescriptor.from_tensor(there, [32, 32], round_f32_to_tf32=True), "the machine has no tf32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            product[1, 1](bad, good, good, 32, SPECIALIZE=False)
+
+
+def test_the_profiler_of_gpus_is_refused() -> None:
+    with triton.profiler.scope("a part", {"flops": 1}), pytest.raises(InputError, match="--explain and --trace say"):
+        triton.profiler.start("profile", hook="triton")
+
+
+def test_a_run_leaves_nothing_on_stderr() -> None:
+    """Triton's library complains at exit of objects that nobody has freed."""
+    bench = Path(__file__).parents[2] / "examples" / "triton" / "vector_add.py"
+    command = "import sys; from kernbench.cli.main import entry; sys.argv[0] = 'kernbench'; entry()"
+    ran = subprocess.run(
+        [sys.executable, "-c", command, "run", "--bench", str(bench)], capture_output=True, text=True, check=True
+    )
+    assert "leaked" not in ran.stderr
