@@ -25,9 +25,8 @@ from math import ceil
 from statistics import fmean
 
 from kernbench.ccl.config import QueueSettings
+from kernbench.ccl.grids import SipGrid
 from kernbench.ccl.sip_ring import sip_ring
-from kernbench.ccl.steps.grids import MANY_MESSAGES, SipGrid
-from kernbench.ccl.steps.messages import SEGMENT_BYTES
 from kernbench.common.ids import hbm_id, pe_dma_id
 from kernbench.common.units import ps_to_ns, whole_ps
 from kernbench.engine.machine import Machine
@@ -38,6 +37,7 @@ from kernbench.topology.grid import Side
 # What passes a PE's link in the last column of cubes: a row's sum, a column's sum, and the PE's own data.
 STREAMS_OF_A_CORNER = 3
 _GLOBAL = "global_"
+_SEGMENT_BYTES = 3 << 20  # a quarter of scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class ClosedForms:
         return [axis for axis in axes if axis[0] > 1]
 
     def _all_axes_at_once(self, count: int) -> bool:
-        return len(self._axes) > 1 and count >= MANY_MESSAGES
+        return len(self._axes) > 1 and count >= 2 * self._spec.num_sips
 
     def _along_axes(self, axes: Sequence[tuple[int, Side, int]], root: int, chunk: int, count: int) -> float:
         """Along each axis what is left by those before."""
@@ -313,5 +313,5 @@ def _slowest(hops: Sequence[QueueWay]) -> QueueWay:
 
 def _segments(nbytes: int) -> Iterator[int]:
     """What is held at a time, until all is done."""
-    for at in range(0, nbytes, SEGMENT_BYTES):
-        yield min(SEGMENT_BYTES, nbytes - at)
+    for at in range(0, nbytes, _SEGMENT_BYTES):
+        yield min(_SEGMENT_BYTES, nbytes - at)
