@@ -54,7 +54,7 @@ def run_kernel_in_mock(
     slot_size: int = 4096,
     **config: Any,
 ) -> list[Array]:
-    """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)``, or a schedule, on ``world_size`` ranks; returns what ``inputs`` are then.
+    """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)``, or a schedule, on so many ranks; returns what ``inputs`` become.
 
     Ranks are PEs of one SIP, ``pes_per_cube`` of each cube (0: all of one cube); their ``inputs``, an array for each
     and all of one shape, follow each other behind one pointer. With ``ranks_are_sips`` a rank is the only PE of a SIP

@@ -183,7 +183,7 @@ class _Ops:
 
     def __init__(self, dtype: DType) -> None:
         self._dtype = dtype
-        self._ops: list[Op] = []
+        self._ops: list[tuple[Any, ...]] = []  # what an Op has, but for its drops
         self._last: list[int] = []  # by value: the command that uses it last, or makes it
         self._counts: list[int] = []
         self._named: dict[Hashable, int] = {}
@@ -222,7 +222,7 @@ class _Ops:
         drops: list[list[int]] = [[] for _ in self._ops]
         for value, at in enumerate(self._last):
             drops[at].append(value)
-        return [op._replace(drops=tuple(gone)) if gone else op for op, gone in zip(self._ops, drops, strict=True)]
+        return [Op._make((*op, tuple(gone))) for op, gone in zip(self._ops, drops, strict=True)]
 
     def _value(self, source: Source) -> int:
         found = self._named.get(source)
@@ -239,7 +239,10 @@ class _Ops:
 
     def _take(self, does: str, line: int, value: int, what: Any, offset: int = 0) -> None:
         """A command that makes nothing of ``value``, which is of the kernel's type."""
-        self._op(does, line, (value,), what, offset, -1, self._counts[value], None, self._dtype)
+        count = self._counts[value]
+        self._last[value] = len(self._ops)
+        nbytes = count * self._dtype.itemsize
+        self._ops.append((does, line, -1, (value,), what, (count,), self._dtype, nbytes, offset, None))
 
     def _reduce(self, step: Step, line: int) -> int:
         a, b = self._value(step.what), self._value(step.other)
@@ -271,29 +274,14 @@ class _Ops:
         number: float | None = None,
         dtype: DType | None = None,
     ) -> int:
-        to = len(self._last)
-        self._last.append(len(self._ops))
+        to, at = len(self._last), len(self._ops)
+        self._last.append(at)
         self._counts.append(count)
-        self._op(does, line, reads, what, offset, to, count, number, dtype or self._dtype)
-        return to
-
-    def _op(
-        self,
-        does: str,
-        line: int,
-        reads: tuple[int, ...],
-        what: Any = None,
-        offset: int = 0,
-        to: int = -1,
-        count: int = 0,
-        number: float | None = None,
-        dtype: DType = F32,
-    ) -> None:
-        at = len(self._ops)
         for value in reads:
             self._last[value] = at
-        nbytes = count * dtype.itemsize
-        self._ops.append(Op(does, line, to, reads, what, (count,), dtype, nbytes, offset, number, ()))
+        kind = dtype or self._dtype
+        self._ops.append((does, line, to, reads, what, (count,), kind, count * kind.itemsize, offset, number))
+        return to
 
 
 def describe(step: Step) -> str:
