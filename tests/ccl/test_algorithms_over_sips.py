@@ -21,7 +21,7 @@ from collective_checks import assert_all_reduced, assert_collective
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl.steps.grids import SipGrid
+from kernbench.ccl.grids import SipGrid
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import InputError
 from kernbench.topology.builder import Topology

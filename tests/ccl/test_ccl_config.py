@@ -148,7 +148,7 @@ def test_a_value_out_of_bounds_says_what_is_allowed(entry: str, says: str) -> No
         ("ring_allreduce", "root_cube: 3", "reduce_op, chunk_size"),
         ("intercube_allreduce", "kernel_w: 2", "root_cube, reduce_op, chunk_size"),
         ("tree_allreduce", "kernel_gain: 2", "reduce_op, chunk_size"),
-        ("mesh_allreduce", "kernel_width: 2", "reduce_op, chunk_size, kernel_w, kernel_h"),
+        ("mesh_allreduce", "kernel_width: 2", "kernel_w, kernel_h, reduce_op, chunk_size"),
         ("broadcast", "reduce_op: max", "chunk_size"),
         ("barrier", "chunk_size: 64", "none"),
     ],

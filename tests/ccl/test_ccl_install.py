@@ -32,6 +32,7 @@ from kernbench.common.errors import AllocationError, ConfigError, InputError, Ip
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import queue_pairs_of
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 CCL = load_ccl_config(Path(__file__).parents[2] / "ccl.yaml")
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -289,18 +290,16 @@ def test_a_world_size_that_is_given_means_pes(engine: GraphEngine, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["tree_allreduce", "hierarchical_allreduce", "ring_allreduce", "mesh_allreduce"])
 def test_arguments_follow_what_ranks_are(name: str) -> None:
-    """Of four ranks on four SIPs: a kernel of PEs of one cube is told of one cube."""
+    """Of four ranks on four SIPs: a kernel of PEs is told that they are none."""
     topology = {"tree_allreduce": "tree_binary", "hierarchical_allreduce": "hierarchical_3level"}.get(name, "torus_2d")
     text = f"algorithms:\n  a: {{ module: {name}, topology: {topology} }}\n"
     cfg = ccl_config_of(parse_document(text, "ccl.yaml"))
     spec = machine("system.sips.count=4", "system.sips.topology=torus_2d", "system.sips.w=4", "system.sips.h=1").spec
-    of_sips, of_pes = (configured(None, n, cfg).args_for(spec, n_elem=9) for n in (None, 4))
-    differ = {"tree_allreduce": (2, 1, 8), "hierarchical_allreduce": (2, 8, 4), "mesh_allreduce": (1, 4, 2)}
-    if name in differ:
-        at, sip, pe = differ[name]
-        assert (of_sips[at], of_pes[at]) == (sip, pe)
-    else:
-        assert of_sips == of_pes
+    of_sips, of_pes = (configured(None, n, cfg) for n in (None, 4))
+    assert isinstance(of_sips.kernel, ScheduledKernel)
+    told = [of_sips.kernel.named(each.args_for(spec, n_elem=9)) for each in (of_sips, of_pes)]
+    assert [each["ranks_are_sips"] for each in told] == [True, False]
+    assert told[0] == told[1] | {"ranks_are_sips": True}
 
 
 def test_intercube_has_no_ranks_that_are_pes(engine: GraphEngine) -> None:

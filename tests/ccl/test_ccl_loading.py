@@ -14,6 +14,7 @@ from kernbench.ccl.install import edges_of, layout_of
 from kernbench.ccl.loading import algorithms, load_algorithm
 from kernbench.common.config import parse_document
 from kernbench.common.errors import ConfigError, InputError, UnknownNameError
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 MODULE = '''
 """What it is in a line.
@@ -73,7 +74,7 @@ def test_a_module_that_ships_is_found_by_name_and_by_path() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it has no kernel; it has no kernel_args; an algorithm has kernel"),
+        ("", "it has no kernel; it has no kernel_args; an algorithm has schedule"),
         ("kernel = 3\ndef kernel_args(**c): ...", "its kernel is not a function"),
         ("def kernel(t): ...\ndef kernel_args(**c): ...", r"its kernel\(t\) does not take tl"),
         ("def kernel(tl): ...\ndef kernel_args(n_elem): ...", r"does not take world_size, \*\*config"),
@@ -116,11 +117,22 @@ def test_arguments_of_a_kernel_come_from_the_machine_and_the_file(write: Any) ->
     write('config_keys = ("kernel_a", "root_cube")\n')
     n_elem, world_size, got = load_algorithm(mine).args_for(machine().spec, n_elem=5, sip_rank=1, dtype="f16")
     assert (n_elem, world_size) == (5, 2)
+    assert (got.pop("scratch_bytes"), got.pop("load_bytes")) == (12 << 20, 9216)  # 36 ns at 256 GB/s
+    assert len(got.pop("hop_bytes")) == 3
     assert got == {
         "cube_w": 4, "cube_h": 4, "pes_per_cube": 8, "cubes_per_sip": 16, "num_sips": 2, "sip_rank": 1,
         "sip_topology": "ring_1d", "sip_w": 2, "sip_h": 1, "n_slots": 2, "slot_size": 4096, "buffer_kind": "tcm",
         "kernel_a": 7, "root_cube": 3, "dtype": "f16", "ranks_are_sips": True,
     }  # fmt: skip
+
+
+def test_a_module_may_have_a_schedule_and_no_kernel(tmp_path: Path, write: Any) -> None:
+    text = "def schedule(*, rank, world_size, n_elem, dtype='f32', kernel_gain=1):\n    return []\n"
+    (tmp_path / "planned.py").write_text(text)
+    loaded = load_algorithm(config(module=str(tmp_path / "planned.py"), passthrough=(("kernel_gain", 3),)))
+    assert isinstance(loaded.kernel, ScheduledKernel)
+    assert loaded.args_for(machine().spec, n_elem=5, dtype="f16")[:3] == (5, 2, "f16")
+    assert 3 in loaded.args_for(machine().spec, n_elem=5)
 
 
 def test_algorithms_are_listed_with_their_first_line(write: Any) -> None:

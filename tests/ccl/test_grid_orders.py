@@ -8,69 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.steps.grids import MANY_MESSAGES, Axis, all_reduce_by, order_of_results, order_of_use, timetable
-from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.rings import RingPlace
+from kernbench.ccl.grids import Axis, all_reduce_by, order_of_results, order_of_use, timetable
+from kernbench.ccl.pieces import Messages
+from kernbench.ccl.rings import RingPlace
+from kernbench.messages.steps import Chunk
 
 MANY = 48
 ALONG = (("E", "W"), ("S", "N"))
 
 
-class Value:
-    """A value of the list, or, without a number, what has been made of some."""
-
-    shape = (1,)
-    dtype = "f32"
-
-    def __init__(self, used: list[int], number: int | None = None) -> None:
-        self.used, self.number = used, number
-
-    def use(self) -> None:
-        if self.number is not None and self.number not in self.used:
-            self.used.append(self.number)
-
-    def __add__(self, other: Value) -> Value:
-        self.use()
-        other.use()
-        return Value(self.used)
-
-
-class Language:
-    """``tl``, as far as such a kernel uses it; messages are there at once."""
-
-    def __init__(self, used: list[int]) -> None:
-        self.used = used
-
-    def send(self, _: str, x: Value, *, window: int) -> None:
-        x.use()
-
-    def recv_async(self, *_: object) -> Value:
-        return Value(self.used)
-
-    def trans(self, x: Value, _: object) -> Value:
-        return x
-
-
-class Noted(list[Any]):
-    """A list that notes which of its values were set, the last time of each counting."""
-
-    def __init__(self, values: list[Any]) -> None:
-        super().__init__(values)
-        self.done: list[int] = []
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        if at in self.done:
-            self.done.remove(at)
-        self.done.append(at)
-        super().__setitem__(at, value)
-
-
 def run(axes: list[Axis], n: int) -> tuple[list[int], list[int]]:
-    """The order of use and that of results of an all-reduce on one place."""
-    used: list[int] = []
-    values = Noted([Value(used, i) for i in range(n)])
-    all_reduce_by(timetable(axes, n), values, Messages("f32", "sum", 1), 1, Language(used))
-    return used, values.done
+    """The order in which a place first uses its values, and that in which they are written last."""
+    steps = all_reduce_by(timetable(axes, n), [Chunk(i, 1) for i in range(n)], Messages("sum", 1, 4), 1)
+    used = [step.what for step in steps if step.does in ("send", "reduce") and isinstance(step.what, int)]
+    done = [step.to for step in steps if step.does in ("reduce", "copy") and isinstance(step.to, int)]
+    return list(dict.fromkeys(used)), list(dict.fromkeys(done[::-1]))[::-1]
 
 
 def axis(kind: Any, place: int, size: int, queues: tuple[str, str] = ("E", "W")) -> Axis:
@@ -82,7 +34,7 @@ def place_of(kind: str, w: int, h: int, x: int, y: int) -> list[Axis]:
     return [axis(kind, x, w), axis(kind, y, h, ("S", "N"))]
 
 
-KINDS = st.sampled_from(("line", "ring", "torus"))
+KINDS = st.sampled_from(("line", "ring", "closed"))
 SIZES = st.tuples(st.integers(1, 5), st.integers(1, 4))
 
 
@@ -103,7 +55,7 @@ def test_both_ends_of_a_message_have_it_at_the_same_time(kind: str, size: tuple[
             peer = [step for step in timetable(place_of(kind, w, h, *there[queue]), n) if step.queue == back]
             sent = [step[:2] for step in here if step.does == "send"]
             assert sent == [step[:2] for step in peer if step.does != "send"]
-            assert len({when for when, _ in sent}) == len(sent) or n >= MANY_MESSAGES
+            assert len({when for when, _ in sent}) == len(sent) or n >= 2 * w * h
 
 
 @given(grids(), st.integers(0, 40))
@@ -130,7 +82,7 @@ def test_values_are_done_in_the_order_that_is_told(kind: str, sizes: tuple[int, 
 
 
 def test_both_ways_round_a_torus_are_done_together() -> None:
-    axes = place_of("torus", 4, 3, 1, 0)
+    axes = place_of("closed", 4, 3, 1, 0)
     _, done = run(axes, MANY)
     assert order_of_results(timetable(axes, MANY), MANY) == done
 

@@ -11,16 +11,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernbench.ccl.algorithms import tree_allreduce
-from kernbench.ccl.steps.messages import Messages
-from kernbench.ccl.steps.trees import Hops, hops_to_root, widest_window
+from kernbench.ccl.delays import hop_bytes
+from kernbench.ccl.pieces import Messages
 from kernbench.ccl.testing import run_kernel_in_mock
+from kernbench.ccl.trees import Hops, hops_to_root
+from kernbench.topology.builder import resolve_topology
 
 PIECE = 4096 // 4
 PATTERNS = {"tree_allreduce": "tree_binary", "hierarchical_allreduce": "hierarchical_3level"}
 
 
-def lead(hops: Hops, n_slots: int, elements: int = PIECE, kind: str = "tcm") -> int:
-    return hops.lead(Messages("f32", "sum", elements), n_slots, kind)
+HOPS = (4 << 10, 12 << 10, 20 << 10)  # what a hop of each level has under way
+
+
+def lead(hops: Hops, n_slots: int, elements: int = PIECE) -> int:
+    return hops.lead(Messages("sum", elements, 4), n_slots, HOPS)
 
 
 def test_hops_of_a_binary_tree() -> None:
@@ -30,12 +35,6 @@ def test_hops_of_a_binary_tree() -> None:
     assert hops_to_root(13, pes_per_cube=4, cubes_per_sip=2) == (1, 1, 1)  # 13, in SIP 1; 6, in cube 1; 2, in cube 0; 0
 
 
-def test_ranks_that_are_sips_are_a_long_hop_apart() -> None:
-    machine = {"pes_per_cube": 8, "cubes_per_sip": 16, "num_sips": 4}
-    assert tree_allreduce.kernel_args(n_elem=8, world_size=4, **machine)[:4] == (8, 4, 1, 1)
-    assert tree_allreduce.kernel_args(n_elem=8, world_size=5, **machine)[:4] == (8, 5, 8, 16)
-
-
 def test_a_lead_is_what_a_hop_has_under_way() -> None:
     """There and back 4, 12 and 20 KiB, rounded up to pieces, and the piece that is made."""
     assert lead(Hops(0, 0, 0), 16) == 0
@@ -43,14 +42,15 @@ def test_a_lead_is_what_a_hop_has_under_way() -> None:
     assert lead(Hops(2, 1, 1), 16) == 2 * 2 + 4 + 6
     assert lead(Hops(1, 0, 0), 16, elements=PIECE // 4) == 5
     assert lead(Hops(1, 0, 0), 16, elements=3 * PIECE) == 2
-    assert [lead(Hops(1, 1, 0), 16, kind=kind) for kind in ("tcm", "sram", "hbm")] == [2 + 4, 4 + 4, 4 + 4]
 
 
-def test_a_window_is_what_the_longest_hop_holds() -> None:
-    messages = Messages("f32", "sum", PIECE)
-    assert [widest_window(messages, top) for top in (0, 1, 2)] == [3, 4, 6]
-    assert [widest_window(messages, top, sharers) for top, sharers in ((1, 2), (1, 8), (2, 8), (2, 2))] == [3, 2, 2, 4]
-    assert widest_window(Messages("f32", "sum", PIECE * 64), 2) == 2
+def test_what_a_hop_has_under_way_is_bandwidth_times_delay() -> None:
+    """So links of twice the bandwidth hold twice as much."""
+    machine = resolve_topology("default").spec
+    links = ["sip.links.cube_to_cube", "system.links.sip_to_sip", "cube.links.pe_to_xbar"]
+    wider = [f"{link}.bw_gbs={2 * bw}" for link, bw in zip(links, (256, 128, 256), strict=True)]
+    doubled = hop_bytes(resolve_topology("default", wider).spec)
+    assert all(abs(more - 2 * once) <= 1 for more, once in zip(doubled, hop_bytes(machine), strict=True))
 
 
 def test_a_hop_adds_no_more_than_there_are_slots() -> None:
@@ -66,19 +66,18 @@ def test_a_hop_adds_no_more_than_there_are_slots() -> None:
     n_slots=st.sampled_from((1, 2, 3, 4, 9, 16)),
     pieces=st.integers(1, 40),
     bytes_each=st.sampled_from((64, 512, 2048, 4096, 16384)),
-    kind=st.sampled_from(("tcm", "hbm")),
 )
-@example("tree_allreduce", 16, 8, 9, 80, 512, "tcm")
-@example("tree_allreduce", 16, 8, 5, 80, 2048, "hbm")
-@example("tree_allreduce", 16, 4, 9, 80, 1024, "hbm")
+@example("tree_allreduce", 16, 8, 9, 80, 512)
+@example("tree_allreduce", 16, 8, 5, 80, 2048)
+@example("tree_allreduce", 16, 4, 9, 80, 1024)
 def test_no_lead_stops_a_tree(
-    name: str, ranks: int, pes_per_cube: int, n_slots: int, pieces: int, bytes_each: int, kind: str
+    name: str, ranks: int, pes_per_cube: int, n_slots: int, pieces: int, bytes_each: int
 ) -> None:
-    """Short pieces want long leads, which slots limit, and windows."""
+    """Short pieces want long leads, which slots limit."""
     elements = pieces * bytes_each // 4 - 3
     inputs = [np.full(elements, rank, np.float32) for rank in range(ranks)]
     module: Any = importlib.import_module(f"kernbench.ccl.algorithms.{name}")
-    queues: dict[str, Any] = {"n_slots": n_slots, "slot_size": bytes_each, "buffer_kind": kind}
+    queues: dict[str, Any] = {"n_slots": n_slots, "slot_size": bytes_each}
     outputs = run_kernel_in_mock(
         module.kernel, ranks, PATTERNS[name], inputs, algo_module=module, pes_per_cube=pes_per_cube, **queues
     )

@@ -149,10 +149,10 @@ def post(x: int, live: list[Any], tl: Any, k: int) -> None:
 
 def window(x: int, live: list[Any], tl: Any, k: int) -> None:
     """Out of memory and out of TCM, into memory and to an address, at most one on its way."""
-    tl.send("E", tl.ref(own(x, tl), (N,), "f32"), window=1)
+    tl.send("E", tl.ref(own(x, tl), (N,), "f32"))
     room = tl.zeros(N, "f32")
     tl.recv("W", N, "f32", dst_space="tcm", dst_addr=room.addr)
-    tl.send("E", src_addr=room.addr, shape=N, dtype="f32", space="tcm", window=1)
+    tl.send("E", src_addr=room.addr, shape=N, dtype="f32", space="tcm")
     tl.recv("W", N, "f32", dst_space="hbm", dst_addr=own(x, tl, k))
     live.append(room)
 

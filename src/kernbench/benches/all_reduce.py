@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.ccl.steps.messages import ReduceName
 from kernbench.messages.requests import PeCoord
+from kernbench.messages.steps import ReduceName
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.context import RuntimeContext

@@ -8,8 +8,8 @@ from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_
 from kernbench.benches.operands import FloatName
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.mappers import all_pes, pe0_of_every_cube
-from kernbench.ccl.steps.messages import ReduceName
 from kernbench.common.config import ConfigModel
+from kernbench.messages.steps import ReduceName
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor

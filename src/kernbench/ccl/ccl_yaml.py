@@ -28,7 +28,6 @@ from kernbench.ccl.loading import (
     names_of,
     passes,
 )
-from kernbench.ccl.steps.messages import ReduceName
 from kernbench.common.complaints import close_to, one_of, show
 from kernbench.common.config import (
     Complaint,
@@ -41,6 +40,7 @@ from kernbench.common.config import (
     report,
 )
 from kernbench.messages.queues import Backpressure, BufferKind
+from kernbench.messages.steps import ReduceName
 from kernbench.topology.spec import current_topology_name
 
 LOCAL_FILE = "ccl.yaml"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from kernbench.ccl.steps.messages import REDUCE_OPS, ReduceName
 from kernbench.common.complaints import close_to, one_of, show
 from kernbench.common.errors import InputError, Problem, UnknownNameError
 from kernbench.messages.queues import Backpressure, BufferKind
+from kernbench.messages.steps import REDUCE_OPS, ReduceName
 from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 
 Scalar: TypeAlias = int | float | str | bool

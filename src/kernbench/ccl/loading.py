@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
+from kernbench.ccl.delays import hop_bytes, load_bytes
 from kernbench.ccl.mappers import MAPPERS, Mapper, mapper_called
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
 from kernbench.ccl.validators import VALIDATORS, Validator
@@ -21,6 +22,7 @@ from kernbench.common.complaints import close_to
 from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
 from kernbench.common.imports import import_file, import_module, named_function
 from kernbench.topology.spec import TopologySpec, current_topology_name
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 ALGORITHMS_PACKAGE = "kernbench.ccl.algorithms"
 # Keys that an algorithm's kernel_args gets as they stand, if it knows them; so are all that begin with the prefix.
@@ -101,7 +103,8 @@ def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
     Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
     """
     functions = vars(module)
-    parameters = inspect.signature(functions["kernel_args"]).parameters.values()
+    takes = functions.get("schedule") or functions["kernel_args"]
+    parameters = inspect.signature(takes).parameters.values()
     own = (p.name for p in parameters if p.kind is not p.VAR_KEYWORD and passes(p.name))
     return tuple(dict.fromkeys([*own, *functions.get("config_keys", ()), *_KEYS_OF_TOPOLOGY.get(topology, ())]))
 
@@ -116,8 +119,14 @@ KernelArgs: TypeAlias = Callable[..., tuple[Any, ...]]
 Neighbors: TypeAlias = Callable[[int, int, Mapping[str, int]], Mapping[str, int]]
 """``neighbors(rank, world_size, base) -> {direction: rank}``; ``base`` is what the topology says."""
 
+_OF_KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("kernel", ("tl",)),
+    ("kernel_args", ("n_elem", "world_size", "**config")),
+)
+_OF_SCHEDULE: tuple[tuple[str, tuple[str, ...]], ...] = (("schedule", ("rank", "world_size", "n_elem")),)
 _CONTRACT = (
-    "an algorithm has kernel(t_ptr, *args, tl) and kernel_args(*, n_elem, world_size, **config) -> tuple, "
+    "an algorithm has schedule(*, rank, world_size, n_elem, …) -> steps, "
+    "or kernel(t_ptr, *args, tl) and kernel_args(*, n_elem, world_size, **config) -> tuple, "
     "and may have neighbors(rank, world_size, base) -> {direction: rank}, config_keys (names of keys of ccl.yaml that "
     "kernel_args hands on) and own_topology (what `topology: none` means)"
 )
@@ -171,6 +180,9 @@ def machine_values(spec: TopologySpec) -> dict[str, Any]:
         "sip_topology": sips.topology,
         "sip_w": sips.grid.w,
         "sip_h": sips.grid.h,
+        "scratch_bytes": spec.pe.tcm.scratch_bytes,
+        "hop_bytes": hop_bytes(spec),
+        "load_bytes": load_bytes(spec),
     }
 
 
@@ -186,18 +198,28 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
     if problems:
         where = f"{owner}: module {config.module!r} ({module.__file__})"
         raise InputError(f"{where}: {'; '.join(problems)}; {_CONTRACT}")
+    kernel, kernel_args = kernel_of(module)
     functions = vars(module)
     topology = config.topology if config.topology != "none" else functions.get("own_topology", "none")
     _check_keys(config, module, topology)
     return Algorithm(
         config=config,
-        kernel=functions["kernel"],
-        kernel_args=functions["kernel_args"],
+        kernel=kernel,
+        kernel_args=kernel_args,
         topology_fn=topology_called(topology, owner, folder),
         mapper_fn=mapper_called(config.mapper, owner, folder),
         validator_fn=validator_called(config.validator, owner, folder),
         neighbors=functions.get("neighbors"),
     )
+
+
+def kernel_of(module: ModuleType) -> tuple[Callable[..., object], KernelArgs]:
+    """The kernel of an algorithm's module, and what makes its arguments; of one with a schedule only, that as both."""
+    functions = vars(module)
+    if "kernel" in functions:
+        return functions["kernel"], functions["kernel_args"]
+    kernel = ScheduledKernel(functions["schedule"])
+    return kernel, kernel.args
 
 
 def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:
@@ -227,7 +249,7 @@ def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> N
 def _problems(module: ModuleType) -> Iterator[str]:
     """What keeps a module from being an algorithm."""
     functions = vars(module)
-    for name, takes in (("kernel", ("tl",)), ("kernel_args", ("n_elem", "world_size", "**config"))):
+    for name, takes in _OF_SCHEDULE if "schedule" in functions and "kernel" not in functions else _OF_KERNEL:
         if name not in functions:
             yield f"it has no {name}"
         elif not callable(functions[name]):

@@ -23,7 +23,7 @@ from kernbench.messages.queues import QueuePeer
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
-from kernbench.triton_emu.kernel_run import KernelRun
+from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_source
 
@@ -93,7 +93,7 @@ class MockMachine:
     ) -> MockPe:
         queues, tcm = self._queues_of(pe), self._tcm[pe]
         scratch = ScratchAllocator(TCM_BASE, tcm.scratch_bytes)
-        run = KernelRun(kernel, args, {}, self._site(kernel, pe, everywhere), scratch)
+        run = begin_run(kernel, args, {}, self._site(kernel, pe, everywhere), scratch)
         name = self._named(pe_name(pe))
         return MockPe(pe, run, queues, CommandUnit(name, self.memory[pe[0]], tcm), tcm)
 

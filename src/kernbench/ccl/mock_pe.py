@@ -21,6 +21,7 @@ from kernbench.messages.commands import (
 from kernbench.messages.requests import PeCoord
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.schedule_run import ScheduleRun
 
 
 class _Later(Exception):  # noqa: N818 - a signal of this module, not an error
@@ -30,7 +31,9 @@ class _Later(Exception):  # noqa: N818 - a signal of this module, not an error
 class MockPe:
     """Runs ``run`` on PE ``pe``; ``advance`` until it is ``finished``."""
 
-    def __init__(self, pe: PeCoord, run: KernelRun, queues: MockQueues, unit: CommandUnit, tcm: MockTcm) -> None:
+    def __init__(
+        self, pe: PeCoord, run: KernelRun | ScheduleRun, queues: MockQueues, unit: CommandUnit, tcm: MockTcm
+    ) -> None:
         self.pe = pe
         self.queues = queues
         self.finished = False

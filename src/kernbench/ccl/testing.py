@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -14,26 +16,28 @@ from kernbench.ccl.loading import Algorithm, topology_called
 from kernbench.ccl.mappers import leader_only, nth_pe
 from kernbench.ccl.mock_machine import MockMachine, kernel_name
 from kernbench.ccl.mock_memory import Array
-from kernbench.ccl.steps.sip_rings import ring_values
+from kernbench.ccl.pairing import pair_queues
+from kernbench.ccl.rings import ring_values
+from kernbench.ccl.schedule_check import Place, play_schedules
 from kernbench.ccl.topologies import Edges, TopologyFunction, fabric_edges
 from kernbench.ccl.validators import single_shard_per_rank
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
+from kernbench.messages.steps import Chunk, Step
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.cube_spec import PeLayoutSpec
 from kernbench.topology.spec import CubeMeshSpec, SipsSpec, TopologySpec
+from kernbench.triton_emu.schedules import ScheduledKernel
 
-__all__ = ["MockMachine", "mock_spec", "run_kernel_in_mock"]
+__all__ = ["MockMachine", "check_schedule", "mock_spec", "run_kernel_in_mock"]
 
 RankTable: TypeAlias = Mapping[int, Mapping[str, int]]
 """rank -> direction -> rank"""
 
 
 class AlgorithmModule(Protocol):
-    """A module of ``kernel`` and ``kernel_args``, and maybe ``neighbors``."""
-
-    kernel_args: Callable[..., tuple[Any, ...]]
+    """A module of ``schedule``, or of ``kernel`` and ``kernel_args``, and maybe ``neighbors``."""
 
 
 def run_kernel_in_mock(
@@ -50,7 +54,7 @@ def run_kernel_in_mock(
     slot_size: int = 4096,
     **config: Any,
 ) -> list[Array]:
-    """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)`` on ``world_size`` ranks; returns what ``inputs`` have become.
+    """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)``, or a schedule, on so many ranks; returns what ``inputs`` become.
 
     Ranks are PEs of one SIP, ``pes_per_cube`` of each cube (0: all of one cube); their ``inputs``, an array for each
     and all of one shape, follow each other behind one pointer. With ``ranks_are_sips`` a rank is the only PE of a SIP
@@ -77,6 +81,7 @@ def run_kernel_in_mock(
         slot_size=slot_size,
         passthrough=tuple(sorted(config.items())),
     )
+    kernel_fn = ScheduledKernel(kernel_fn) if _is_schedule(kernel_fn) else kernel_fn
     algorithm = _algorithm(kernel_fn, topology, algo_module, settings)
     pes = [nth_pe(spec, rank) for rank in range(world_size)]
     names = {pe: f"rank {rank}" for rank, pe in enumerate(pes)}
@@ -87,12 +92,67 @@ def run_kernel_in_mock(
     args: dict[PeCoord, tuple[Any, ...]] = {}
     for pe, place, array in zip(pes, places, given, strict=True):
         rest = tuple(kernel_args)
-        if not rest and algo_module is not None:
+        if not rest and (algo_module is not None or isinstance(kernel_fn, ScheduledKernel)):
             rest = _computed(algorithm, spec, pe[0], array, config)
         args[pe] = (place if ranks_are_sips else places[0], *rest)
     machine.run(kernel_fn, args)
     memories = [machine.memory[pe[0]] for pe in pes]
     return [m.read(at, a.shape, a.dtype) for m, at, a in zip(memories, places, given, strict=True)]
+
+
+def check_schedule(
+    schedule: Callable[..., Sequence[Step]] | ScheduledKernel,
+    world_size: int,
+    topology: str | TopologyFunction | RankTable,
+    n_elem: int,
+    pes_per_cube: int = 0,
+    *,
+    n_slots: int = 4,
+    slot_size: int = 4096,
+    **config: Any,
+) -> list[dict[Chunk, Counter[tuple[int, Chunk]]]]:
+    """What each rank's chunks end as: how often each rank's chunk has gone into them; of those that it has stored.
+
+    Nothing is simulated. Ranks are PEs, and ``topology`` and ``config`` as for ``run_kernel_in_mock``. Raises
+    IpcqDeadlock for schedules that stop with ``n_slots``, IpcqError for a message of another size than is received or
+    that nobody receives, IpcqInvalidDirection for a queue that a rank does not have: all name the rank and the step.
+    """
+    kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
+    spec = mock_spec(checked_count("world_size", world_size, 1), checked_count("pes_per_cube", pes_per_cube, 0))
+    settings = AlgorithmConfig(
+        name=kernel.name,
+        module="given",
+        topology=topology if isinstance(topology, str) else "given",
+        world_size=world_size,
+        ranks_are_pes=True,
+        n_slots=n_slots,
+        slot_size=slot_size,
+        passthrough=tuple(sorted(config.items())),
+    )
+    algorithm = _algorithm(kernel, topology, None, settings)
+    pes = {nth_pe(spec, rank): rank for rank in range(world_size)}
+    args = algorithm.args_for(spec, n_elem=n_elem, **config)
+    counts = (spec.pes_per_cube, spec.cubes_per_sip, 1)
+    ops = {pe: kernel.ops(args, (pe[2], pe[1], pe[0]), counts) for pe in pes}
+    ends = pair_queues(list(edges_of(algorithm, spec)), spec)
+    found = play_schedules(ops, ends, n_slots, {pe: f"rank {rank}" for pe, rank in pes.items()})
+    item = element_type(config.get("dtype", "f32")).itemsize
+
+    def chunk(pe: PeCoord, place: Place) -> tuple[int, Chunk]:
+        tensor, first, nbytes = place
+        return pes[pe], Chunk(first // item - pes[pe] * n_elem, nbytes // item, tensor)
+
+    return [
+        {
+            chunk(pe, place)[1]: Counter({chunk(origin.pe, origin[1:]): n for origin, n in content.items()})
+            for place, content in found[pe].items()
+        }
+        for pe in pes
+    ]
+
+
+def _is_schedule(kernel: Callable[..., object]) -> TypeGuard[Callable[..., Sequence[Step]]]:
+    return not isinstance(kernel, ScheduledKernel) and "rank" in inspect.signature(kernel).parameters
 
 
 @cache
@@ -141,10 +201,11 @@ def _algorithm(
 ) -> Algorithm:
     """What ``ccl.yaml`` would have said."""
     functions = {} if module is None else vars(module)
+    made = kernel.args if isinstance(kernel, ScheduledKernel) else (lambda **_: ())
     return Algorithm(
         config=settings,
         kernel=kernel,
-        kernel_args=functions.get("kernel_args", lambda **_: ()),
+        kernel_args=functions.get("kernel_args", made),
         topology_fn=_topology(topology, settings.name),
         mapper_fn=leader_only,
         validator_fn=single_shard_per_rank,

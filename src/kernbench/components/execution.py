@@ -41,7 +41,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
-from kernbench.triton_emu.kernel_run import KernelRun
+from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import program_file
 
@@ -104,7 +104,7 @@ class KernelExecution:
         self._region, self._region_bytes = self._allocator.largest_tcm_hole()
         self._allocator.alloc_tcm(self._region_bytes)
         scratch = ScratchAllocator(self._region.encode(), self._region_bytes)
-        self._kernel = KernelRun(
+        self._kernel = begin_run(
             launch.kernel.function,
             launch.args,
             dict(launch.kwargs),

@@ -21,7 +21,7 @@ from kernbench.ccl.install import (
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.pairing import unite
-from kernbench.ccl.steps.sip_rings import ring_values
+from kernbench.ccl.rings import ring_values
 from kernbench.ccl.topologies import fabric_edges, world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine

@@ -33,7 +33,27 @@ class Language(Protocol):
         """``x`` with its last two axes swapped."""
 
 
-class Handle:
+class Held:
+    """An array that a PE holds: its memory goes back when the last reference is gone, if the place is still its own."""
+
+    __slots__ = ("array", "place", "producer", "turn")
+
+    def __init__(self, array: Operand, place: ScratchPlace) -> None:
+        # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
+        self.array = array
+        self.place = place
+        # While this is the turn of the place, the place is its own.
+        self.turn = place.turn = place.turn + 1
+        self.producer = -1  # the last command that writes it; -1: none does
+
+    def __del__(self) -> None:
+        place = self.place
+        if place.turn == self.turn:
+            place.turn += 1
+            place.free()
+
+
+class Handle(Held):
     """An array of ``shape`` and ``dtype`` at ``addr`` of the memory ``space``; its values exist only in phase 2.
 
     Handles are values: an operation makes a new one and changes none. The memory of a handle is given back when the
@@ -42,23 +62,16 @@ class Handle:
 
     # NumPy scalars and arrays leave an operation with a handle to the handle.
     __array_ufunc__ = None
-    __slots__ = ("array", "owner", "physical", "place", "producer", "turn")
+    __slots__ = ("owner", "physical")
 
     def __init__(self, owner: Language, array: Operand, place: ScratchPlace, physical: bool = True) -> None:
+        # As Held has it, once more: a call for each handle would be dear.
         self.owner = owner
-        # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
         self.array = array
         self.place = place
-        # While this is the turn of the place, the place is the handle's.
         self.turn = place.turn = place.turn + 1
-        self.producer = -1  # the last command that writes it; -1: none does
+        self.producer = -1
         self.physical = physical
-
-    def __del__(self) -> None:
-        place = self.place
-        if place.turn == self.turn:
-            place.turn += 1
-            place.free()
 
     @property
     def root(self) -> Handle:

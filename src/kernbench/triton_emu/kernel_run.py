@@ -9,6 +9,8 @@ from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_runner import KernelRunner
+from kernbench.triton_emu.schedule_run import ScheduleRun
+from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -59,6 +61,21 @@ class KernelRun:
         for serial in self.under_way.keys() - before:  # asked for while it was being ended: nobody will do that
             del self.under_way[serial]
         self._tl.finish()
+
+
+def begin_run(
+    function: Callable[..., object],
+    args: tuple[LaunchArg, ...],
+    kwargs: Mapping[str, LaunchArg],
+    site: KernelSite,
+    scratch: ScratchAllocator,
+    known: KnownCalls | None = None,
+    file: str | None = None,
+) -> KernelRun | ScheduleRun:
+    """A kernel on a PE: a schedule as its steps, all others as Python."""
+    if isinstance(function, ScheduledKernel):
+        return ScheduleRun(function, (*args, *kwargs.values()), site, scratch)
+    return KernelRun(function, args, kwargs, site, scratch, known, file)
 
 
 def _seen(arg: LaunchArg) -> int | float | str | bool | tuple[int, ...] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from sys import getrefcount
 
 from kernbench.messages.commands import PeCommand
-from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.handles import Handle, Held
 from kernbench.triton_emu.places import ReceivedSlot
 
 _MANY_SLOTS = 1024
@@ -30,12 +31,7 @@ class Lifetimes:
 
     def returning(self) -> bool:
         """Whether commands under way are the last to have some memory, which thus goes back when they are done."""
-        uses = Counter(id(x) for _, handles in self.under_way.values() for x in handles)
-        return any(
-            getrefcount(handles[i]) == uses[id(handles[i])] + 1  # one is the argument's
-            for _, handles in self.under_way.values()
-            for i in range(len(handles))
-        )
+        return returning(self.under_way)
 
     def only_read_by(self, reader: int, serial: int) -> bool:
         """Whether nobody but the command ``reader`` will read what ``serial`` makes: the kernel has dropped it."""
@@ -73,3 +69,13 @@ class Lifetimes:
         for slot in self.slots:
             slot.kernel = None
         self.slots = []
+
+
+def returning(under_way: Mapping[int, tuple[PeCommand, tuple[Held, ...]]]) -> bool:
+    """Whether commands ``under_way`` are the last to have some memory."""
+    uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
+    return any(
+        getrefcount(handles[i]) == uses[id(handles[i])] + 1  # one is the argument's
+        for _, handles in under_way.values()
+        for i in range(len(handles))
+    )

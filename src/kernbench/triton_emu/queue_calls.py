@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from math import prod
 from typing import Any
 
@@ -23,7 +24,7 @@ from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.memory_calls import MemoryCalls
 from kernbench.triton_emu.places import Elsewhere, ReceivedSlot
 from kernbench.triton_emu.refs import Ref
-from kernbench.triton_emu.source import kernel_error
+from kernbench.triton_emu.source import call_place, kernel_error
 
 _SPACES = ("tcm", "hbm", "sram")
 
@@ -43,11 +44,11 @@ class QueueCalls(MemoryCalls):
         shape: Ints | None = None,
         dtype: object = None,
         space: str = "hbm",
-        window: int = NO_WINDOW,
+        window: int | None = None,
     ) -> None:
         """Send ``src`` by queue ``dir``; goes on once the receiver has a slot for it.
 
-        ``window``: also not before fewer than so many messages of the queue are on their way or held by the receiver.
+        ``window``, of old kernels, has no effect, and a warning says so.
         Instead of ``src``: ``src_addr`` in ``space`` (``hbm``: a virtual address; ``tcm``, ``sram``: a physical one)
         with ``shape`` and ``dtype``, or with ``nbytes``. What lies in memory is read by the DMA first.
         IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
@@ -58,12 +59,12 @@ class QueueCalls(MemoryCalls):
             source = src
         else:
             source = self._source(src, src_addr, space, nbytes, shape, dtype)
-        if window is not NO_WINDOW:
-            _check_window(window)
+        if window is not None:
+            warnings.warn(f"{call_place()}: tl.send(window=…) has no effect any more", FutureWarning, stacklevel=2)
         serial, producer, under_way = self._next_serial, source.producer, self._under_way
         self._next_serial = serial + 1
         after = (producer,) if producer in under_way else ()
-        command = SendCommand(serial, line, after, direction, source.array, window)
+        command = SendCommand(serial, line, after, direction, source.array, NO_WINDOW)
         under_way[serial] = (command, (source,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         hand_over(command)
@@ -194,11 +195,6 @@ def _direction(name: object) -> str:
     if not isinstance(name, str):
         raise kernel_error(f"a queue is named by a direction such as 'E', not {name!r}")
     return name
-
-
-def _check_window(window: object) -> None:
-    if type(window) is not int or window < 1:
-        raise kernel_error(f"window={window!r}: send takes an int of 1 or more, how many of its slots may be taken")
 
 
 def _space(name: str) -> str:

@@ -6,44 +6,48 @@ computed. Time: (n-1) S/B + (n-1) alpha for shards of S bytes.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.messages import Messages, loaded, places
-from kernbench.ccl.steps.ranks import block_args, own_pieces
-from kernbench.ccl.steps.rings import Relay, kept
-from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-
-config_keys = ("chunk_size",)
-kernel_args = block_args
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, loaded, messages_of
+from kernbench.ccl.rings import Relay, sip_ring
+from kernbench.messages.steps import Chunk, Step, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel(
-    in_ptr: int,
-    out_ptr: int,
-    order: tuple[int, ...],
-    after: str,
-    before: str,
-    shards: tuple[int, ...],
-    dtype: str,
-    op: str,
-    chunk: int,
+def schedule(
     *,
-    tl: Any,
-) -> None:
-    """Fill this PE's slots of the output with the shards of all ranks."""
-    sips, messages = sip_ring(order, after, before, tl), Messages(dtype, op, chunk)
-    for piece in own_pieces(in_ptr, out_ptr, shards, len(order), messages, tl):
-        _gather(*piece, sips, messages, tl)
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    stride: int = 0,
+    ring_order: tuple[int, ...] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
+    dtype: str = "f32",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    load_bytes: int = SLOT_BYTES,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Fill this PE's slots of the output, ``stride`` elements apart, with the ``n_elem`` elements of all ranks."""
+    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    messages = messages_of(dtype, "sum", slot_size, chunk_size)
+    ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
+    for segment in messages.segments(n_elem, scratch_bytes // ring.size):
+        pieces = messages.pieces(segment)
+        mine = loaded(list(enumerate(pieces)), messages.under_way(load_bytes))
+        for turn, place in enumerate(ring.backwards(ring.place)):
+            at = slot_of[place] * stride
+            for i, piece in enumerate(pieces, turn * len(pieces)):
+                if turn:
+                    relay.keep(i, piece.size)
+                else:
+                    relay.steps += next(mine)[1]
+                relay.steps.append(store(i, Chunk(at + piece.offset, piece.size, 1)))
+                if turn < ring.size - 1:
+                    relay.put((i,))
+        relay.flush()
+    return relay.steps
 
 
-def _gather(source: int, slots: int, stride: int, n: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, relay, slot_of = sips.ring, Relay(sips.ring, tl), sips.slots()
-    for turn, place in enumerate(ring.backwards(ring.place)):
-        where = places(slots + slot_of[place] * stride, n, messages, tl)
-        mine = loaded(places(source, n, messages, tl), messages, tl) if turn == 0 else None
-        for at, count in where:
-            x = next(mine) if mine is not None else kept(relay.take_of(count, messages.dtype), tl)
-            tl.store(at, x)
-            if turn < ring.size - 1:
-                relay.put((x,))
-    relay.flush()
+kernel = ScheduledKernel(schedule, over="sips", tensors=2)
+kernel_args = kernel.args

@@ -7,49 +7,58 @@ Time: n(n-1)/2 S/B + (n-1) alpha for blocks of S bytes.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.messages import Messages, loaded, places, store_all
-from kernbench.ccl.steps.ranks import block_args, own_pieces
-from kernbench.ccl.steps.rings import Relay, kept
-from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-
-config_keys = ("chunk_size",)
-kernel_args = block_args
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
+from kernbench.ccl.rings import Relay, SipRing, sip_ring
+from kernbench.messages.steps import Chunk, Step, load, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel(
-    in_ptr: int,
-    out_ptr: int,
-    order: tuple[int, ...],
-    after: str,
-    before: str,
-    shards: tuple[int, ...],
-    dtype: str,
-    op: str,
-    chunk: int,
+def schedule(
     *,
-    tl: Any,
-) -> None:
-    """Exchange this PE's blocks with those of all ranks."""
-    sips, messages = sip_ring(order, after, before, tl), Messages(dtype, op, chunk)
-    for piece in own_pieces(in_ptr, out_ptr, shards, len(order), messages, tl):
-        _exchange(*piece, sips, messages, tl)
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    stride: int = 0,
+    ring_order: tuple[int, ...] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
+    dtype: str = "f32",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Exchange this PE's blocks of ``n_elem`` elements, ``stride`` apart, with those of all ranks."""
+    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    messages = messages_of(dtype, "sum", slot_size, chunk_size)
+    segments = messages.segments(n_elem, scratch_bytes // sips.ring.size)
+    return [step for segment in segments for step in _exchange(messages.pieces(segment), sips, stride)]
 
 
-def _exchange(source: int, target: int, stride: int, n: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, relay, slot_of = sips.ring, Relay(sips.ring, tl), sips.slots()
+def _exchange(pieces: list[Chunk], sips: SipRing, stride: int) -> list[Step]:
+    ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
+    n = len(pieces)
 
-    def block(base: int, place: int) -> list[tuple[int, int]]:
-        return places(base + slot_of[place % ring.size] * stride, n, messages, tl)
+    def block(place: int, tensor: int) -> list[Chunk]:
+        at = slot_of[place % ring.size] * stride
+        return [Chunk(at + piece.offset, piece.size, tensor) for piece in pieces]
 
-    mine = block(source, ring.place)
-    store_all(block(target, ring.place), loaded(mine, messages, tl), tl)
+    for distance in range(ring.size):
+        relay.steps += [load(distance * n + i, chunk) for i, chunk in enumerate(block(ring.place + distance, 0))]
+    relay.steps += [store(i, chunk) for i, chunk in enumerate(block(ring.place, 1))]
+    relay.put(range(n, ring.size * n))
+    passing = ring.size * n  # the buffer of what goes on next
     for distance in range(1, ring.size):
-        relay.put(loaded(block(source, ring.place + distance), messages, tl))
-    for distance in range(1, ring.size):
-        for at, count in block(target, ring.place - distance):
-            tl.store(at, relay.take_of(count, messages.dtype))
-        for _ in range(ring.size - 1 - distance):
-            relay.put([kept(relay.take_of(count, messages.dtype), tl) for _, count in mine])
+        for chunk in block(ring.place - distance, 1):
+            slot = relay.take(chunk.size)
+            relay.steps.append(store(slot, chunk))
+        for piece in pieces * (ring.size - 1 - distance):
+            relay.keep(passing, piece.size)
+            relay.put((passing,))
+            passing += 1
     relay.flush()
+    return relay.steps
+
+
+kernel = ScheduledKernel(schedule, over="sips", tensors=2)
+kernel_args = kernel.args

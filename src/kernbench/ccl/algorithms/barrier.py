@@ -6,20 +6,25 @@ round k it knows that the k ranks before it have come. Time: (n-1) alpha.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.sip_rings import ring_args, sip_ring
-
-
-def kernel_args(*, world_size: int, **config: Any) -> tuple[Any, ...]:
-    """The ring as for ``sip_allreduce``; ``n_elem`` is not looked at."""
-    return ring_args(world_size, **config)
+from kernbench.ccl.rings import sip_ring
+from kernbench.messages.steps import Step, await_message, send, zero
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel(_: int | None, order: tuple[int, ...], after: str, before: str, *, tl: Any) -> None:
+def schedule(
+    *,
+    rank: int,
+    world_size: int,
+    ring_order: tuple[int, ...] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
+) -> list[Step]:
     """Wait for all ranks; no tensor is looked at."""
-    ring = sip_ring(order, after, before, tl).ring
-    token = tl.zeros(1, "i32")
-    for _ in range(ring.size - 1):
-        tl.send(ring.next, token)
-        tl.recv(ring.prev, 1, "i32")
+    ring = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips).ring
+    one_round = [send(ring.next, 0), await_message(ring.prev, 1)]
+    return [zero(0, 1), *one_round * (ring.size - 1)]
+
+
+kernel = ScheduledKernel(schedule, over="sips")
+kernel_args = kernel.args

@@ -6,45 +6,44 @@ one before the root keeps it only: n-1 steps. Nothing is computed. Time: S/B + (
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.messages import Messages, loaded, places
-from kernbench.ccl.steps.ranks import own_shards, rooted_args
-from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-
-config_keys = ("chunk_size",)
-kernel_args = rooted_args
+from kernbench.ccl.pieces import SLOT_BYTES, loaded, messages_of
+from kernbench.ccl.rings import checked_rank, sip_ring
+from kernbench.messages.steps import Chunk, Step, receive, send, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel(
-    t_ptr: int,
-    root: int,
-    order: tuple[int, ...],
-    after: str,
-    before: str,
-    shards: tuple[int, ...],
-    dtype: str,
-    op: str,
-    chunk: int,
+def schedule(
     *,
-    tl: Any,
-) -> None:
-    """Overwrite this PE's shards with those of ``root``."""
-    sips = sip_ring(order, after, before, tl)
-    for shard in own_shards(shards, tl):
-        _pass_on(t_ptr + shard.offset, shard.n_elem, root, sips, Messages(dtype, op, chunk), tl)
-
-
-def _pass_on(ptr: int, n: int, root: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, distance = sips.ring, sips.after(root)
-    where = places(ptr, n, messages, tl)
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    root: int = 0,
+    ring_order: tuple[int, ...] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
+    dtype: str = "f32",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    load_bytes: int = SLOT_BYTES,
+) -> list[Step]:
+    """Overwrite this PE's ``n_elem`` elements with those of ``root``."""
+    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    messages = messages_of(dtype, "sum", slot_size, chunk_size)
+    pieces = messages.pieces(Chunk(0, n_elem))
+    ring, distance = sips.ring, sips.after(checked_rank("root", root, world_size))
+    steps: list[Step] = []
     if distance == 0 and ring.size > 1:
-        for x in loaded(where, messages, tl):
-            tl.send(ring.next, x)
+        for buffer, loads in loaded(list(enumerate(pieces)), messages.under_way(load_bytes)):
+            steps += [*loads, send(ring.next, buffer)]
     elif distance:
-        for at, count in where:
-            x = tl.recv_async(ring.prev, count, messages.dtype)
+        for piece in pieces:
+            steps.append(receive(ring.prev, piece.size))
             if distance < ring.size - 1:
-                tl.send(ring.next, x)
-            tl.store(at, x)
-            del x
+                steps.append(send(ring.next, ring.prev))
+            steps.append(store(ring.prev, piece))
+    return steps
+
+
+kernel = ScheduledKernel(schedule, over="sips")
+kernel_args = kernel.args

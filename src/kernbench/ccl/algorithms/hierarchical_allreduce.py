@@ -11,73 +11,46 @@ takes in its own data, theirs and the result by one link.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages
-from kernbench.ccl.steps.ranks import own_shard
-from kernbench.ccl.steps.trees import (
-    Branch,
-    Hops,
-    all_reduce_in_place,
-    hops_to_root,
-    in_binary_tree,
-    tree_args,
-    widest_window,
-)
-
-config_keys = MESSAGE_KEYS
+from kernbench.ccl.pieces import SLOT_BYTES, messages_of
+from kernbench.ccl.trees import Branch, Hops, all_reduce, hops_to_root, in_binary_tree
+from kernbench.messages.steps import Chunk, Step
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel_args(
+def schedule(
     *,
-    n_elem: int,
+    rank: int,
     world_size: int,
+    n_elem: int,
+    cube: int,
+    pe: int,
     pes_per_cube: int = 1,
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
     ranks_are_sips: bool = True,
-    shards: tuple[int, ...] = (),
-    **config: Any,
-) -> tuple[Any, ...]:
-    """``n_elem``: elements of each PE. Ranks are SIPs when there are ``num_sips`` of them and nobody says else.
-
-    ``shards``: as for ``sip_allreduce``, one for each PE; one behind the other in the order of PEs when not given.
-    """
+    n_slots: int = 2,
+    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
+    load_bytes: int = SLOT_BYTES,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+) -> list[Step]:
+    """Reduce the ``n_elem`` elements of each PE. Ranks are SIPs when there are ``num_sips`` and nobody says else."""
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
     if ranks_are_sips and num_sips in (None, world_size):
-        levels = pes_per_cube, cubes_per_sip, world_size
+        pes, cubes, sips, sip = pes_per_cube, cubes_per_sip, world_size, rank
     else:
-        cubes = -(-world_size // pes_per_cube)
-        levels = min(world_size, pes_per_cube), min(cubes, cubes_per_sip), -(-cubes // cubes_per_sip)
-    return n_elem, shards, *levels, *tree_args(**config)
-
-
-def kernel(
-    t_ptr: int,
-    n_elem: int,
-    shards: tuple[int, ...],
-    pes: int,
-    cubes: int,
-    sips: int,
-    n_slots: int,
-    buffer_kind: str,
-    dtype: str,
-    op: str,
-    chunk: int,
-    *,
-    tl: Any,
-) -> None:
-    """Reduce the ``n_elem`` elements of each PE of ``pes`` a cube, ``cubes`` a SIP and ``sips``, in place."""
-    pe, cube, sip = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        all_cubes = -(-world_size // pes_per_cube)
+        pes, cubes = min(world_size, pes_per_cube), min(all_cubes, cubes_per_sip)
+        sips, sip = -(-all_cubes // cubes_per_sip), rank // (pes * cubes)
     hops = Hops(_hops(pe, pes), _hops(cube, cubes), hops_to_root(sip).sips)
-    messages = Messages(dtype, op, chunk)
-    window = widest_window(messages, 2 if sips > 1 else 1 if cubes > 1 else 0)
-    branch = _branch((pe, pes), (cube, cubes), (sip, sips), window)
-    at = own_shard(t_ptr, n_elem, dtype, tl, shards)
-    lead = hops.lead(messages, min(n_slots, window), buffer_kind)
-    all_reduce_in_place(at, n_elem, branch, lead, messages, pes * cubes * sips, tl)
+    branch = _branch((pe, pes), (cube, cubes), (sip, sips))
+    lead, pieces = hops.lead(messages, n_slots, hop_bytes), messages.pieces(Chunk(0, n_elem))
+    return all_reduce(branch, lead, pieces, load_bytes, messages, pes * cubes * sips)
 
 
-def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int], window: int) -> Branch:
+def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:
     """The queues of a PE, from its number and how many there are, at each level."""
     parent, children = _both_sides(*pe, "E", "W")
     if parent is None:
@@ -86,7 +59,7 @@ def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int], wi
     if parent is None:
         over_sips = in_binary_tree(*sip)
         parent, children = over_sips.parent, children + over_sips.children
-    return Branch(parent, children, window)
+    return Branch(parent, children)
 
 
 def _both_sides(at: int, n: int, forth: str, back: str) -> tuple[str | None, tuple[str, ...]]:
@@ -102,3 +75,7 @@ def _both_sides(at: int, n: int, forth: str, back: str) -> tuple[str | None, tup
 def _hops(at: int, n: int) -> int:
     """From place ``at`` in a ring that is reduced to place 0 from both sides."""
     return min(at, n - at) if at else 0
+
+
+kernel = ScheduledKernel(schedule)
+kernel_args = kernel.args

@@ -14,29 +14,25 @@ columns and h rows; of many messages a grid has half as many bytes on each link,
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from kernbench.ccl.steps.grids import SipGrid, all_reduce_by, order_of_results, order_of_use, timetable
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, loaded, message_args, on_the_way, places
-from kernbench.ccl.steps.rings import kept
-from kernbench.ccl.steps.sip_rings import check_ranks
-from kernbench.ccl.steps.trees import Branch, reduced, spread
+from kernbench.ccl.grids import SipGrid, all_reduce_by, order_of_results, order_of_use, timetable
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, Messages, messages_of
+from kernbench.ccl.rings import check_ranks
+from kernbench.ccl.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
-from kernbench.kernels.shares import blocks
-from kernbench.topology.spec import current_topology_name
+from kernbench.messages.steps import Chunk, Step, copy, receive, send
+from kernbench.triton_emu.schedules import ScheduledKernel
 
-WINDOW_BYTES = 16 << 10
-"""What passes a link between cubes in the time of a hop there and back: measured. With more on their way the root cube
-gets too late what SIPs exchange: it comes over the same links of its PE."""
-
-config_keys = MESSAGE_KEYS
 own_topology = "intercube"
 
 
-def kernel_args(
+def schedule(
     *,
-    n_elem: int,
+    rank: int,
     world_size: int,
+    n_elem: int,
+    cube: int,
     cube_w: int = 1,
     cube_h: int = 1,
     root_cube: int | None = None,
@@ -44,9 +40,14 @@ def kernel_args(
     sip_w: int = 0,
     sip_h: int = 0,
     ranks_are_sips: bool = True,
-    **config: Any,
-) -> tuple[int | str, ...]:
-    """``n_elem``: elements of a row. ``root_cube``: where SIPs meet, the last cube when not given.
+    load_bytes: int = SLOT_BYTES,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Reduce the row of ``n_elem`` elements of each cube. ``root_cube``: where SIPs meet, else the last one.
 
     InputError for a root cube that does not exist, and where ranks are no SIPs.
     """
@@ -55,25 +56,32 @@ def kernel_args(
     root = last if root_cube is None else root_cube
     if not 0 <= root <= last:
         raise InputError(f"root_cube={root}: a SIP has cubes 0..{last}")
-    kind = current_topology_name(sip_topology)
-    return n_elem, world_size, cube_w, cube_h, root, kind, sip_w, sip_h, *message_args(**config)
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    cubes, sips = _Cubes(cube_w, cube_h, root, cube), SipGrid.of(world_size, sip_topology, sip_w, sip_h)
+    segments = messages.segments(n_elem, scratch_bytes)
+    return [
+        step
+        for each in segments
+        for step in _all_reduce(messages.pieces(each), cubes, sips, rank, load_bytes, messages)
+    ]
 
 
 class _Cubes(NamedTuple):
-    """The mesh of cubes, and where in it this kernel runs."""
+    """The mesh of cubes, and where in it this PE is."""
 
     w: int
     h: int
     root: int
     here: int
 
-    def branch(self, window: int) -> Branch:
+    @property
+    def branch(self) -> Branch:
         """Rows to the east, the last column to the south."""
         y, x = divmod(self.here, self.w)
         last_column = x == self.w - 1
         children = ("W",) * (x > 0) + ("N",) * (last_column and y > 0)
         parent = "E" if not last_column else "S" if y < self.h - 1 else None
-        return Branch(parent, children, window)
+        return Branch(parent, children)
 
     @property
     def way(self) -> list[int]:
@@ -83,75 +91,34 @@ class _Cubes(NamedTuple):
         return along + [j * self.w + x for j in range(self.h - 2, y - 1, -1)]
 
 
-def kernel(
-    t_ptr: int,
-    n_elem: int,
-    world_size: int,
-    cube_w: int,
-    cube_h: int,
-    root_cube: int,
-    sip_topology: str,
-    sip_w: int,
-    sip_h: int,
-    dtype: str,
-    op: str,
-    chunk: int,
-    *,
-    tl: Any,
-) -> None:
-    """Reduce the row of ``n_elem`` elements of each cube, in place; row c is at ``t_ptr + c * n_elem`` elements."""
-    if tl.program_id(0):
-        return
-    messages = Messages(dtype, op, chunk)
-    cubes = _Cubes(cube_w, cube_h, root_cube, tl.program_id(1))
-    sips = SipGrid(world_size, sip_topology, sip_w, sip_h)
-    item = tl.itemsize(dtype)
-    row = t_ptr + cubes.here * n_elem * item
-    for first, count in blocks(n_elem, messages.segment()):
-        _all_reduce(row + first * item, count, cubes, sips, messages, tl)
-
-
-def _all_reduce(ptr: int, n: int, cubes: _Cubes, sips: SipGrid, messages: Messages, tl: Any) -> None:
-    pieces = places(ptr, n, messages, tl)
-    window = on_the_way(WINDOW_BYTES, messages.nbytes)
-    branch, way, steps = cubes.branch(window), cubes.way, timetable(sips.axes(tl.program_id(2)), len(pieces))
+def _all_reduce(
+    pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, load_bytes: int, messages: Messages
+) -> list[Step]:
+    n, way, table = len(pieces), cubes.way, timetable(sips.axes(sip), len(pieces))
     # Pieces come to the root as it needs them, and leave it as it is done with them.
-    going, coming = order_of_use(steps, len(pieces)), order_of_results(steps, len(pieces))
-    where = [pieces[i] for i in going]
-    values = reduced(branch, loaded(where, messages, tl), messages, tl)
-    values = _moved(values, [count for _, count in where], way, cubes, messages, tl)
-    if cubes.here == cubes.root:
-        values = [values[at] for at in _inverse(going)]
-        all_reduce_by(steps, values, messages, cubes.w * cubes.h * sips.n, tl)
-        values = [values[i] for i in coming]
-    where = [pieces[i] for i in coming]
-    counts = [count for _, count in where]
-    values = _moved(values, counts, way[::-1], cubes, messages, tl)
-    spread(branch, values, counts, messages.dtype, lambda i, x: tl.store(where[i][0], x), tl)
+    going, coming = order_of_use(table, n), order_of_results(table, n)
+    at_root = cubes.here == cubes.root
+    steps = reduced(cubes.branch, going, pieces, load_bytes, messages)
+    steps += _moved(going, pieces, way, cubes)
+    if at_root:
+        steps += all_reduce_by(table, pieces, messages, cubes.w * cubes.h * sips.n)
+    steps += _moved(coming, pieces, way[::-1], cubes)
+    return steps + spread(cubes.branch, coming, pieces)
 
 
-def _inverse(order: list[int]) -> list[int]:
-    """Where in ``order`` each number is."""
-    return sorted(range(len(order)), key=order.__getitem__)
-
-
-def _moved(
-    values: list[Any], counts: list[int], way: list[int], cubes: _Cubes, messages: Messages, tl: Any
-) -> list[Any]:
-    """Move ``values`` from the first cube of ``way`` to the last, which returns them; all others return nothing."""
+def _moved(order: list[int], pieces: list[Chunk], way: list[int], cubes: _Cubes) -> list[Step]:
+    """Move ``pieces`` from the first cube of ``way`` to the last, where they are in buffers again."""
     if len(way) == 1 or cubes.here not in way:
-        return values if cubes.here == way[-1] else []
+        return []
     at = way.index(cubes.here)
-    back, ahead = (None if at == 0 else way[at - 1]), (None if at == len(way) - 1 else way[at + 1])
-    moved: list[Any] = []
-    for i, count in enumerate(counts):
-        x = values[i] if back is None else tl.recv_async(_side(cubes, back), count, messages.dtype)
-        if ahead is None:
-            moved.append(kept(x, tl))
-        else:
-            tl.send(_side(cubes, ahead), x)
-        del x
-    return moved
+    back = "" if at == 0 else _side(cubes, way[at - 1])
+    ahead = "" if at == len(way) - 1 else _side(cubes, way[at + 1])
+    steps: list[Step] = []
+    for i in order:
+        if back:
+            steps.append(receive(back, pieces[i].size))
+        steps.append(send(ahead, back or i) if ahead else copy(i, back))
+    return steps
 
 
 def _side(cubes: _Cubes, neighbour: int) -> str:
@@ -160,3 +127,7 @@ def _side(cubes: _Cubes, neighbour: int) -> str:
     if neighbour // cubes.w == cubes.here // cubes.w:
         return "E" if forward else "W"
     return "S" if forward else "N"
+
+
+kernel = ScheduledKernel(schedule, over="cubes")
+kernel_args = kernel.args

@@ -10,45 +10,63 @@ Time: (2(w-1)/w + 2(h-1)/h) S/B + 2(w+h-2) alpha.
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
 
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, Parts, message_args
-from kernbench.ccl.steps.ranks import own_shard, rank_of
-from kernbench.ccl.steps.rings import RingPlace, all_reduce_parts
-from kernbench.ccl.topologies import GRID_KEYS, rank_grid
-from kernbench.kernels.shares import blocks
-
-config_keys = (*MESSAGE_KEYS, *GRID_KEYS)
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, Messages, messages_of, numbered, split_evenly
+from kernbench.ccl.rings import RingPlace, all_reduce_round
+from kernbench.ccl.topologies import rank_grid
+from kernbench.messages.steps import Chunk, Step, load, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel_args(*, n_elem: int, world_size: int, **config: Any) -> tuple[int | str, ...]:
-    """The grid is that of ``rank_grid``: ``kernel_w`` and ``kernel_h`` when given."""
-    grid = rank_grid(world_size, **config)
-    return n_elem, grid.w, grid.h, *message_args(**config)
+def schedule(
+    *,
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    kernel_w: int | None = None,
+    kernel_h: int | None = None,
+    num_sips: int = 0,
+    sip_topology: str = "",
+    sip_w: int = 0,
+    sip_h: int = 0,
+    ranks_are_sips: bool = False,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Reduce the ``n_elem`` elements of each rank; the grid is that of ``rank_grid``."""
+    grid = rank_grid(
+        world_size,
+        kernel_w=kernel_w,
+        kernel_h=kernel_h,
+        num_sips=num_sips,
+        sip_topology=sip_topology,
+        sip_w=sip_w,
+        sip_h=sip_h,
+        ranks_are_sips=ranks_are_sips,
+    )
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    y, x = divmod(rank, grid.w)
+    row, column = RingPlace("E", "W", x, grid.w), RingPlace("S", "N", y, grid.h)
+    segments = messages.segments(n_elem, scratch_bytes) if world_size > 1 else ()
+    return [step for segment in segments for step in _all_reduce(segment, row, column, messages)]
 
 
-def kernel(t_ptr: int, n_elem: int, w: int, h: int, dtype: str, op: str, chunk: int, *, tl: Any) -> None:
-    """Reduce the ``n_elem`` elements of each rank, in place."""
-    if w * h == 1:
-        return
-    messages = Messages(dtype, op, chunk)
-    y, x = divmod(rank_of(tl), w)
-    row, column = RingPlace("E", "W", x, w), RingPlace("S", "N", y, h)
-    at, item = own_shard(t_ptr, n_elem, dtype, tl), tl.itemsize(dtype)
-    for first, count in blocks(n_elem, messages.segment()):
-        data = Parts(at + first * item, count, w * h, messages, tl)
-        data.load(messages, (part for i in row.backwards(x) for part in range(i * h, (i + 1) * h)), tl)
-        _all_reduce(data, row, column, messages, tl)
-        data.store(tl)
-
-
-def _all_reduce(data: Parts, row: RingPlace, column: RingPlace, messages: Messages, tl: Any) -> None:
+def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Messages) -> list[Step]:
     """A part of the row ring is h parts in a row; one of the column ring is every h-th."""
     w, h = row.size, column.size
-    by_row = [list(chain(*data.parts[i * h : (i + 1) * h])) for i in range(w)]
-    by_column = [list(chain(*data.parts[j::h])) for j in range(h)]
+    by_part = [messages.pieces(part) for part in split_evenly(segment, w * h)]
+    parts, pieces = numbered(by_part), list(chain(*by_part))
+    by_row = [list(chain(*parts[i * h : (i + 1) * h])) for i in range(w)]
+    by_column = [list(chain(*parts[j::h])) for j in range(h)]
+    steps = [load(i, pieces[i]) for place in row.backwards(row.place) for i in by_row[place]]
     phases = [phase for phase in ((row, by_row), (column, by_column)) if phase[0].size > 1]
     for phase in phases:
-        contributions = w * h if phase is phases[-1] else 1
-        data.settle(tl)
-        all_reduce_parts(*phase, data.values, messages, contributions, tl)
+        steps += all_reduce_round(*phase, pieces, messages, w * h if phase is phases[-1] else 1)
+    return steps + [store(i, piece) for i, piece in enumerate(pieces)]
+
+
+kernel = ScheduledKernel(schedule)
+kernel_args = kernel.args

@@ -8,43 +8,44 @@ Rounding: one sum, in the order of the ring. Time: S/B + (n-1) alpha.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, loaded, places
-from kernbench.ccl.steps.ranks import own_shards, rooted_args
-from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-
-config_keys = MESSAGE_KEYS
-kernel_args = rooted_args
+from kernbench.ccl.pieces import SLOT_BYTES, loaded, messages_of
+from kernbench.ccl.rings import checked_rank, sip_ring
+from kernbench.messages.steps import Chunk, Step, receive, send, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel(
-    t_ptr: int,
-    root: int,
-    order: tuple[int, ...],
-    after: str,
-    before: str,
-    shards: tuple[int, ...],
-    dtype: str,
-    op: str,
-    chunk: int,
+def schedule(
     *,
-    tl: Any,
-) -> None:
-    """Overwrite the shards of ``root`` with the reduction of all ranks' shards."""
-    sips = sip_ring(order, after, before, tl)
-    for shard in own_shards(shards, tl):
-        _add_up(t_ptr + shard.offset, shard.n_elem, root, sips, Messages(dtype, op, chunk), tl)
-
-
-def _add_up(ptr: int, n: int, root: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, distance = sips.ring, sips.after(root)
-    where = places(ptr, n, messages, tl)
-    for (at, _), mine in zip(where, loaded(where, messages, tl), strict=True):
-        x = mine
-        if distance != 1 and ring.size > 1:
-            x = messages.combine(x, tl.recv_async(ring.prev, x.shape, x.dtype), tl)
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    root: int = 0,
+    ring_order: tuple[int, ...] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    load_bytes: int = SLOT_BYTES,
+) -> list[Step]:
+    """Overwrite the ``n_elem`` elements of ``root`` with the reduction of those of all ranks."""
+    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    pieces = messages.pieces(Chunk(0, n_elem))
+    ring, distance = sips.ring, sips.after(checked_rank("root", root, world_size))
+    steps: list[Step] = []
+    for buffer, loads in loaded(list(enumerate(pieces)), messages.under_way(load_bytes)) if ring.size > 1 else ():
+        steps += loads
+        if distance != 1:
+            steps += [receive(ring.prev, pieces[buffer].size), messages.add(buffer, ring.prev)]
         if distance:
-            tl.send(ring.next, x)
+            steps.append(send(ring.next, buffer))
         else:
-            tl.store(at, messages.finish(x, ring.size, tl))
+            steps += [*messages.finish(buffer, ring.size), store(buffer, pieces[buffer])]
+    return steps
+
+
+kernel = ScheduledKernel(schedule, over="sips")
+kernel_args = kernel.args

@@ -7,45 +7,48 @@ Rounding: each block is one sum, in the order of the ring. Time: (n-1) S/B + (n-
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import chain
 
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, places, store_all
-from kernbench.ccl.steps.ranks import block_args, own_pieces
-from kernbench.ccl.steps.rings import Relay, reduce_round
-from kernbench.ccl.steps.sip_rings import SipRing, sip_ring
-
-config_keys = MESSAGE_KEYS
-kernel_args = block_args
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of, numbered
+from kernbench.ccl.rings import Relay, reduce_round, sip_ring
+from kernbench.messages.steps import Chunk, Step, load, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel(
-    in_ptr: int,
-    out_ptr: int,
-    order: tuple[int, ...],
-    after: str,
-    before: str,
-    shards: tuple[int, ...],
-    dtype: str,
-    op: str,
-    chunk: int,
+def schedule(
     *,
-    tl: Any,
-) -> None:
-    """Fill this PE's output with the reduction of all ranks' blocks of this rank."""
-    sips, messages = sip_ring(order, after, before, tl), Messages(dtype, op, chunk)
-    for piece in own_pieces(in_ptr, out_ptr, shards, len(order), messages, tl):
-        _scatter(*piece, sips, messages, tl)
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    stride: int = 0,
+    ring_order: tuple[int, ...] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Fill this PE's output with the reduction of all ranks' blocks of this rank; blocks are ``stride`` apart."""
+    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
+    for segment in messages.segments(n_elem, scratch_bytes // ring.size):
+        own = messages.pieces(segment)
+        blocks = [
+            [Chunk(slot_of[place] * stride + piece.offset, piece.size) for piece in own]
+            for place in ring.backwards(ring.place - 1)  # the last one is this rank's own
+        ]
+        turns, pieces = numbered(blocks), list(chain(*blocks))
+        relay.steps += [load(i, piece) for i, piece in enumerate(pieces)]
+        if ring.size > 1:
+            reduce_round(relay, turns, pieces, messages, ring.size)
+            relay.flush()
+        relay.steps += [store(i, piece._replace(tensor=1)) for i, piece in zip(turns[-1], own, strict=True)]
+    return relay.steps
 
 
-def _scatter(source: int, target: int, stride: int, n: int, sips: SipRing, messages: Messages, tl: Any) -> None:
-    ring, relay, slot_of = sips.ring, Relay(sips.ring, tl), sips.slots()
-    turns: list[range] = []
-    values: list[Any] = []
-    for place in ring.backwards(ring.place - 1):  # the last one is this rank's own
-        where = places(source + slot_of[place] * stride, n, messages, tl)
-        turns.append(range(len(values), len(values) + len(where)))
-        values += [tl.load(at, count, messages.dtype) for at, count in where]
-    if ring.size > 1:
-        reduce_round(relay, turns, values, messages, ring.size, tl)
-        relay.flush()
-    store_all(places(target, n, messages, tl), (values[i] for i in turns[-1]), tl)
+kernel = ScheduledKernel(schedule, over="sips", tensors=2)
+kernel_args = kernel.args

@@ -11,53 +11,54 @@ Time: (n-1) (S/B + alpha); more when so few slots leave gaps on the links.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, Parts, message_args
-from kernbench.ccl.steps.ranks import own_shard
-from kernbench.kernels.shares import blocks
-
-config_keys = MESSAGE_KEYS
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, Messages, messages_of
+from kernbench.messages.steps import Chunk, Source, Step, await_message, copy, load, send, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel_args(*, n_elem: int, world_size: int, n_slots: int = 2, **config: Any) -> tuple[int | str, ...]:
-    """``n_slots``: slots of a queue; more than one piece at a time goes round when there are more than two."""
+def schedule(
+    *,
+    rank: int,  # noqa: ARG001 - all ranks do the same
+    world_size: int,
+    n_elem: int,
+    n_slots: int = 2,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Reduce the ``n_elem`` elements of each rank; ``n_slots``: with more than two, several pieces go round at once."""
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
     # Half of the slots on their way and half of them free moves most; a power of two divides most tensors evenly.
     lanes = 1 << max(0, (n_slots // 2).bit_length() - 1)
-    return n_elem, world_size, *message_args(**config), lanes
+    steps: list[Step] = []
+    for segment in messages.segments(n_elem, scratch_bytes) if world_size > 1 else ():
+        pieces = messages.pieces(segment)
+        steps += [load(i, piece) for i, piece in enumerate(pieces)]
+        steps += _passed_round(pieces, world_size, min(lanes, len(pieces)), messages, n_slots)
+        steps += [store(i, piece) for i, piece in enumerate(pieces)]
+    return steps
 
 
-def kernel(
-    t_ptr: int, n_elem: int, world_size: int, dtype: str, op: str, chunk: int, at_a_time: int, *, tl: Any
-) -> None:
-    """Reduce the ``n_elem`` elements of each rank, in place."""
-    if world_size == 1:
-        return
-    messages = Messages(dtype, op, chunk)
-    ptr, item = own_shard(t_ptr, n_elem, dtype, tl), tl.itemsize(dtype)
-    for first, count in blocks(n_elem, messages.segment()):
-        data = Parts(ptr + first * item, count, 1, messages, tl)
-        data.load(messages, (0,), tl)
-        _pass_round(data.values, world_size, at_a_time, messages, tl)
-        data.store(tl)
-
-
-def _pass_round(values: list[Any], world_size: int, at_a_time: int, messages: Messages, tl: Any) -> None:
-    """Reduce ``values``: ``at_a_time`` lanes, in each of which one piece after the other goes round."""
-    pieces = list(values)
-    lanes = min(at_a_time, len(values))
-    for piece in pieces[:lanes]:
-        tl.send("E", piece)
-    for i, hop in _arrivals(len(values), lanes, world_size - 1):
-        passing = tl.recv("W", values[i].shape, values[i].dtype)
+def _passed_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Messages, n_slots: int) -> list[Step]:
+    """Reduce ``pieces`` in ``lanes``, in each of which one after the other goes round."""
+    steps = [send("E", i) for i in range(lanes)]
+    spare = len(pieces)
+    passing: Source = "W" if n_slots > 1 else spare  # an only slot has to be free before anybody can send
+    for i, hop in _arrivals(len(pieces), lanes, world_size - 1):
+        steps.append(await_message("W", pieces[i].size))
+        if passing != "W":
+            steps.append(copy(spare, "W"))
         if hop < world_size - 1:
-            tl.send("E", passing)
+            steps.append(send("E", passing))
         elif i + lanes < len(pieces):
-            tl.send("E", pieces[i + lanes])
-        values[i] = messages.combine(values[i], passing, tl)
-        del passing
+            steps.append(send("E", i + lanes))
+        steps.append(messages.add(i, passing))
         if hop == world_size - 1:
-            values[i] = messages.finish(values[i], world_size, tl)
+            steps += messages.finish(i, world_size)
+    return steps
 
 
 def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
@@ -67,3 +68,7 @@ def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
             piece = lane + turn // hops * lanes
             if piece < pieces:
                 yield piece, turn % hops + 1
+
+
+kernel = ScheduledKernel(schedule)
+kernel_args = kernel.args

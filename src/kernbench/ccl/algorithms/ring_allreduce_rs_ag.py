@@ -9,21 +9,29 @@ Time: 2(n-1)/n S/B + 2(n-1) alpha.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
-from kernbench.ccl.steps.ranks import own_shard, rank_of
-from kernbench.ccl.steps.rings import RingPlace, all_reduce_in_place
-
-config_keys = MESSAGE_KEYS
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
+from kernbench.ccl.rings import RingPlace, all_reduce_segment
+from kernbench.messages.steps import Step
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel_args(*, n_elem: int, world_size: int, **config: Any) -> tuple[int | str, ...]:
-    """Nothing beyond what messages take."""
-    return n_elem, world_size, *message_args(**config)
+def schedule(
+    *,
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Reduce the ``n_elem`` elements of each rank."""
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    ring = RingPlace("E", "W", rank, world_size)
+    segments = messages.segments(n_elem, scratch_bytes)
+    return [step for segment in segments for step in all_reduce_segment(segment, ring, messages)]
 
 
-def kernel(t_ptr: int, n_elem: int, world_size: int, dtype: str, op: str, chunk: int, *, tl: Any) -> None:
-    """Reduce the ``n_elem`` elements of each rank, in place."""
-    ring = RingPlace("E", "W", rank_of(tl), world_size)
-    all_reduce_in_place(own_shard(t_ptr, n_elem, dtype, tl), n_elem, ring, Messages(dtype, op, chunk), tl)
+kernel = ScheduledKernel(schedule)
+kernel_args = kernel.args

@@ -5,52 +5,40 @@ Steps: one. Nothing is computed. Time: S/B + alpha.
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps.messages import Messages, loaded, message_args, places
-from kernbench.ccl.steps.ranks import own_shards
-from kernbench.ccl.steps.sip_rings import check_ranks, checked_rank
-
-config_keys = ("chunk_size",)
+from kernbench.ccl.pieces import SLOT_BYTES, loaded, messages_of
+from kernbench.ccl.rings import check_ranks, checked_rank
+from kernbench.messages.steps import Chunk, Step, receive, send, store
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel_args(
+def schedule(
     *,
-    n_elem: int,
+    rank: int,
     world_size: int,
+    n_elem: int,
     src: int = 0,
     dst: int = 1,
-    shards: tuple[int, ...] | None = None,
     ranks_are_sips: bool = True,
-    **config: Any,
-) -> tuple[Any, ...]:
-    """``src`` and ``dst``: the ranks; ``shards`` as for ``sip_allreduce``."""
+    dtype: str = "f32",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    load_bytes: int = SLOT_BYTES,
+) -> list[Step]:
+    """Overwrite the ``n_elem`` elements of ``dst`` with those of ``src``; the other ranks do nothing."""
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
-    ranks = (checked_rank(name, rank, world_size) for name, rank in (("src", src), ("dst", dst)))
-    return *ranks, (0, 0, 0, n_elem) if shards is None else shards, *message_args(**config)
+    for name, each in (("src", src), ("dst", dst)):
+        checked_rank(name, each, world_size)
+    messages = messages_of(dtype, "sum", slot_size, chunk_size)
+    pieces = messages.pieces(Chunk(0, n_elem))
+    steps: list[Step] = []
+    if rank == src != dst:
+        for buffer, loads in loaded(list(enumerate(pieces)), messages.under_way(load_bytes)):
+            steps += [*loads, send(f"sip{dst}", buffer)]
+    elif rank == dst != src:
+        for piece in pieces:
+            steps += [receive(f"sip{src}", piece.size), store(f"sip{src}", piece)]
+    return steps
 
 
-def kernel(
-    t_ptr: int,
-    src: int,
-    dst: int,
-    shards: tuple[int, ...],
-    dtype: str,
-    op: str,
-    chunk: int,
-    *,
-    tl: Any,
-) -> None:
-    """Overwrite the shards of ``dst`` with those of ``src``; the other ranks do nothing."""
-    rank = tl.program_id(2)
-    if src == dst or rank not in (src, dst):
-        return
-    messages = Messages(dtype, op, chunk)
-    for shard in own_shards(shards, tl):
-        where = places(t_ptr + shard.offset, shard.n_elem, messages, tl)
-        if rank == src:
-            for x in loaded(where, messages, tl):
-                tl.send(f"sip{dst}", x)
-        else:
-            for at, count in where:
-                tl.store(at, tl.recv_async(f"sip{src}", count, dtype))
+kernel = ScheduledKernel(schedule, over="sips")
+kernel_args = kernel.args

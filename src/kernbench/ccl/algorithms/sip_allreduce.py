@@ -11,58 +11,44 @@ of w columns and h rows 2(w+h-2) alpha, and of many bytes a mesh has half as man
 
 from __future__ import annotations
 
-from typing import Any
-
-from kernbench.ccl.steps import grids, rings
-from kernbench.ccl.steps.grids import SipGrid
-from kernbench.ccl.steps.messages import MESSAGE_KEYS, Messages, message_args
-from kernbench.ccl.steps.ranks import own_shards, owners
-from kernbench.ccl.steps.sip_rings import ring_args, sip_ring
-from kernbench.topology.spec import current_topology_name
-
-config_keys = MESSAGE_KEYS
+from kernbench.ccl.grids import SipGrid, all_reduce_segment
+from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
+from kernbench.ccl.rings import all_reduce_segment as all_reduce_ring
+from kernbench.ccl.rings import sip_ring
+from kernbench.messages.steps import Step
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def kernel_args(
+def schedule(
     *,
-    n_elem: int,
+    rank: int,
     world_size: int,
-    shards: tuple[int, ...] | None = None,
+    n_elem: int,
     sip_topology: str = "ring_1d",
     sip_w: int = 0,
     sip_h: int = 0,
-    **config: Any,
-) -> tuple[Any, ...]:
-    """``shards``: (cube, pe, offset_bytes, n_elem) of each PE in a row; all on PE 0 of cube 0 when not given.
-
-    The ring: ``ring_order``, ``next_direction``, ``prev_direction``, as ``ring_args`` has them; not used where all SIPs
-    form a grid.
-    """
-    where = (0, 0, 0, n_elem) if shards is None else shards
-    kind = current_topology_name(sip_topology)
-    return *ring_args(world_size, **config), kind, sip_w, sip_h, where, *message_args(**config)
-
-
-def kernel(
-    t_ptr: int,
-    order: tuple[int, ...],
-    after: str,
-    before: str,
-    sip_topology: str,
-    sip_w: int,
-    sip_h: int,
-    shards: tuple[int, ...],
-    dtype: str,
-    op: str,
-    chunk: int,
-    *,
-    tl: Any,
-) -> None:
-    """Reduce this PE's shards over all SIPs, in place."""
-    sips, messages = SipGrid(len(order), sip_topology, sip_w, sip_h), Messages(dtype, op, chunk)
-    for shard in own_shards(shards, tl):
-        at = t_ptr + shard.offset
-        if sips.is_grid:
-            grids.all_reduce_in_place(at, shard.n_elem, sips, owners(shards), messages, tl)
+    ring_order: tuple[int, ...] | None = None,
+    next_direction: str = "global_E",
+    prev_direction: str = "global_W",
+    ranks_are_sips: bool = True,
+    dtype: str = "f32",
+    reduce_op: str = "sum",
+    slot_size: int = SLOT_BYTES,
+    chunk_size: int | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> list[Step]:
+    """Reduce this PE's ``n_elem`` elements over all SIPs; the ring is not used where all SIPs form a grid."""
+    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    grid = SipGrid.of(len(sips.order), sip_topology, sip_w, sip_h)
+    steps: list[Step] = []
+    for segment in messages.segments(n_elem, scratch_bytes):
+        if grid.is_grid:
+            steps += all_reduce_segment(segment, grid, rank, messages)
         else:
-            rings.all_reduce_in_place(at, shard.n_elem, sip_ring(order, after, before, tl).ring, messages, tl)
+            steps += all_reduce_ring(segment, sips.ring, messages)
+    return steps
+
+
+kernel = ScheduledKernel(schedule, over="sips")
+kernel_args = kernel.args

@@ -1,0 +1,57 @@
+"""How much is under way on a machine: bandwidth times delay, from its specification.
+
+A schedule goes on ahead by that much: less leaves gaps on the links, more makes what is needed wait behind what is not.
+Delays are those of a way as long as half a die, without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernbench.topology.fields import LinkSpec
+from kernbench.topology.spec import TopologySpec
+
+# Of a node of a tree, on the one link of its PE: two children's contributions, its own data, and the result.
+_STREAMS = 4
+
+
+def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
+    """Bytes of a stream of a tree under way on a hop there and back: within a cube, between cubes, between SIPs."""
+    pe, sip, system = spec.pe.components, spec.sip, spec.system
+    ends = 2 * pe.pe_ipcq.attrs.overhead_ns + spec.pe.dma.setup_ns + spec.pe.math.startup_ns
+    in_cube = ends + 2 * _across_cube_ns(spec)
+    ucie, port = spec.cube.components.ucie.attrs.overhead_ns, sip.components
+    between_cubes = 4 * ucie + 2 * _wire_ns(spec, sip.links.cube_to_cube)
+    chiplet = port.ucie.attrs.overhead_ns + port.io_noc.attrs.overhead_ns + port.sip_port.attrs.overhead_ns
+    between_sips = 2 * (2 * (ucie + chiplet) + _wire_ns(spec, system.links.sip_to_sip))
+    links = spec.cube.links.pe_to_xbar, sip.links.cube_to_cube, system.links.sip_to_sip
+    delays = in_cube, in_cube + between_cubes, in_cube + between_sips
+    return (
+        _under_way(delays[0], links[:1]),
+        _under_way(delays[1], links[:2]),
+        _under_way(delays[2], (links[0], links[2])),
+    )
+
+
+def load_bytes(spec: TopologySpec) -> int:
+    """Bytes under way from a PE's slice of HBM."""
+    links = spec.cube.links
+    delay = spec.pe.dma.setup_ns + 2 * spec.cube.components.xbar.attrs.overhead_ns
+    delay += spec.cube.components.hbm_ctrl.attrs.access_ns
+    return int(delay * min(links.pe_to_xbar.bw_gbs, links.xbar_to_hbm.bw_gbs))
+
+
+def _across_cube_ns(spec: TopologySpec) -> float:
+    parts = spec.cube.components
+    routers = (spec.cube.noc.w + spec.cube.noc.h) / 2
+    wire = (spec.cube.size_mm.w + spec.cube.size_mm.h) / 2 * spec.ns_per_mm
+    return 2 * parts.xbar.attrs.overhead_ns + routers * parts.noc_router.attrs.overhead_ns + wire
+
+
+def _wire_ns(spec: TopologySpec, link: LinkSpec) -> float:
+    return (link.length_mm or 0) * spec.ns_per_mm + link.overhead_ns
+
+
+def _under_way(delay_ns: float, links: Iterable[LinkSpec]) -> int:
+    """What ``_STREAMS`` have, of each as much."""
+    return int(delay_ns * min(link.bw_gbs for link in links))

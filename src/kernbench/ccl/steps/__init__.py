@@ -1,1 +1,0 @@
-"""What collective algorithms are made of: messages, whose data are where, rounds of a ring, trees."""

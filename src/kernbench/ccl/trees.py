@@ -1,0 +1,139 @@
+"""Trees: reduce towards the root, broadcast away from it, piece by piece; a piece goes on from the slot it came in.
+
+One way only, receives are not waited for, so that pieces follow each other through all levels. Where results come down
+while contributions go up, both share the links of every node, and are to share them evenly: a node that sends
+everything up first keeps what it waits for from coming. So it takes one result from above for each piece that it sends,
+once it is a few pieces ahead, its *lead*, which covers the way to the root and back: bandwidth times delay of each hop.
+
+No deadlock: a parent with a lead of L and s slots has received piece L + s before it has to wait for its child to take
+the first result, so the child can send the piece L + 2 s; its lead is at most 2 s more than the parent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kernbench.ccl.pieces import Messages, loaded
+from kernbench.messages.steps import Chunk, Source, Step, await_message, receive, send, store
+
+
+class Branch(NamedTuple):
+    """The queues of a node: to its parent (None: it is the root), and to its children in the order they are added."""
+
+    parent: str | None
+    children: tuple[str, ...]
+
+
+def in_binary_tree(at: int, n: int) -> Branch:
+    """Place ``at`` in a binary tree of ``n`` whose root is place 0."""
+    children = (("child_left", 2 * at + 1), ("child_right", 2 * at + 2))
+    return Branch("parent" if at else None, tuple([name for name, child in children if child < n]))
+
+
+class Hops(NamedTuple):
+    """How far it is from a node to the root: hops within a cube, between cubes of a SIP, and between SIPs."""
+
+    pes: int
+    cubes: int
+    sips: int
+
+    def lead(self, messages: Messages, n_slots: int, hop_bytes: Sequence[int]) -> int:
+        """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
+
+        ``hop_bytes``: what a hop of each level has under way there and back; no more than ``n_slots`` can be.
+        """
+        each = (min(n_slots, messages.under_way(nbytes)) for nbytes in hop_bytes)
+        return sum(hops * pieces for hops, pieces in zip(self, each, strict=True))
+
+
+def hops_to_root(rank: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
+    """Those of ``rank`` in a binary tree over the PEs of a machine, in their order."""
+    pes = cubes = sips = 0
+    at = rank
+    while at:
+        parent = (at - 1) // 2
+        cube, parents = at // pes_per_cube, parent // pes_per_cube
+        if cube == parents:
+            pes += 1
+        elif cube // cubes_per_sip == parents // cubes_per_sip:
+            cubes += 1
+        else:
+            sips += 1
+        at = parent
+    return Hops(pes, cubes, sips)
+
+
+def reduced(
+    branch: Branch, order: Sequence[int], pieces: Sequence[Chunk], load_bytes: int, messages: Messages
+) -> list[Step]:
+    """Reduce ``pieces`` in this order towards the root, which has the result in their buffers; all others nothing."""
+    steps: list[Step] = []
+    for i, loads in _loaded(order, pieces, load_bytes, messages):
+        steps += loads
+        for child in branch.children:
+            steps += [receive(child, pieces[i].size), messages.add(i, child)]
+        if branch.parent is not None:
+            steps.append(send(branch.parent, i))
+    return steps
+
+
+def spread(branch: Branch, order: Iterable[int], pieces: Sequence[Chunk]) -> list[Step]:
+    """Broadcast what is in the root's buffers, in this order; each node stores each piece."""
+    steps: list[Step] = []
+    for i in order:
+        if branch.parent is None:
+            steps += _passed_down(branch, i, pieces[i])
+        else:
+            steps += [receive(branch.parent, pieces[i].size), *_passed_down(branch, branch.parent, pieces[i])]
+    return steps
+
+
+def all_reduce(
+    branch: Branch, lead: int, pieces: Sequence[Chunk], load_bytes: int, messages: Messages, contributions: int
+) -> list[Step]:
+    """Reduce ``pieces`` over the tree, in place; nothing is held but what is on its way.
+
+    The same bits everywhere: sums are made once, on the way up.
+    """
+    if branch.parent is None:
+        return _from_root(branch, pieces, load_bytes, messages, contributions) if branch.children else []
+    steps: list[Step] = []
+    for i, loads in _loaded(range(len(pieces)), pieces, load_bytes, messages):
+        steps += loads
+        for child in branch.children:
+            steps += [receive(child, pieces[i].size), messages.add(i, child)]
+        steps.append(send(branch.parent, i))
+        if i >= lead:
+            steps += _result(branch, branch.parent, pieces[i - lead])
+    for piece in pieces[max(0, len(pieces) - lead) :]:
+        steps += _result(branch, branch.parent, piece)
+    return steps
+
+
+def _from_root(
+    branch: Branch, pieces: Sequence[Chunk], load_bytes: int, messages: Messages, contributions: int
+) -> list[Step]:
+    """At the pace of what comes in."""
+    steps: list[Step] = []
+    for i, loads in _loaded(range(len(pieces)), pieces, load_bytes, messages):
+        steps += loads
+        for child in branch.children:
+            steps += [await_message(child, pieces[i].size), messages.add(i, child)]
+        steps += [*messages.finish(i, contributions), *_passed_down(branch, i, pieces[i])]
+    return steps
+
+
+def _loaded(
+    order: Sequence[int], pieces: Sequence[Chunk], load_bytes: int, messages: Messages
+) -> Iterable[tuple[int, list[Step]]]:
+    ahead = messages.under_way(load_bytes)
+    return loaded([(i, pieces[i]) for i in order], ahead)
+
+
+def _result(branch: Branch, parent: str, piece: Chunk) -> list[Step]:
+    return [await_message(parent, piece.size), *_passed_down(branch, parent, piece)]
+
+
+def _passed_down(branch: Branch, what: Source, piece: Chunk) -> list[Step]:
+    return [*(send(child, what) for child in branch.children), store(what, piece)]

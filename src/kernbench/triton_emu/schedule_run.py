@@ -1,0 +1,248 @@
+"""A schedule as a PE runs it: it makes the commands that a kernel's ``tl`` calls would make, with no kernel in between.
+
+What it asks for and is answered is as for ``KernelRun``, so the PE of the machine and that of the mock run both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from kernbench.common.dtypes import DType
+from kernbench.common.errors import AllocationError
+from kernbench.common.operators import PLAIN
+from kernbench.messages.commands import (
+    NO_WINDOW,
+    AwaitSpace,
+    KernelRequest,
+    LoadCommand,
+    MathCommand,
+    PeCommand,
+    Receive,
+    RecvCommand,
+    SendCommand,
+    StoreCommand,
+)
+from kernbench.messages.operands import Operand
+from kernbench.messages.requests import LaunchArg, TensorArg
+from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.triton_emu.handles import Held
+from kernbench.triton_emu.lifetimes import returning
+from kernbench.triton_emu.schedules import Op, ScheduledKernel
+from kernbench.triton_emu.site import KernelSite
+
+
+class ScheduleRun:
+    """``kernel(*args)`` on the PE ``site``: ``resume``, ``throw``, ``close`` and ``under_way`` as of ``KernelRun``.
+
+    A step has been issued when the PE comes for the next one: then what nobody uses any more is let go.
+    """
+
+    __slots__ = (
+        "_args",
+        "_coord",
+        "_issued",
+        "_kernel",
+        "_next",
+        "_op",
+        "_ops",
+        "_pointers",
+        "_scratch",
+        "_serial",
+        "_site",
+        "_values",
+        "under_way",
+    )
+
+    def __init__(
+        self, kernel: ScheduledKernel, args: tuple[LaunchArg, ...], site: KernelSite, scratch: ScratchAllocator
+    ) -> None:
+        self._kernel, self._args, self._site, self._scratch = kernel, args, site, scratch
+        self._coord = (site.sip, site.cube, site.pe)
+        self.under_way: dict[int, tuple[PeCommand, tuple[Held, ...]]] = {}
+        self._pointers: list[Any] = [x.va if isinstance(x, TensorArg) else x for x in args[: kernel.tensors]]
+        self._ops: list[Op] | None = None
+        self._op: Op | None = None  # asked for last
+        self._issued = False  # whether that was all of it
+        self._next = 0
+        self._serial = 0
+        self._values: dict[int, Held] = {}
+
+    def resume(self, answer: object = None) -> KernelRequest | None:
+        """The next request, None when there is none; ``answer``: to the last one."""
+        ops, op = self._ops, self._op
+        if ops is None:
+            site, kernel = self._site, self._kernel
+            ops = self._ops = kernel.ops(self._args[kernel.tensors :], site.ids, site.counts)
+        elif op is not None and self._issued:
+            if op.what.__class__ is str and op.to >= 0:
+                self._take(op, answer)
+            values = self._values
+            for value in op.drops:
+                del values[value]
+            op = None
+        if op is None:
+            at = self._next
+            if at == len(ops):
+                self._op = None
+                return None
+            op = self._op = ops[at]
+            self._next = at + 1
+        self._issued = True
+        return _REQUESTS.get(op.does, _COMPUTE)(self, op)
+
+    def throw(self, error: Exception) -> KernelRequest | None:
+        """The step that was asked for last fails."""
+        if self._op is not None:
+            self._note(error, self._op)
+        raise error
+
+    def completed(self, serial: int) -> None:
+        """The command ``serial`` is done."""
+        self.under_way.pop(serial, None)
+
+    def close(self) -> None:
+        """No more steps; memory goes back, what commands use when they are done."""
+        self._ops, self._op = [], None
+        self._values.clear()
+
+    def _note(self, error: Exception, op: Op) -> None:
+        error.add_note(f"step {op.line} of schedule {self._kernel.name}")
+
+    def _take(self, op: Op, slot: Any) -> None:
+        """The slot of a message."""
+        array, shape, item = slot.array, op.shape, op.dtype
+        if array is None or array.dtype is not item or array.shape != shape:
+            array = slot.array = Operand(slot.space, slot.owner, slot.address, op.nbytes, shape, item)
+        held = self._values[op.to] = Held(array, slot)
+        if slot.pending:
+            held.producer = serial = self._serial - 1  # what asked for it was the last command
+            command = RecvCommand(serial=serial, line=op.line, after=(), direction=op.what, nbytes=op.nbytes)
+            self.under_way[serial] = (command, (held,))
+
+    def _fresh(self, op: Op, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Held | None:
+        """Memory for an array; None when it has to be waited for."""
+        try:
+            block = self._scratch.alloc(nbytes, op.does)
+        except AllocationError as full:
+            if returning(self.under_way):
+                self._issued = False
+                return None
+            self._note(full, op)
+            raise
+        array = block.array
+        if array is None or array.dtype is not dtype or array.shape != shape:
+            array = block.array = Operand("tcm", self._coord, block.address, nbytes, shape, dtype)
+        return Held(array, block)
+
+    def _new_serial(self) -> int:
+        serial = self._serial
+        self._serial = serial + 1
+        return serial
+
+    def _away(self, op: Op) -> Held | None:
+        """An operand that lies in a slot outside TCM."""
+        for value in op.reads:
+            held = self._values[value]
+            if held.array.space != "tcm":
+                return held
+        return None
+
+    def _bring_in(self, op: Op, x: Held) -> KernelRequest:
+        """Read a message that lies in HBM or SRAM into scratch: from then on the value is that, and its slot free."""
+        there = x.array
+        copy = self._fresh(op, there.nbytes, there.shape, there.dtype)
+        if copy is None:
+            return AwaitSpace(there.nbytes, op.line)
+        self._issued = False
+        after = (x.producer,) if x.producer in self.under_way else ()
+        here = copy.array
+        x.array, copy.array = here, there
+        x.place, copy.place = copy.place, x.place
+        x.turn, copy.turn = copy.turn, x.turn
+        serial = x.producer = self._new_serial()
+        load = LoadCommand(serial=serial, line=op.line, after=after, dst=here, va=there.address, physical=True)
+        self.under_way[serial] = (load, (x, copy))
+        return load
+
+    def _after(self, reads: tuple[int, ...]) -> tuple[int, ...]:
+        """The commands under way that make what a step reads."""
+        values, under_way = self._values, self.under_way
+        first = values[reads[0]].producer
+        if len(reads) == 1:
+            return (first,) if first in under_way else ()
+        second = values[reads[1]].producer
+        if first not in under_way:
+            return (second,) if second in under_way else ()
+        if second not in under_way or first == second:
+            return (first,)
+        return (first, second) if first < second else (second, first)
+
+    def _load(self, op: Op) -> KernelRequest:
+        result = self._fresh(op, op.nbytes, op.shape, op.dtype)
+        if result is None:
+            return AwaitSpace(op.nbytes, op.line)
+        serial = result.producer = self._new_serial()
+        va = self._pointers[op.what] + op.offset
+        command = LoadCommand(serial=serial, line=op.line, after=(), dst=result.array, va=va)
+        self._values[op.to] = result
+        self.under_way[serial] = (command, (result,))
+        return command
+
+    def _store(self, op: Op) -> KernelRequest:
+        away = self._away(op)
+        if away is not None:
+            return self._bring_in(op, away)
+        source, serial = self._values[op.reads[0]], self._new_serial()
+        va = self._pointers[op.what] + op.offset
+        command = StoreCommand(serial=serial, line=op.line, after=self._after(op.reads), src=source.array, va=va)
+        self.under_way[serial] = (command, (source,))
+        return command
+
+    def _send(self, op: Op) -> KernelRequest:
+        source = self._values[op.reads[0]]
+        if source.array.space != "tcm":
+            return self._bring_in(op, source)
+        serial, producer = self._new_serial(), source.producer
+        after = (producer,) if producer in self.under_way else ()
+        command = SendCommand(serial, op.line, after, op.what, source.array, NO_WINDOW)
+        self.under_way[serial] = (command, (source,))
+        return command
+
+    def _receive(self, op: Op) -> KernelRequest:
+        return RecvCommand(serial=self._new_serial(), line=op.line, after=(), direction=op.what, nbytes=op.nbytes)
+
+    def _await(self, op: Op) -> KernelRequest:
+        return Receive(op.what, op.nbytes, op.line)
+
+    def _compute(self, op: Op) -> KernelRequest:
+        away = self._away(op)
+        if away is not None:
+            return self._bring_in(op, away)
+        result = self._fresh(op, op.nbytes, op.shape, op.dtype)
+        if result is None:
+            return AwaitSpace(op.nbytes, op.line)
+        reads = op.reads
+        held = [self._values[value] for value in reads]
+        inputs: list[Any] = [x.array for x in held]
+        if op.number is not None:
+            inputs.append(op.number)
+        after = self._after(reads) if reads else ()
+        serial = result.producer = self._new_serial()
+        command = MathCommand(serial, op.line, after, op.does, tuple(inputs), result.array, PLAIN)
+        self._values[op.to] = result
+        self.under_way[serial] = (command, (result, *reversed(held)))
+        return command
+
+    REQUESTS: ClassVar[dict[str, Callable[[ScheduleRun, Op], KernelRequest]]] = {
+        "load": _load,
+        "store": _store,
+        "send": _send,
+        "receive": _receive,
+        "await": _await,
+    }
+
+
+# Found in the module, once for all PEs.
+_REQUESTS = ScheduleRun.REQUESTS
+_COMPUTE = ScheduleRun._compute  # noqa: SLF001 - of this module

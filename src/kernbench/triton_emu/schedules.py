@@ -1,0 +1,289 @@
+"""A kernel that is a schedule: which steps a PE takes, and the numbers that they need, made once for each run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from kernbench.common.dtypes import F32, I32, DType
+from kernbench.common.dtypes import dtype as element_type
+from kernbench.common.errors import InputError
+from kernbench.messages.steps import Source, Step
+
+Over: TypeAlias = Literal["ranks", "cubes", "sips"]
+"""Who has data where no table says so: every PE; PE 0 of every cube; PE 0 of cube 0"""
+_PLACE = ("rank", "cube", "pe")
+
+
+class Op(NamedTuple):
+    """One command of a schedule: step number ``line`` of it, or a part of that.
+
+    ``to``: the number of the value that it makes, ``reads``: of those it uses, ``drops``: of those nobody uses after.
+    ``what``: the direction, the operator, or the tensor; ``offset``: bytes behind that; ``number``: a third operand.
+    """
+
+    does: str
+    line: int
+    to: int
+    reads: tuple[int, ...]
+    what: Any
+    shape: tuple[int, ...]
+    dtype: DType
+    nbytes: int
+    offset: int
+    number: float | None
+    drops: tuple[int, ...]
+
+
+class Share(NamedTuple):
+    """What a PE has of the tensors: ``n_elem`` elements at ``bases``, in bytes; blocks are ``stride`` apart."""
+
+    bases: tuple[int, ...]
+    n_elem: int
+    stride: int
+
+
+class Place(NamedTuple):
+    """Where a schedule is played: the rank, the PE, and the how-manieth PE of its SIP that is."""
+
+    rank: int
+    cube: int
+    pe: int
+    local: int
+
+
+class ScheduledKernel:
+    """``schedule(*, rank, world_size, n_elem, …)`` as ``kernel(*pointers, *args, tl)`` of so many ``tensors``.
+
+    The schedule is given those of its parameters that ``args`` knew; ``cube`` and ``pe`` if it asks for them. A launch
+    has it played without Python in between; called with a ``tl``, it does the same call by call.
+    """
+
+    def __init__(self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1) -> None:
+        self.schedule = schedule
+        self.name = schedule.__module__.rpartition(".")[2]
+        self.tensors = tensors
+        self._over = over
+        self._parameters = {
+            name: each
+            for name, each in inspect.signature(schedule).parameters.items()
+            if name not in _PLACE and each.kind is not each.VAR_KEYWORD
+        }
+        known = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
+        self._defaults = known | {
+            name: each.default for name, each in self._parameters.items() if each.default is not each.empty
+        }
+        self._names = tuple(dict.fromkeys([*known, *self._parameters]))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What its configuration may say."""
+        return tuple(self._parameters)
+
+    def args(self, *, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
+        """What a launch gives the kernel behind its pointers. InputError for what the schedule refuses or lacks."""
+        given = self._defaults | config | {"n_elem": n_elem, "world_size": world_size}
+        missing = [name for name in self._names if name not in given]
+        if missing:
+            raise InputError(f"the schedule {self.schedule.__qualname__} has to be given {', '.join(missing)}")
+        given["dtype"] = element_type(given["dtype"]).name
+        values = {name: given[name] for name in self._names}
+        # What is wrong with the configuration is to come out here.
+        self.steps(values, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
+        return tuple(values.values())
+
+    def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
+        """The steps of a PE for its ``share``."""
+        given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
+        given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
+        wanted = inspect.signature(self.schedule).parameters
+        return self.schedule(**{name: given[name] for name in wanted if name in given})
+
+    def named(self, args: Sequence[Any]) -> dict[str, Any]:
+        """The ``args`` of a launch, by name."""
+        return dict(zip(self._names, args, strict=True))
+
+    def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> Place:
+        """Where the PE ``ids`` (PE, cube, SIP) stands among ``counts``."""
+        pe, cube, sip = ids
+        local = cube * counts[0] + pe
+        rank = sip if values["ranks_are_sips"] else sip * counts[0] * counts[1] + local
+        return Place(rank, cube, pe, local)
+
+    def shares(self, values: Mapping[str, Any], place: Place) -> Iterator[Share]:
+        """What a PE has: its lines of ``shards``, else as ``Over`` says.
+
+        A line has cube, PE, offset in bytes and elements; with two tensors also the offset in the second, and the
+        bytes from block to block.
+        """
+        table, n_elem = values["shards"], values["n_elem"]
+        item = element_type(values["dtype"]).itemsize
+        width = 2 + 2 * self.tensors
+        for at in range(0, len(table or ()), width):
+            line = table[at : at + width]
+            if line[:2] == (place.cube, place.pe):
+                yield Share((line[2], *line[4:5]), line[3], line[5] // item if self.tensors > 1 else line[3])
+        if table is None:
+            mine = {"ranks": place.local, "cubes": place.cube if place.pe == 0 else None}
+            number = mine.get(self._over, None if place.cube or place.pe else 0)
+            if number is not None:
+                yield Share((number * n_elem * item,) * self.tensors, n_elem, n_elem)
+
+    def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
+        """All that a PE does."""
+        values = self.named(args)
+        place, found = self.place(values, ids, counts), _Ops(element_type(values["dtype"]))
+        for share in self.shares(values, place):
+            found.add(self.steps(values, place, share), share.bases, f"rank {place.rank}")
+        return found.finish()
+
+    def __call__(self, *args: Any, tl: Any) -> None:
+        """Play the schedule call by call."""
+        pointers, rest = args[: self.tensors], args[self.tensors :]
+        ids = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        counts = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
+        ops = self.ops(rest, ids, counts)
+        held: dict[int, Any] = {}
+        for op in ops:
+            _play(op, pointers, held, tl)
+            for value in op.drops:
+                del held[value]
+
+
+def _play(op: Op, pointers: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
+    match op.does:
+        case "load":
+            held[op.to] = tl.load(pointers[op.what] + op.offset, op.shape, op.dtype)
+        case "store":
+            tl.store(pointers[op.what] + op.offset, held[op.reads[0]])
+        case "send":
+            tl.send(op.what, held[op.reads[0]])
+        case "receive":
+            held[op.to] = tl.recv_async(op.what, op.shape, op.dtype)
+        case "await":
+            held[op.to] = tl.recv(op.what, op.shape, op.dtype)
+        case "zeros":
+            held[op.to] = tl.zeros(op.shape, op.dtype)
+        case "cast":
+            held[op.to] = tl.cast(held[op.reads[0]], op.dtype)
+        case "copy":
+            held[op.to] = tl.copy(held[op.reads[0]])
+        case "div":
+            held[op.to] = held[op.reads[0]] / op.number
+        case name:
+            held[op.to] = tl.elementwise(name, *(held[i] for i in op.reads))
+
+
+_OPERATORS = {"sum": "add", "avg": "add", "max": "maximum", "min": "minimum"}
+
+
+class _Ops:
+    """Gathers the commands of steps: every array that a step writes is a value of its own, by number."""
+
+    def __init__(self, dtype: DType) -> None:
+        self._dtype = dtype
+        self._ops: list[tuple[Any, ...]] = []  # what an Op has, but for its drops
+        self._last: list[int] = []  # by value: the command that uses it last, or makes it
+        self._counts: list[int] = []
+        self._named: dict[Hashable, int] = {}
+
+    def add(self, steps: Sequence[Step], bases: Sequence[int], who: str) -> None:
+        """Behind all others, those of ``steps`` on data at ``bases``."""
+        self._named = {}
+        item = self._dtype.itemsize
+        for line, step in enumerate(steps, 1):
+            does, chunk = step.does, step.chunk
+            try:
+                if does == "send":
+                    self._take("send", line, self._value(step.what), step.to)
+                elif does in {"receive", "await"}:
+                    self._named[step.to] = self._make(does, line, (), step.number, step.to)
+                elif does == "reduce":
+                    self._named[step.to] = self._reduce(step, line)
+                elif chunk is not None:
+                    place = chunk.tensor, bases[chunk.tensor] + chunk.offset * item
+                    if does == "load":
+                        self._named[step.to] = self._make("load", line, (), chunk.size, *place)
+                    else:
+                        self._take("store", line, self._stored(step.what, chunk.size), *place)
+                elif does == "copy":
+                    value = self._value(step.what)
+                    self._named[step.to] = self._make("copy", line, (value,), self._counts[value])
+                elif does == "scale":
+                    self._named[step.to] = self._scaled(self._value(step.what), step.number, line)
+                else:
+                    self._named[step.to] = self._make("zeros", line, (), step.number)
+            except InputError as error:
+                raise InputError(f"{who}, step {line} ({describe(step)}): {error}") from None
+
+    def finish(self) -> list[Op]:
+        """All commands, with what nobody uses after each."""
+        drops: list[list[int]] = [[] for _ in self._ops]
+        for value, at in enumerate(self._last):
+            drops[at].append(value)
+        return [Op._make((*op, tuple(gone))) for op, gone in zip(self._ops, drops, strict=True)]
+
+    def _value(self, source: Source) -> int:
+        found = self._named.get(source)
+        if found is None:
+            what = f"no message of {source} has been received" if isinstance(source, str) else f"buffer {source} is"
+            raise InputError(what if isinstance(source, str) else f"{what} used before it is written")
+        return found
+
+    def _stored(self, source: Source, count: int) -> int:
+        value = self._value(source)
+        if self._counts[value] != count:
+            raise InputError(f"the chunk has {count} elements, what is stored {self._counts[value]}")
+        return value
+
+    def _take(self, does: str, line: int, value: int, what: Any, offset: int = 0) -> None:
+        """A command that makes nothing of ``value``, which is of the kernel's type."""
+        count = self._counts[value]
+        self._last[value] = len(self._ops)
+        nbytes = count * self._dtype.itemsize
+        self._ops.append((does, line, -1, (value,), what, (count,), self._dtype, nbytes, offset, None))
+
+    def _reduce(self, step: Step, line: int) -> int:
+        a, b = self._value(step.what), self._value(step.other)
+        if self._counts[a] != self._counts[b]:
+            raise InputError(f"its operands have {self._counts[a]} and {self._counts[b]} elements")
+        return self._make(_OPERATORS[step.op], line, (a, b), self._counts[a])
+
+    def _scaled(self, value: int, contributions: int, line: int) -> int:
+        """Of a narrow type in a wider one: the number of contributions may be more than it can say."""
+        if contributions == 1:
+            return value
+        own, wide = self._dtype, F32 if self._dtype.is_float else I32
+        value = self._cast(value, own, wide, line)
+        number = float(contributions) if wide is F32 else contributions
+        value = self._make("div", line, (value,), self._counts[value], number=number, dtype=wide)
+        return self._cast(value, wide, own, line)
+
+    def _cast(self, value: int, own: DType, to: DType, line: int) -> int:
+        return value if own is to else self._make("cast", line, (value,), self._counts[value], dtype=to)
+
+    def _make(
+        self,
+        does: str,
+        line: int,
+        reads: tuple[int, ...],
+        count: int,
+        what: Any = None,
+        offset: int = 0,
+        number: float | None = None,
+        dtype: DType | None = None,
+    ) -> int:
+        to, at = len(self._last), len(self._ops)
+        self._last.append(at)
+        self._counts.append(count)
+        for value in reads:
+            self._last[value] = at
+        kind = dtype or self._dtype
+        self._ops.append((does, line, to, reads, what, (count,), kind, count * kind.itemsize, offset, number))
+        return to
+
+
+def describe(step: Step) -> str:
+    """A step in words, such as ``send E``."""
+    return f"{step.does} {step.to}" if isinstance(step.to, str) else step.does

@@ -1,0 +1,182 @@
+"""Schedules: what is found of them without simulating, and that playing one is the kernel that it stands for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithm_support import Collective, values
+from cross_support import WORLDS, World
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.ccl.algorithms import ring_allreduce, ring_allreduce_rs_ag
+from kernbench.ccl.pairing import pair_queues
+from kernbench.ccl.schedule_check import Content, Place, play_schedules
+from kernbench.ccl.testing import check_schedule, run_kernel_in_mock
+from kernbench.common.errors import InputError, IpcqDeadlock, IpcqError, IpcqInvalidDirection
+from kernbench.messages.requests import PeCoord
+from kernbench.messages.steps import Chunk, Step, await_message, copy, load, receive, reduce, scale, send, store
+from kernbench.triton_emu.schedules import ScheduledKernel
+
+ONE = Chunk(0, 4)
+
+
+def swap(*, rank: int, world_size: int, n_elem: int) -> list[Step]:
+    """Of two ranks, each adds what the other has."""
+    mine = Chunk(0, n_elem)
+    return [load(0, mine), send("E", 0), receive("W", n_elem), reduce(0, 0, "W", "sum"), store(0, mine)]
+
+
+def test_what_a_chunk_ends_as_is_who_went_into_it() -> None:
+    first, second = check_schedule(swap, 2, "ring_1d", 4)
+    assert first == second == {ONE: Counter({(0, ONE): 1, (1, ONE): 1})}
+
+
+def test_the_mock_plays_a_schedule_as_it_plays_a_kernel() -> None:
+    outputs = run_kernel_in_mock(swap, 2, "ring_1d", [np.full(4, rank + 1, np.float32) for rank in range(2)])
+    assert [x.tolist() for x in outputs] == [[3.0] * 4] * 2
+
+
+def of(*steps: Step) -> Callable[..., Sequence[Step]]:
+    """The same steps on every rank."""
+
+    def schedule(*, rank: int, world_size: int, n_elem: int) -> Sequence[Step]:
+        return steps
+
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("steps", "error", "says"),
+    [
+        (
+            (await_message("W", 4), load(0, ONE), send("E", 0)),
+            IpcqDeadlock,
+            r"rank 1, step 1 \(await W\): waits for a message",
+        ),
+        (
+            (load(0, ONE), send("E", 0), send("E", 0), receive("W", 4), receive("W", 4)),
+            IpcqDeadlock,
+            r"rank 0, step 3 \(send E\): waits for a slot",
+        ),
+        ((load(0, ONE), send("E", 0)), IpcqError, r"nobody receives: 1 of queue E of rank 0"),
+        (
+            (load(0, ONE), send("E", 0), receive("W", 3)),
+            IpcqError,
+            r"rank 1, step 3 \(receive W\): message 0 .* 16 bytes, 12",
+        ),
+        ((receive("N", 4),), IpcqInvalidDirection, r"rank 0, step 1 \(receive N\): .* there are: W, E"),
+        ((send("E", 7),), InputError, r"rank 0, step 1 \(send E\): buffer 7 is used before it is written"),
+        ((store("W", ONE),), InputError, r"rank 0, step 1 \(store\): no message of W has been received"),
+        ((load(0, ONE), store(0, Chunk(0, 3))), InputError, r"step 2 \(store\): the chunk has 3 .* stored 4"),
+        (
+            (load(0, ONE), load(1, Chunk(0, 2)), reduce(0, 0, 1, "sum")),
+            InputError,
+            r"step 3 \(reduce\): its operands have 4 and 2",
+        ),
+    ],
+)
+def test_what_is_wrong_names_rank_and_step(steps: tuple[Step, ...], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        check_schedule(of(*steps), 2, "ring_1d", 4, n_slots=1)
+
+
+def ends_of(run: Collective, n_slots: int) -> dict[PeCoord, dict[Place, Content]]:
+    """What the chunks of a collective end as."""
+    kernel = run.kernel
+    assert isinstance(kernel, ScheduledKernel)
+    counts = len({pe[2] for pe in run.pes}), len({pe[1] for pe in run.pes}), len(run.sips)
+    ops = {pe: kernel.ops(run.args[pe[0]], (pe[2], pe[1], pe[0]), counts) for pe in run.pes}
+    ends = pair_queues(run.edges, run.topology.spec)
+    return play_schedules(ops, ends, n_slots, {pe: str(pe) for pe in ops})
+
+
+def contributors(content: Content) -> Counter[PeCoord]:
+    assert len({origin.nbytes for origin in content}) == 1
+    return Counter(chain.from_iterable([origin.pe] * n for origin, n in content.items()))
+
+
+MOST = [world for world in WORLDS if world.ranks <= 16 and world.machine is not None]
+
+
+@pytest.mark.parametrize("world", MOST, ids=str)
+@pytest.mark.parametrize("n_slots", [1, 2, 4])
+@pytest.mark.parametrize("n", [1, 8, 5000])
+def test_no_packaged_algorithm_stops_and_chunks_end_as_they_should(world: World, n_slots: int, n: int) -> None:
+    """All PEs that work together once in each chunk of an all-reduce; else one PE's data, or each rank's."""
+    world = replace(world, passed=(*world.passed, ("n_slots", n_slots)))
+    run = world.collective(n, "f32", "sum")
+    found = ends_of(run, n_slots)
+    for pe, chunks in found.items():
+        for content in chunks.values():
+            who = contributors(content)
+            assert set(who.values()) == {1}
+            if world.name == "sip_allreduce":
+                assert sorted(who) == [(sip, *pe[1:]) for sip in run.sips]
+            elif world.name.endswith("allreduce") or world.name == "ring_allreduce_rs_ag":
+                assert sorted(who) == sorted(run.pes)
+            else:
+                assert len(who) == (len(run.sips) if world.name.startswith("reduce") else 1)
+
+
+@pytest.mark.parametrize("name", ["ring_allreduce", "ring_allreduce_rs_ag", "tree_allreduce", "mesh_allreduce"])
+@pytest.mark.parametrize("kind", ["tcm", "hbm"])
+@pytest.mark.parametrize(("dtype", "op", "n"), [("f32", "sum", 5000), ("f16", "avg", 300)])
+def test_a_kernel_that_plays_the_schedule_takes_as_long_and_gives_the_same_bits(
+    name: str, kind: str, dtype: str, op: str, n: int
+) -> None:
+    """Every step costs the PE's CPU what its call of ``tl`` costs."""
+    worlds = [w for w in MOST if w.name == name and w.ranks in (8, 9) and not w.pattern]
+    check_as_a_kernel(worlds[0].collective(n, dtype, op), kind)
+
+
+@pytest.mark.parametrize("name", sorted({world.name for world in MOST}))
+def test_so_does_every_other_algorithm(name: str) -> None:
+    world = [w for w in MOST if w.name == name][-1]
+    check_as_a_kernel(world.collective(3000, "f32", "sum"), "tcm")
+
+
+def check_as_a_kernel(run: Collective, kind: str) -> None:
+    """With ``run``'s schedule, and with a kernel that makes its calls."""
+    schedule = run.kernel
+
+    def played(*args: Any, tl: Any) -> None:
+        schedule(*args, tl=tl)
+
+    outcomes = []
+    for kernel in (schedule, played):
+        each = replace(run, kernel=kernel, kind=kind)
+        tensors = each.on_machine()
+        bits = [{pe: x.tobytes() for pe, (_, x) in tensor.items()} for tensor in tensors]
+        assert each.engine is not None
+        ends = [each.engine.get_completion(handle)[1].pe_exec_ns for handle in each.handles]
+        outcomes.append((bits, ends))
+    assert outcomes[0] == outcomes[1]
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 40), st.integers(1, 9))
+@settings(deadline=None, max_examples=30)
+def test_rings_of_any_size_with_any_slots(ranks: int, n_slots: int, n: int, chunk: int) -> None:
+    for algorithm in (ring_allreduce, ring_allreduce_rs_ag):
+        found = check_schedule(
+            algorithm.schedule, ranks, "ring_1d", n, n_slots=n_slots, chunk_size=4 * chunk, slot_size=64
+        )
+        for chunks in found if ranks > 1 else ():
+            assert sum(chunk.size for chunk in chunks) == n
+            for place, content in chunks.items():
+                assert content == {(rank, place): 1 for rank in range(ranks)}
+
+
+def test_a_mean_is_one_step_in_a_wider_type() -> None:
+    def mean(*, rank: int, world_size: int, n_elem: int, dtype: str) -> list[Step]:
+        return [load(0, Chunk(0, n_elem)), scale(0, 0, 3), copy(1, 0), store(1, Chunk(0, n_elem))]
+
+    data = values(np.random.default_rng(0), 5, "i8")
+    (found,) = run_kernel_in_mock(mean, 1, "none", [data])
+    np.testing.assert_array_equal(found, np.trunc(data / 3))
