@@ -101,6 +101,10 @@ class ScheduleRun:
         """The command ``serial`` is done."""
         self.under_way.pop(serial, None)
 
+    def only_read_by(self, reader: int, serial: int) -> bool:
+        """No step is a product, whose result could stay in the matrix unit."""
+        return False
+
     def close(self) -> None:
         """No more steps; memory goes back, what commands use when they are done."""
         self._ops, self._op = [], None
