@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import IpcqDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_runner import run_bench
@@ -69,3 +71,10 @@ def test_the_broken_one_is_reported_as_the_guide_shows(folder: Path) -> None:
     told = [line.replace("line 8", "line 9") for line in str(caught.value).splitlines()[1:]]
     for line, real in zip(shown, told, strict=True):
         assert real.startswith(line.removesuffix("…").rstrip())
+
+
+def test_the_schedule_of_the_guide_is_checked_and_runs_in_the_mock(folder: Path) -> None:
+    schedule = runpy.run_path(str(folder / "my_plan.py"))["schedule"]
+    inputs = [np.full(5, rank, np.float32) for rank in range(8)]
+    for output in run_kernel_in_mock(schedule, 8, "ring_1d", inputs, n_slots=2):
+        np.testing.assert_array_equal(output, 28)
