@@ -9,13 +9,16 @@ c = min(m, slot). Each of 2(N-1) steps passes a part on, message by message, so 
 
     ring = max(2(N-1) a + behind(k), behind(2(N-1) k) + a)
 
-With k = 1 that is 2(N-1) (L + m/B) and what the ends add: the textbook's reduce-scatter and all-gather.
+With k = 1 that is 2(N-1) (L + m/B) and what the ends add: the textbook's reduce-scatter and all-gather. Pieces
+are loaded while messages go round: before it comes one load, or all of them with half of the ring left; behind it all
+stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
@@ -26,11 +29,6 @@ from kernbench.messages.requests import PeCoord
 from kernbench.topology.fabric import sip_neighbours
 from kernbench.topology.grid import Grid, Side
 
-HELD_BYTES = 2 << 20
-"""So much of a tensor a PE holds at a time, between its loads and its stores."""
-MANY_MESSAGES = 16
-"""From so many on, rows and columns of SIPs are used at the same time, by half of them each."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingTime:
@@ -38,7 +36,7 @@ class RingTime:
 
     ``oracle_ns``: 2(N-1) (L + m/B). ``ends_ns``: queues, DMA set-up and MATH of 2(N-1) messages. ``overlap_ns``, below
     0: steps of several messages overlap. ``stalls_ns``: waiting for credits. ``start_ns``: launch and first command.
-    ``load_ns``, ``store_ns``: from and to the PE's HBM slice.
+    ``load_ns``: until the first message is loaded, and what later loads hold up. ``store_ns``: all of it.
     """
 
     oracle_ns: float
@@ -79,7 +77,7 @@ class ClosedForms:
         if len(pes) == 1:
             return self.ways.start_ns
         ring = round_of(self.ways.of(self.around(pes)))
-        return whole_ps(self.ways.start_ns + sum(self._ring_pass(len(pes), part, ring) for part in held(nbytes)))
+        return whole_ps(self.ways.start_ns + sum(self._ring_pass(len(pes), part, ring) for part in self._held(nbytes)))
 
     def _ring_pass(self, n: int, nbytes: int, ring: Round) -> float:
         """In a ring of full queues nothing could move; a power of two divides most tensors.
@@ -92,10 +90,11 @@ class ClosedForms:
         between = self._between_ns(ring.slowest, chunk)
         if n > 2:
             taken = self.ways.message_ns(ring.slowest, chunk) + ring.slowest.credit_ns
-            between = max(between, (taken + self.ways.passing_ns(way, chunk)) / slots)
+            between = max(between, (taken + self.ways.passing_ns(ring.fastest, chunk)) / slots)
         step = max(self.ways.passing_ns(way, chunk), at_once * between)
         round_ns = ceil(pieces / at_once) * (n - 1) * step + (at_once - 1) * between + self.ways.math_ns(chunk)
-        return self._load_and_store_ns(nbytes, pieces) + round_ns
+        loaded = self._loaded_ns(nbytes, pieces, (n - 1) * nbytes) + self.ways.message_ns(way, chunk)
+        return max(self.ways.load_ns(chunk) + round_ns, loaded) + self._stored_ns(nbytes, pieces)
 
     def rs_ag_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
         """``ring_allreduce_rs_ag``: 2(n-1) steps of a part each."""
@@ -108,16 +107,21 @@ class ClosedForms:
         if len(pes) == 1:
             return self.ways.start_ns
         rows, columns = self._rings_of(pes, grid, "E"), self._rings_of(pes, grid, "S")
-        return whole_ps(self.ways.start_ns + sum(self._mesh_pass(grid, part, rows, columns) for part in held(nbytes)))
+        return whole_ps(
+            self.ways.start_ns + sum(self._mesh_pass(grid, part, rows, columns) for part in self._held(nbytes))
+        )
 
     def _mesh_pass(self, grid: Grid, nbytes: int, row: Round, column: Round) -> float:
         part = ceil(nbytes / len(grid))
         chunk = min(part, self._queues.slot_size)
         messages = ceil(part / chunk)
-        rings = self._steps_ns(grid.w, row, chunk, grid.h * messages)
-        rings += self._steps_ns(grid.h, column, chunk, grid.w * messages)
         pieces = len(grid) * messages
-        return self._load_and_store_ns(nbytes, pieces) + rings
+        along_row = self._steps_ns(grid.w, row, chunk, grid.h * messages)
+        gathered = self._steps_ns(grid.w, row, chunk, grid.h * messages, phases=1)
+        begun = max(
+            self.ways.load_ns(chunk) + along_row, self._loaded_ns(nbytes, pieces, nbytes - nbytes // grid.w) + gathered
+        )
+        return begun + self._steps_ns(grid.h, column, chunk, grid.w * messages) + self._stored_ns(nbytes, pieces)
 
     def _rings_of(self, pes: Sequence[PeCoord], grid: Grid, side: Side) -> Round:
         """A step of all rows (``E``), or of all columns (``S``), at once."""
@@ -133,28 +137,38 @@ class ClosedForms:
         up = [self.beside(pe, pes[(at - 1) // 2]) for at, pe in enumerate(pes) if at]
         down = [self.beside(hop.dst, hop.src) for hop in up]
         ways = self.ways
+        there, back = self._by_level(up), self._by_level(down)
         longest = max(
-            sum(self._up_and_down(up[at - 1], down[at - 1], at, len(pes), chunk) for at in _to_root(leaf))
+            sum(self._up_and_down(there[at - 1], back[at - 1], at, len(pes), chunk) for at in _to_root(leaf))
             for leaf in range(1, len(pes))
         )
-        slowest = max((ways.alone(hop) for hop in (*up, *down)), key=lambda way: way.latency_ns)
-        # A message is added once all of it is there: the links of a node stand still meanwhile.
-        each = max(ways.busiest_ns((*up, *down), pes, chunk), 2 * ways.piece_ns(chunk)) + ways.math_ns(chunk)
-        # As many go up as a queue has slots before a result has come down.
-        slots = self._queues.n_slots
-        there_and_back = ways.message_ns(slowest, chunk) + ways.passing_ns(slowest, chunk) + slots * ways.math_ns(chunk)
-        rounds, rest = divmod(ceil(nbytes / chunk) - 1, slots)
-        behind = rounds * max(there_and_back, slots * each) + rest * each
+        # A node sends on when it has added its second child's message: its links stand still meanwhile.
+        each = max(
+            max(ways.busiest_ns((*up, *down), pes, chunk), 2 * ways.piece_ns(chunk))
+            + (ways.math_ns(chunk) if len(pes) > 2 else 0.0),
+            max(self._result_ns(back, at, chunk) for at in range(1, len(pes))) / self._queues.n_slots,
+        )
+        behind = (ceil(nbytes / chunk) - 1) * each
         return whole_ps(ways.start_ns + ways.load_ns(chunk) + longest + behind + ways.store_ns(chunk))
 
-    def _up_and_down(self, up: Hop, down: Hop, at: int, n: int, chunk: int) -> float:
+    def _by_level(self, hops: Sequence[Hop]) -> list[QueueWay]:
+        """Hops of places 1, 2, ... of a binary tree, of which those of a level are taken at once."""
+        ends = [(2 << level) - 2 for level in range(len(hops).bit_length() + 1)]
+        return [way for first, end in pairwise(ends) for way in self.ways.of(hops[first:end])]
+
+    def _result_ns(self, down: Sequence[QueueWay], at: int, chunk: int) -> float:
+        """From a result on its way to place ``at`` until its slot is free: stored, passed on, and the credit back."""
+        way = down[at - 1]
+        onward = [self.ways.passing_ns(child, chunk) for child in down[2 * at : 2 * at + 2]]
+        return self.ways.passing_ns(way, chunk) + max([self.ways.store_ns(chunk), *onward]) + way.credit_ns
+
+    def _up_and_down(self, there: QueueWay, back: QueueWay, at: int, n: int, chunk: int) -> float:
         """A level of the tree. Of two children the second is added, and sent to, behind the first."""
         second = at % 2 == 0
-        there, back = self.ways.alone(up), self.ways.alone(down)
         found = self.ways.message_ns(there, chunk) + self.ways.passing_ns(back, chunk)
         if at + 1 < n or second:
             found += self.ways.math_ns(chunk)
-        return found + (chunk / back.bw_gbs if second else 0.0)
+        return found
 
     def sip_ns(self, owners: Sequence[tuple[int, int]], nbytes: int) -> float:
         """``sip_allreduce`` of a shard of ``nbytes`` on each PE (cube, pe) of ``owners`` of every SIP."""
@@ -163,7 +177,9 @@ class ClosedForms:
             return self.ways.start_ns
         if not self._is_grid:
             return whole_ps(self.ring(sips.count, nbytes, self.sip_round(owners)).ns)
-        return whole_ps(self.ways.start_ns + sum(self._over_grid(part, self._lines(owners)) for part in held(nbytes)))
+        return whole_ps(
+            self.ways.start_ns + sum(self._over_grid(part, self._lines(owners)) for part in self._held(nbytes))
+        )
 
     def sip_round(self, owners: Sequence[tuple[int, int]] = ((0, 0),)) -> Round:
         """The ring of all SIPs, by number."""
@@ -173,7 +189,7 @@ class ClosedForms:
 
     def ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
         """Reduce-scatter and all-gather round a ring of ``n`` with these hops, as much at a time as a PE holds."""
-        found = [self._ring(n, part, ring) for part in held(nbytes)]
+        found = [self._ring(n, part, ring) for part in self._held(nbytes)]
         return RingTime(
             oracle_ns=_sum(each.oracle_ns for each in found),
             ends_ns=_sum(each.ends_ns for each in found),
@@ -190,6 +206,9 @@ class ClosedForms:
         messages = ceil(part / chunk)
         way = ring.step
         one, pieces = self.ways.message_ns(way, chunk), n * messages
+        # The last part is added when it is loaded, and then gathered.
+        whole = self._steps_ns(n, ring, chunk, messages)
+        loaded = self._loaded_ns(nbytes, pieces, nbytes - part) + self._steps_ns(n, ring, chunk, messages, phases=1)
         oracle = steps * (way.latency_ns + part / way.bw_gbs)
         ends = steps * (self.ways.ends_ns + self.ways.math_ns(chunk))
         each = self._between_ns(way, chunk)
@@ -198,20 +217,24 @@ class ClosedForms:
             oracle_ns=oracle,
             ends_ns=ends,
             overlap_ns=free - oracle - ends,
-            stalls_ns=self._steps_ns(n, ring, chunk, messages) - free,
+            stalls_ns=whole - free,
             start_ns=0.0,
-            load_ns=self.ways.load_ns(ceil(nbytes / pieces), pieces),
+            load_ns=max(self.ways.load_ns(chunk), loaded - whole),
             store_ns=self.ways.store_ns(ceil(nbytes / pieces), pieces),
         )
 
-    def _load_and_store_ns(self, nbytes: int, pieces: int) -> float:
-        """All of it before the first message, and after the last."""
-        each = ceil(nbytes / pieces)
-        return self.ways.load_ns(each, pieces) + self.ways.store_ns(each, pieces)
+    def _loaded_ns(self, nbytes: int, pieces: int, messages: int) -> float:
+        """All of it, while so many bytes of messages come in by the same link of the PE."""
+        alone = self.ways.load_ns(ceil(nbytes / pieces), pieces)
+        return max(alone, self.ways.load_beside_ns(nbytes, messages))
 
-    def _steps_ns(self, n: int, ring: Round, chunk: int, messages: int) -> float:
-        """2(n-1) steps round a ring, of so many messages each."""
-        steps = 2 * (n - 1)
+    def _stored_ns(self, nbytes: int, pieces: int) -> float:
+        """All of it, after the last message."""
+        return self.ways.store_ns(ceil(nbytes / pieces), pieces)
+
+    def _steps_ns(self, n: int, ring: Round, chunk: int, messages: int, phases: int = 2) -> float:
+        """n-1 steps round a ring to reduce, and as many to gather, of so many messages each."""
+        steps = phases * (n - 1)
         if not steps:
             return 0.0
         one = self.ways.message_ns(ring.step, chunk)
@@ -220,7 +243,7 @@ class ClosedForms:
 
     def _between_ns(self, way: QueueWay, chunk: int) -> float:
         """From one message to the next, where credits do not hold them up: the way, or the MATH unit behind it."""
-        return max(chunk / way.bw_gbs, self.ways.math_ns(chunk))
+        return max(chunk / way.stream_gbs, self.ways.math_ns(chunk))
 
     def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
         """How long after the first of so many messages the last is sent."""
@@ -238,9 +261,15 @@ class ClosedForms:
         even = self._spec.num_sips * (2 if lines[0].both and nbytes > 2 * self._queues.slot_size else 1)
         pieces = ceil(nbytes / (self._queues.slot_size * even)) * even
         chunk = ceil(nbytes / pieces)
-        ways = [lines, lines[::-1]] if pieces >= MANY_MESSAGES else [lines]
-        exchange = max(self._along_lines(way, chunk, ceil(pieces / len(ways))) for way in ways)
-        return self._load_and_store_ns(nbytes, pieces) + exchange
+        ways = [lines, lines[::-1]] if pieces >= 2 * self._spec.num_sips else [lines]
+        exchange = max((self._along_lines(way, chunk, ceil(pieces / len(ways)), len(ways)) for way in ways), key=sum)
+        # What is loaded last is needed at the end of the first phase; all messages come in by the link of the PE.
+        messages = pieces - pieces // self._spec.num_sips
+        by_lines = max(self.ways.load_ns(chunk), self._loaded_ns(nbytes, pieces, 0) - exchange[0] / 2) + sum(exchange)
+        if len(ways) > 1 and lines[0].n != lines[1].n:  # the two are out of step: one waits for a message of the other
+            by_lines += self.ways.message_ns(lines[0].way, chunk)
+        by_link = self.ways.load_beside_ns(nbytes, messages * chunk) + messages * self.ways.math_ns(chunk)
+        return max(by_lines, by_link) + self._stored_ns(nbytes, pieces)
 
     def _lines(self, owners: Sequence[tuple[int, int]]) -> list[Line]:
         """The rows and the columns of the grid of SIPs."""
@@ -253,19 +282,28 @@ class ClosedForms:
             found.append(Line(n, round_of(self.ways.of(hops)).slowest, both))
         return found
 
-    def _along_lines(self, lines: Sequence[Line], chunk: int, count: int) -> float:
+    def _along_lines(self, lines: Sequence[Line], chunk: int, count: int, ways: int) -> list[float]:
         """Reduce-scatter and all-gather along each line of what is left by those before, in parts of whole messages.
 
         On a line as on a ring: n-1 hops each way, and no link carries more than n-1 of n parts.
         """
-        total, left = 0.0, count
+        found, left = [], count
         for n, way, both in lines:
             mine = ceil(left / 2) if both else left
-            steps, carried, one = 2 * (n - 1), 2 * (mine - mine // n), self.ways.message_ns(way, chunk)
-            last = steps * one + self._behind_ns(way, chunk, ceil(mine / n))
-            total += max(last, self._behind_ns(way, chunk, carried) + one)
+            hops, carried, one = n // 2 if both else n - 1, 2 * (mine - mine // n), self.ways.message_ns(way, chunk)
+            messages, slots = ceil(mine / n), self._queues.n_slots
+            # Where a place uses both axes at once, its messages of both wait for each other's credits.
+            waiting = (ways * messages / slots - 1) * (one + way.credit_ns)
+            last = 2 * hops * one + max(self._behind_ns(way, chunk, messages), waiting)
+            found.append(max(last, self._behind_ns(way, chunk, carried) + one))
             left = ceil(left / n)
-        return total
+        return found
+
+    def _held(self, nbytes: int) -> Iterator[int]:
+        """What a PE has in its scratch at a time: a quarter is of tensors, until all is done."""
+        most = self._spec.pe.tcm.scratch_bytes // 4
+        for at in range(0, nbytes, most):
+            yield min(most, nbytes - at)
 
     def around(self, pes: Sequence[PeCoord]) -> list[Hop]:
         """The hops of a ring over these PEs."""
@@ -275,12 +313,6 @@ class ClosedForms:
         """From a PE to another; by ``side`` where that is the link between their SIPs."""
         leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
         return Hop(src, dst, side if leads else None)
-
-
-def held(nbytes: int) -> Iterator[int]:
-    """What is held at a time, until all is done."""
-    for at in range(0, nbytes, HELD_BYTES):
-        yield min(HELD_BYTES, nbytes - at)
 
 
 def _to_root(at: int) -> Iterator[int]:

@@ -42,14 +42,18 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class QueueWay:
-    """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back."""
+    """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back.
+
+    ``stream_gbs``: of messages behind each other, which FIFOs of bounded bytes may hold up.
+    """
 
     latency_ns: float
     bw_gbs: float
     credit_ns: float
+    stream_gbs: float
 
 
-NOWHERE = QueueWay(0.0, inf, 0.0)
+NOWHERE = QueueWay(0.0, inf, 0.0, inf)
 
 
 class Ways:
@@ -77,7 +81,7 @@ class Ways:
         carried = Counter(link for hop in hops for link in self._route(hop).links)
         for pe in loads:
             carried.update(link for back in (False, True) for link in self._to_slice(pe, back=back).links)
-        return max((n * nbytes / link.bw_gbs for link, n in carried.items()), default=0.0)
+        return max((n * nbytes / self._stream_gbs(link) for link, n in carried.items()), default=0.0)
 
     def slice_ns(self, nbytes: float) -> float:
         """What a slice of HBM takes to read or write so many bytes, all channels at work."""
@@ -99,6 +103,10 @@ class Ways:
         """Reads of the PE's own HBM slice, ``pieces`` in a row of ``nbytes`` each."""
         back = self._to_slice(back=True)
         return self.first_byte_ns + self._pieces_ns(nbytes, pieces, back.bottleneck_gbs)
+
+    def load_beside_ns(self, nbytes: int, messages: int) -> float:
+        """A read of the slice while so many bytes of messages come in by the same link of the PE."""
+        return self.first_byte_ns + (nbytes + messages) / self._to_slice(back=True).bottleneck_gbs
 
     def store_ns(self, nbytes: int, pieces: int = 1) -> float:
         """Writes there, with the last acknowledgement; banks take what they have queued at the pace of the way."""
@@ -144,12 +152,9 @@ class Ways:
         return self.spec.cube.hbm.banks
 
     def _pieces_ns(self, nbytes: int, pieces: int, way_gbs: float) -> float:
-        """Pieces one behind the other: each takes as long as its data, or as the set-up of the next.
-
-        Banks serve the next piece on the channels that the one before leaves idle.
-        """
+        """Pieces behind each other: the next is served on the channels that the one before leaves idle."""
         data = self.piece_ns(nbytes, way_gbs)
-        between = data if self._banks is None else nbytes / min(way_gbs, self.spec.cube.slice_bw_gbs)
+        between = nbytes / min(way_gbs, self.spec.cube.slice_bw_gbs)
         return (pieces - 1) * max(self._setup_ns, between) + data
 
     def piece_ns(self, nbytes: int, way_gbs: float = inf) -> float:
@@ -162,7 +167,13 @@ class Ways:
         route = self._route(hop)
         credit = self._machine.sideband_ps(pe_dma_id(*hop.dst), pe_dma_id(*hop.src), self.queues.credit_bytes)
         share = min(link.bw_gbs / max(1, users[link]) for link in route.links)
-        return QueueWay(ps_to_ns(route.total_overhead_ps), share, ps_to_ns(credit))
+        stream = min(self._stream_gbs(link) / max(1, users[link]) for link in route.links)
+        return QueueWay(ps_to_ns(route.total_overhead_ps), share, ps_to_ns(credit), stream)
+
+    def _stream_gbs(self, link: Link) -> float:
+        """A FIFO holds a packet from its grant until it has left."""
+        packet_ns = self.spec.transport.packet_bytes / link.bw_gbs
+        return min(link.bw_gbs, link.capacity / (ps_to_ns(link.overhead_ps) + packet_ns))
 
     def _route(self, hop: Hop) -> Route:
         return self._machine.route(pe_dma_id(*hop.src), pe_dma_id(*hop.dst), hop.side)
@@ -174,24 +185,27 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The ways round a ring: ``step`` on average, and ``slowest``, which holds the others up by its credits."""
+    """The ways round a ring: ``step`` on average; ``slowest``, whose credits hold the others up; ``fastest``."""
 
     step: QueueWay
     slowest: QueueWay
+    fastest: QueueWay
 
 
 def round_of(ways: Sequence[QueueWay]) -> Round:
     """A ring of these ways."""
     if not ways:
-        return Round(NOWHERE, NOWHERE)
+        return Round(NOWHERE, NOWHERE, NOWHERE)
     step = QueueWay(
         fmean(way.latency_ns for way in ways),
         harmonic_mean([way.bw_gbs for way in ways]),
         fmean(way.credit_ns for way in ways),
+        harmonic_mean([way.stream_gbs for way in ways]),
     )
     slowest = QueueWay(
         max(way.latency_ns for way in ways),
         min(way.bw_gbs for way in ways),
         max(way.credit_ns for way in ways),
+        min(way.stream_gbs for way in ways),
     )
-    return Round(step, slowest)
+    return Round(step, slowest, min(ways, key=lambda way: way.latency_ns))
