@@ -17,6 +17,7 @@ from kernbench.messages.commands import (
     Receive,
     RecvCommand,
     SendCommand,
+    awaited_by,
 )
 from kernbench.messages.requests import PeCoord
 from kernbench.triton_emu.kernel_run import KernelRun
@@ -215,16 +216,4 @@ class MockPe:
 
     def waits_for(self) -> str:
         """What the kernel waits for, in words."""
-        match self._request:
-            case SendCommand(direction=direction, line=line):
-                return f"a slot of queue {direction}, to send at line {line}"
-            case Receive(direction, _, line):
-                queue = "any queue" if direction is None else f"queue {direction}"
-                return f"a message of {queue}, at line {line}"
-            case AwaitCommand(_, line):
-                return f"the command that line {line} waits for"
-            case AwaitSpace(nbytes, line):
-                return f"{nbytes} bytes of scratch at line {line}"
-            case Meet(line):
-                return f"barrier at line {line}"
-        return "its commands to end"
+        return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)
