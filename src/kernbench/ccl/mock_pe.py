@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.ccl.mock_memory import CommandUnit, MockTcm
+from kernbench.ccl.mock_memory import MEMORY_COMMANDS, CommandUnit, MockTcm
 from kernbench.ccl.mock_queues import MockQueues
 from kernbench.common.errors import KernelError
 from kernbench.engine.queue_state import QueuePair, QueueWait
@@ -171,10 +171,13 @@ class MockPe:
         again = True
         while again:
             again = False
+            held: list[PeCommand] = []  # accesses that come earlier and are not done
             for command in tuple(self._under_way.values()):
-                if self._ready(command):
+                if self._ready(command) and not any(self._unit.meet(command, each) for each in held):
                     self._carry_out(command)
                     again = True
+                elif isinstance(command, MEMORY_COMMANDS):
+                    held.append(command)
         return self._completions > before
 
     def _ready(self, command: PeCommand) -> bool:
