@@ -43,6 +43,19 @@ def test_the_mock_plays_a_schedule_as_it_plays_a_kernel() -> None:
     assert [x.tolist() for x in outputs] == [[3.0] * 4] * 2
 
 
+def test_a_load_behind_a_store_of_the_same_chunk_reads_what_that_writes() -> None:
+    """Two ranks change their data, and change them back: what is sent second is what has come first."""
+
+    def there_and_back(*, rank: int, world_size: int, n_elem: int) -> list[Step]:
+        first = [load(0, ONE), send("E", 0), receive("W", n_elem), store("W", ONE)]
+        return [*first, load(1, ONE), send("E", 1), receive("W", n_elem), store("W", ONE)]
+
+    found = check_schedule(there_and_back, 2, "ring_1d", 4)
+    assert found == [{ONE: Counter({(rank, ONE): 1})} for rank in range(2)]
+    inputs = [np.full(4, rank, np.float32) for rank in range(2)]
+    assert [x.tolist() for x in run_kernel_in_mock(there_and_back, 2, "ring_1d", inputs)] == [[0.0] * 4, [1.0] * 4]
+
+
 def of(*steps: Step) -> Callable[..., Sequence[Step]]:
     """The same steps on every rank."""
 

@@ -112,3 +112,51 @@ def test_what_does_not_fit_the_machine_is_told_with_its_line(run: Run, text: str
     ran = run(text, bench="ccl-allreduce")
     assert ran.code == 2
     assert says in ran.err
+
+
+RAW = ("ipcq-allreduce", "--set", "bench.algorithm=mine", "--explain")
+PLAN = """
+from kernbench.messages.steps import Chunk, await_message, load, reduce, send, store
+
+def schedule(*, rank, world_size, n_elem, kernel_to="E", kernel_late=False):
+    mine = Chunk(0, n_elem)
+    coming, going = await_message("W", n_elem), send(kernel_to, 0)
+    first = [coming, going] if kernel_late else [going, coming]
+    return [load(0, mine), *first, reduce(0, 0, "W", "sum"), store(0, mine)]
+"""
+
+
+def of_plan(more: str) -> str:
+    (Path.cwd() / "conf" / "plan.py").write_text(PLAN)
+    return f"algorithms:\n  mine: {{ module: plan.py, topology: ring_1d, world_size: 2, {more} }}\n"
+
+
+def test_an_explanation_of_a_schedule_says_what_its_steps_do(run: Run) -> None:
+    ran = run(of_plan("n_elem: 64"), *RAW[1:], bench=RAW[0])
+    for text in (
+        "Steps of plan",
+        "1   load, 64 f32",
+        "2   send E, 64 f32",
+        "4   reduce (add), 64 f32",
+        "5   store, 64 f32",
+    ):
+        assert text in ran.out
+    assert "Steps on the path that waited for others" in ran.out
+    assert "<" not in ran.out.partition("Steps of")[2].partition("\n")[0]
+    document = json.loads(run(of_plan("n_elem: 64"), *RAW[1:], "--json", bench=RAW[0]).out)
+    launch, *_ = document["explanation"]["launches"]
+    assert (launch["schedule"], Path(launch["file"]).name) == ("plan", "plan.py")
+    assert [each["step"] for each in launch["lines"]][:2] == ["load, 64 f32", "send E, 64 f32"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("kernel_late: true", "waits for a message of queue W, at step 2 of plan (await W, 64 f32); no message from"),
+        ("kernel_to: N", "step 2 of plan (send N, 64 f32)"),
+    ],
+)
+def test_a_schedule_that_fails_names_its_step(run: Run, more: str, says: str) -> None:
+    ran = run(of_plan(f"n_elem: 64, {more}"), *RAW[1:], bench=RAW[0])
+    assert ran.code == 1
+    assert says in ran.err

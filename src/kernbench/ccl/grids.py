@@ -25,8 +25,6 @@ from kernbench.ccl.rings import RingPlace, Turns
 from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, store
 from kernbench.topology.spec import TWO_DIMENSIONAL, current_topology_name
 
-_HOP = 4  # about so many messages leave before the first comes in
-
 
 class Axis(NamedTuple):
     """A place on an axis. ``kind``: a ``line``; ``closed``, the same with ends that meet; a ``ring``: one way round."""
@@ -78,14 +76,14 @@ def all_reduce_by(
     return steps
 
 
-def order_of_use(steps: Iterable[GridStep], n: int) -> list[int]:
+def order_of_use(steps: Iterable[GridStep], n: int, under_way: int) -> list[int]:
     """The order in which a timetable needs ``n`` values: whoever brings them in does so in that order.
 
-    What is added to a message is needed when that has come.
+    What is added to a message is needed when that has come: ``under_way`` others have left by then.
     """
     first: dict[int, int] = {}
     for when, i, does, _ in steps:
-        needed = when if does == "send" else when + _HOP
+        needed = when if does == "send" else when + under_way
         first[i] = min(needed, first.get(i, needed))
     return sorted(range(n), key=lambda i: first.get(i, 0))
 
@@ -255,9 +253,12 @@ class SipGrid(NamedTuple):
         return min(n_elem, -(-n_elem // (chunk * even)) * even)
 
 
-def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messages) -> list[Step]:
-    """Load ``segment`` as it is needed, reduce it over the grid, and store it."""
+def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messages, hop_bytes: int) -> list[Step]:
+    """Load ``segment`` as it is needed, reduce it over the grid, and store it.
+
+    ``hop_bytes``: what a hop between SIPs has under way there and back.
+    """
     pieces = split_evenly(segment, sips.pieces(segment.size, messages.chunk))
     table = timetable(sips.axes(here), len(pieces))
-    loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces))]
+    loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces), messages.under_way(hop_bytes // 2))]
     return [*loads, *all_reduce_by(table, pieces, messages, sips.n), *(store(i, x) for i, x in enumerate(pieces))]

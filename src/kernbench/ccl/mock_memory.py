@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, product
 from mmap import mmap
 from typing import Any, TypeAlias
 
@@ -34,6 +35,9 @@ Shape: TypeAlias = tuple[int, ...]
 _FIRST_VA = 1 << 20
 _GUARD_BYTES = 4096
 TCM_BASE = 1 << 16
+
+MEMORY_COMMANDS = (LoadCommand, StoreCommand, AtomicCommand, GemmComposite, MathComposite)
+"""Those that access memory: in program order where they touch the same bytes, as the machine's DMA has it"""
 
 
 class MockMemory:
@@ -157,6 +161,30 @@ class CommandUnit:
                 self._compute_tiles(command)
             case PrintCommand():
                 print(f"{self._name}:", *(x if isinstance(x, str) else self._array(x) for x in command.parts))
+
+    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+        """Whether both access the same bytes of memory, and one of them writes."""
+        (reads, writes), (others_read, others_write) = self._touched(a), self._touched(b)
+        pairs = chain(product(writes, [*others_read, *others_write]), product(reads, others_write))
+        return any(np.shares_memory(x, y) for x, y in pairs)
+
+    def _touched(self, command: PeCommand) -> tuple[list[Array], list[Array]]:
+        """What ``command`` reads and what it writes of memory."""
+        match command:
+            case LoadCommand(physical=False, runs=runs) if runs:
+                return [place for _, place in self._memory.pieces(runs)], []
+            case LoadCommand(physical=False, dst=dst):
+                return [self._at(command.va, dst, command.strides, command.valid, False)], []
+            case StoreCommand(runs=runs) | AtomicCommand(runs=runs) if runs:
+                return [], [place for _, place in self._memory.pieces(runs)]
+            case StoreCommand(physical=False, src=src) | AtomicCommand(physical=False, src=src):
+                return [], [self._at(command.va, src, command.strides, command.valid, False)]
+            case GemmComposite() | MathComposite():
+                given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
+                used = (*given, *(step.operand for step in command.epilogue))
+                reads = [self._memory.view(x) for x in used if isinstance(x, MemoryRef)]
+                return reads, [self._memory.view(command.out)]
+        return [], []
 
     def _array(self, x: Operand | MemoryRef | float) -> Any:
         if isinstance(x, Operand):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.ccl.mock_memory import CommandUnit, MockTcm
+from kernbench.ccl.mock_memory import MEMORY_COMMANDS, CommandUnit, MockTcm
 from kernbench.ccl.mock_queues import MockQueues
 from kernbench.common.errors import KernelError
 from kernbench.engine.queue_state import QueuePair, QueueWait
@@ -17,6 +17,7 @@ from kernbench.messages.commands import (
     Receive,
     RecvCommand,
     SendCommand,
+    awaited_by,
 )
 from kernbench.messages.requests import PeCoord
 from kernbench.triton_emu.kernel_run import KernelRun
@@ -170,10 +171,13 @@ class MockPe:
         again = True
         while again:
             again = False
+            held: list[PeCommand] = []  # accesses that come earlier and are not done
             for command in tuple(self._under_way.values()):
-                if self._ready(command):
+                if self._ready(command) and not any(self._unit.meet(command, each) for each in held):
                     self._carry_out(command)
                     again = True
+                elif isinstance(command, MEMORY_COMMANDS):
+                    held.append(command)
         return self._completions > before
 
     def _ready(self, command: PeCommand) -> bool:
@@ -215,16 +219,4 @@ class MockPe:
 
     def waits_for(self) -> str:
         """What the kernel waits for, in words."""
-        match self._request:
-            case SendCommand(direction=direction, line=line):
-                return f"a slot of queue {direction}, to send at line {line}"
-            case Receive(direction, _, line):
-                queue = "any queue" if direction is None else f"queue {direction}"
-                return f"a message of {queue}, at line {line}"
-            case AwaitCommand(_, line):
-                return f"the command that line {line} waits for"
-            case AwaitSpace(nbytes, line):
-                return f"{nbytes} bytes of scratch at line {line}"
-            case Meet(line):
-                return f"barrier at line {line}"
-        return "its commands to end"
+        return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)

@@ -2,7 +2,9 @@
 
 A rank issues its steps in order and is held up by two things only: a send by a queue all of whose slots are taken, and
 a message that it waits for itself. Everything else is done as soon as what it uses is there; and a slot is free again
-when the last step that uses it is done. So the order in which ranks are looked at changes nothing.
+when the last step that uses it is done. So the order in which ranks are looked at changes nothing. Accesses to the same
+bytes of a tensor are done in the order of their steps, as by a DMA with ``ordering: program``; two tensors are taken to
+be two places.
 """
 
 from __future__ import annotations
@@ -119,10 +121,12 @@ class _Rank:
     def _complete(self) -> bool:
         """Carry out what was issued and has all it needs."""
         before = len(self._waiting)
+        held: list[Op] = []  # what comes earlier and is not done
         for _ in range(before):
             op, number = self._waiting.popleft()
-            if not self._carried_out(op, number):
+            if any(_meet(op, each) for each in held) or not self._carried_out(op, number):
                 self._waiting.append((op, number))
+                held.append(op)
                 continue
             for value in {*op.reads, op.to} - {-1}:
                 self._users[value] -= op.reads.count(value) + (op.to == value)
@@ -172,6 +176,14 @@ class _Rank:
             if there == tensor and at < first + nbytes and first < at + size and (at, size) != (first, nbytes):
                 raise IpcqError(f"{self.name}, step {op.line} (load): part of the chunk was stored by an earlier step")
         return self.memory.get(place) or Counter({Origin(self.pe, *place): 1})
+
+
+def _meet(a: Op, b: Op) -> bool:
+    """Whether two steps access the same bytes, and one of them writes."""
+    kinds = {a.does, b.does}
+    if "store" not in kinds or not kinds <= {"load", "store"} or a.what != b.what:
+        return False
+    return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 def play_schedules(

@@ -71,18 +71,8 @@ def run_kernel_in_mock(
     pes_per_cube = checked_count("pes_per_cube", pes_per_cube, 0)
     _check(world_size, given, pes_per_cube, ranks_are_sips=ranks_are_sips)
     spec = mock_spec(world_size, pes_per_cube, ranks_are_sips=ranks_are_sips)
-    settings = AlgorithmConfig(
-        name=kernel_name(kernel_fn),
-        module="given",
-        topology=topology if isinstance(topology, str) else "given",
-        world_size=world_size,
-        ranks_are_pes=not ranks_are_sips,
-        n_slots=n_slots,
-        slot_size=slot_size,
-        passthrough=tuple(sorted(config.items())),
-    )
     kernel_fn = ScheduledKernel(kernel_fn) if _is_schedule(kernel_fn) else kernel_fn
-    algorithm = _algorithm(kernel_fn, topology, algo_module, settings)
+    algorithm = _algorithm(kernel_fn, topology, algo_module, world_size, (n_slots, slot_size), config, ranks_are_sips)
     pes = [nth_pe(spec, rank) for rank in range(world_size)]
     names = {pe: f"rank {rank}" for rank, pe in enumerate(pes)}
     alone = topology == "none" and ranks_are_sips
@@ -119,17 +109,7 @@ def check_schedule(
     """
     kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
     spec = mock_spec(checked_count("world_size", world_size, 1), checked_count("pes_per_cube", pes_per_cube, 0))
-    settings = AlgorithmConfig(
-        name=kernel.name,
-        module="given",
-        topology=topology if isinstance(topology, str) else "given",
-        world_size=world_size,
-        ranks_are_pes=True,
-        n_slots=n_slots,
-        slot_size=slot_size,
-        passthrough=tuple(sorted(config.items())),
-    )
-    algorithm = _algorithm(kernel, topology, None, settings)
+    algorithm = _algorithm(kernel, topology, None, world_size, (n_slots, slot_size), config)
     pes = {nth_pe(spec, rank): rank for rank in range(world_size)}
     args = algorithm.args_for(spec, n_elem=n_elem, **config)
     counts = (spec.pes_per_cube, spec.cubes_per_sip, 1)
@@ -197,9 +177,22 @@ def _algorithm(
     kernel: Callable[..., object],
     topology: str | TopologyFunction | RankTable,
     module: AlgorithmModule | None,
-    settings: AlgorithmConfig,
+    world_size: int,
+    slots: tuple[int, int],
+    config: Mapping[str, Any],
+    ranks_are_sips: bool = False,
 ) -> Algorithm:
-    """What ``ccl.yaml`` would have said."""
+    """What ``ccl.yaml`` would have said; ``slots``: how many, and their bytes."""
+    settings = AlgorithmConfig(
+        name=kernel.name if isinstance(kernel, ScheduledKernel) else kernel_name(kernel),
+        module="given",
+        topology=topology if isinstance(topology, str) else "given",
+        world_size=world_size,
+        ranks_are_pes=not ranks_are_sips,
+        n_slots=slots[0],
+        slot_size=slots[1],
+        passthrough=tuple(sorted(config.items())),
+    )
     functions = {} if module is None else vars(module)
     made = kernel.args if isinstance(kernel, ScheduledKernel) else (lambda **_: ())
     return Algorithm(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +16,7 @@ from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spe
 from kernbench.observe.roofline import Bound, Roofline
 from kernbench.observe.slices import SliceTime
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
+from kernbench.triton_emu.program_text import ProgramText
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16
@@ -50,10 +49,11 @@ def _path(what: str, path: CriticalPath) -> Table:
 
 def _lines(launch: LaunchExplanation) -> Table:
     count = f"  (busy: added up over {launch.pe_count} PEs)" if launch.pe_count > 1 else ""
+    unit = launch.program.unit
     made = table(
-        f"Lines of {Path(launch.file).name}{count}",
-        number("line"),
-        text("source"),
+        f"{unit.title()}s of {launch.program.name}{count}",
+        number(unit),
+        text("source" if unit == "line" else "does"),
         number("on the path ns"),
         number("share"),
         text("engines busy, ns"),
@@ -61,8 +61,7 @@ def _lines(launch: LaunchExplanation) -> Table:
     shown = sorted(launch.lines, key=lambda each: -each.path_ns)[:MOST_LINES]
     for each in sorted(shown, key=lambda each: each.line):
         share = each.path_ns * 1000 / launch.path.ps
-        source = linecache.getline(launch.file, each.line).strip()
-        made.add_row(str(each.line), source, f"{each.path_ns:,.3f}", f"{share:.1%}", _busy(each))
+        made.add_row(str(each.line), each.says, f"{each.path_ns:,.3f}", f"{share:.1%}", _busy(each))
     return made
 
 
@@ -75,8 +74,9 @@ def _waits(launch: LaunchExplanation) -> Table | None:
     if not launch.waits:
         return None
     left = len(launch.waits) - MOST_WAITS
+    units = f"{launch.program.unit.title()}s"
     made = table(
-        f"Lines on the path that waited for others{f', the longest {MOST_WAITS}' if left > 0 else ''}",
+        f"{units} on the path that waited for others{f', the longest {MOST_WAITS}' if left > 0 else ''}",
         text("waiting"),
         text("for"),
         text("of"),
@@ -86,8 +86,8 @@ def _waits(launch: LaunchExplanation) -> Table | None:
     )
     for each in launch.waits[:MOST_WAITS]:
         share = each.ns * 1000 / launch.path.ps
-        waiting = _place(each.waiting.pe, each.waiting_kernel, each.waiting.line)
-        cause = _place(each.cause.pe, each.kernel, each.cause.line)
+        waiting = _place(launch, each.waiting, each.waiting_kernel)
+        cause = _place(launch, each.cause, each.kernel)
         made.add_row(
             waiting,
             each.what,
@@ -104,9 +104,17 @@ def _waits(launch: LaunchExplanation) -> Table | None:
     return made
 
 
-def _place(pe: PeCoord, kernel: str, line: int) -> str:
-    where = f" line {line}" if line else ""
-    return f"{pe_name(pe)} ({kernel or 'a kernel under way'}{where})"
+def _place(launch: LaunchExplanation, place: KernelPlace, kernel: str) -> str:
+    """A line of a kernel; of a schedule the step and what it does."""
+    program = launch.programs.get(place.launch_id)
+    if program is None or not place.line:
+        return _kernel(place.pe, kernel)
+    says = f": {program.says(place.line, (place.pe,))}" if program.schedule else ""
+    return _kernel(place.pe, f"{kernel} {program.unit} {place.line}{says}")
+
+
+def _kernel(pe: PeCoord, kernel: str) -> str:
+    return f"{pe_name(pe)} ({kernel or 'a kernel under way'})"
 
 
 def _kernels(launch: LaunchExplanation) -> Table | None:
@@ -116,7 +124,7 @@ def _kernels(launch: LaunchExplanation) -> Table | None:
     made = table("Kernels that the path goes through", text("kernel"), number("ns"), number("share"), text(""))
     for each in launch.pes[:MOST_WAITS]:
         share = each.ns * 1000 / launch.path.ps
-        made.add_row(_place(each.pe, each.kernel, 0), f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
+        made.add_row(_kernel(each.pe, each.kernel), f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
     rest = launch.pes[MOST_WAITS:]
     if rest:
         ns = sum(each.ns for each in rest)
@@ -232,9 +240,10 @@ def _launch_json(launch: LaunchExplanation) -> Json:
         "name": launch.name,
         "request_id": launch.request_id,
         "pe_count": launch.pe_count,
-        "file": launch.file,
+        "file": launch.program.file,
+        **({"schedule": launch.program.schedule} if launch.program.schedule else {}),
         "critical_path": _path_json(launch.path),
-        "lines": [_line_json(each) for each in launch.lines],
+        "lines": [_line_json(each, launch.program) for each in launch.lines],
         "waits": [_wait_json(each) for each in launch.waits],
         "kernels": [_share_json(each) for each in launch.pes],
         "roofline": _roofline_json(launch.roofline),
@@ -275,9 +284,10 @@ def _parts_json(parts: Iterable[Spent]) -> Json:
     return [{"part": str(each.part), "ps": each.ps} for each in parts]
 
 
-def _line_json(each: LineUse) -> Json:
+def _line_json(each: LineUse, program: ProgramText) -> Json:
     return {
         "line": each.line,
+        **({"step": each.says} if program.schedule else {}),
         "path_ns": each.path_ns,
         "parts": _parts_json(each.parts),
         "busy": [{"engine": time.engine, "ns": time.ns} for time in each.busy],

@@ -344,11 +344,15 @@ class KernelExecution:
         PrintCommand: _start_print,
     }
 
+    def place(self, line: int) -> str:
+        """What errors call a line of the kernel, or a step of the schedule."""
+        return self._kernel.place(line)
+
     def under_way(self, asked_for: object) -> str:
         """For a deadlock report: the commands that are not done, but for what the kernel has only ``asked_for``."""
         pending = [command for command, _ in self.board.under_way.values() if command is not asked_for]
         return ", ".join(
-            f"{type(command).__name__.removesuffix('Command').lower()} of line {command.line}"
+            f"{type(command).__name__.removesuffix('Command').lower()} of {self.place(command.line)}"
             for command in pending[:4]
         )
 

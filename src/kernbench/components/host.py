@@ -117,9 +117,7 @@ class Host(ThinkingPart):
                 n_memories = len(self.machine.addresses.by_node(((msg.pa, msg.nbytes),)))
                 self.inbox.deliver(_Fill(msg, pattern, n_memories, targets, done))
             case KernelLaunchMsg():
-                sips, cubes, pes = ({target[axis] for target in msg.targets} for axis in range(3))
-                order = LaunchOrder(msg, msg.grid or (len(pes), len(cubes), len(sips)))
-                self._accept_order(msg, order, _by_sip(msg.targets), done)
+                self._accept_order(msg, LaunchOrder(msg, msg.counts), _by_sip(msg.targets), done)
             case MmuMapMsg():
                 self._accept_order(msg, MapOrder(msg.mapping), self._pes_of(msg), done)
             case MmuUnmapMsg():

@@ -413,7 +413,7 @@ class KernelProgram:
 
     def waits_for(self) -> str:
         """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
-        cause = "its commands to end" if self._returned else awaited_by(self._request)
+        cause = "its commands to end" if self._returned else awaited_by(self._request, self.run.place)
         text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
         pending = self.run.under_way(None if self._returned else self._request)
         return f"{text}; under way: {pending}" if pending else text

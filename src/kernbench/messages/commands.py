@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -244,23 +245,26 @@ KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitComman
 takes the next message of its queue, and is answered with its slot."""
 
 
-def awaited_by(request: KernelRequest | None) -> str:
-    """What a kernel that made ``request`` waits for, in words; before its first one, its start."""
+def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "line {}".format) -> str:
+    """What a kernel that made ``request`` waits for, in words; before its first one, its start.
+
+    ``place``: what a line of the kernel is called.
+    """
     text = "its start"
     match request:
         case SendCommand(direction=direction, line=line):
-            text = f"a slot of queue {direction}, at line {line}"
+            text = f"a slot of queue {direction}, at {place(line)}"
         case Receive(direction, _, line):
             queue = "any queue" if direction is None else f"queue {direction}"
-            text = f"a message of {queue}, at line {line}"
+            text = f"a message of {queue}, at {place(line)}"
         case AwaitCommand(_, line):
-            text = f"the command that line {line} waits for"
+            text = f"the command that {place(line)} waits for"
         case ReadValue(_, line):
-            text = f"its CPU, to read the value of line {line}"
+            text = f"its CPU, to read the value of {place(line)}"
         case AwaitSpace(nbytes, line):
-            text = f"{nbytes} bytes of scratch at line {line}"
+            text = f"{nbytes} bytes of scratch at {place(line)}"
         case Meet(line):
-            text = f"barrier at line {line}"
+            text = f"barrier at {place(line)}"
         case Command(line=line):
-            text = f"its CPU, to issue line {line}"
+            text = f"its CPU, to issue {place(line)}"
     return text

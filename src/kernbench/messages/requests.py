@@ -146,6 +146,12 @@ class KernelLaunchMsg(HostMsg):
     algorithm: str | None = None
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """What ``num_programs`` says."""
+        sips, cubes, pes = ({target[axis] for target in self.targets} for axis in range(3))
+        return self.grid or (len(pes), len(cubes), len(sips))
+
+    @property
     def title(self) -> str:
         """The name, and of a collective the algorithm."""
         name = self.name or self.kernel.name

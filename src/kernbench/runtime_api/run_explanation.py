@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from kernbench.common.collector import patient_collector
 from kernbench.common.units import ns_to_ps, ps_to_ns
@@ -17,7 +18,7 @@ from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.triton_emu.source import program_file
+from kernbench.triton_emu.program_text import ProgramText
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,10 @@ class EngineTime:
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """A line of a kernel: its ns on the critical path, in all and by part, and how long it kept engines busy."""
+    """A line of a kernel: what it ``says``, ns on the critical path, in all and by part, how long engines were busy."""
 
     line: int
+    says: str
     path_ns: float
     parts: tuple[Spent, ...]
     busy: tuple[EngineTime, ...]
@@ -83,17 +85,18 @@ class KernelShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchExplanation:
-    """Where a launch's time went; ``file`` is where its kernel is written. ``ended``: else as far as it got.
+    """Where a launch's time went; ``program``: what it ran. ``ended``: else as far as it got.
 
     ``waits``: for other lines, the longest first; ``pes``: the kernels that the path goes through, likewise;
-    ``slices``: what slices with banks did meanwhile, for whomever.
+    ``slices``: what slices with banks did meanwhile, for whomever. ``programs``: those of all launches of the run.
     """
 
     name: str
     request_id: int
     ended: bool
     pe_count: int
-    file: str
+    program: ProgramText
+    programs: Mapping[int, ProgramText]
     path: CriticalPath
     lines: tuple[LineUse, ...]
     roofline: Roofline
@@ -126,12 +129,14 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
     finder = PathFinder(log, handles)
     path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
-    names = {each.request_id: each.msg.title for each in handles if isinstance(each.msg, KernelLaunchMsg)}
+    launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
+    names = {request_id: msg.title for request_id, msg in launched.items()}
+    programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
     ended = launches_of(handles)
-    launches = [_launch(log, handle, finder.of_request(handle), names) for handle in ended]
+    launches = [_launch(log, handle, finder.of_request(handle), names, programs) for handle in ended]
     stopped = names.keys() - {handle.request_id for handle in ended}
     launches += [
-        _launch(log, handle, finder.of_stopped(handle, path.end_ps), names, ended=False)
+        _launch(log, handle, finder.of_stopped(handle, path.end_ps), names, programs, ended=False)
         for handle in handles
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
@@ -141,21 +146,30 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
 
 
 def _launch(
-    log: TraceLog, handle: RequestHandle, path: CriticalPath, names: Mapping[int, str], *, ended: bool = True
+    log: TraceLog,
+    handle: RequestHandle,
+    path: CriticalPath,
+    names: Mapping[int, str],
+    programs: Mapping[int, ProgramText],
+    *,
+    ended: bool = True,
 ) -> LaunchExplanation:
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
+    program, shares = programs[handle.request_id], _shares(path, names)
+    texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
     return LaunchExplanation(
         name=msg.title,
         request_id=handle.request_id,
         ended=ended,
         pe_count=len(msg.targets),
-        file=program_file(msg.kernel),
+        program=program,
+        programs=programs,
         path=path,
-        lines=_lines(log, handle.request_id, path),
+        lines=_lines(log, handle.request_id, path, texts),
         roofline=roofline(log, path, handle.request_id),
         waits=_waits(path, names),
-        pes=_shares(path, names),
+        pes=shares,
         slices=slice_times(log, path),
     )
 
@@ -193,7 +207,25 @@ def _shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, 
     )
 
 
-def _lines(log: TraceLog, launch_id: int, path: CriticalPath) -> tuple[LineUse, ...]:
+_MOST_PES = 16
+"""Of a schedule's steps those of so many PEs are looked at: first those that the path goes through for longest"""
+
+
+class _Texts:
+    """What the lines of a launch say: on the PEs where the path goes through them, if there are any."""
+
+    def __init__(self, program: ProgramText, path: CriticalPath, pes: Iterable[PeCoord]) -> None:
+        self._program = program
+        self._pes = list(islice(pes, _MOST_PES))
+        self._on_path = {(each.pe, each.line) for each in path.steps if each.launch_id == path.launch_id}
+
+    def of(self, line: int) -> str:
+        """What ``line`` says."""
+        found = [pe for pe in self._pes if (pe, line) in self._on_path]
+        return self._program.says(line, found or self._pes)
+
+
+def _lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
     """Every line that issued a command, and those that the path goes through."""
     works = log.seen.works
     mine = works.of_launch(launch_id)
@@ -213,6 +245,7 @@ def _lines(log: TraceLog, launch_id: int, path: CriticalPath) -> tuple[LineUse, 
     return tuple(
         LineUse(
             line,
+            texts.of(line),
             on_path[line].ns if line in on_path else 0.0,
             on_path[line].parts if line in on_path else (),
             tuple(times.get(line, ())),

@@ -54,6 +54,10 @@ class KernelRun:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
         return self._runner.throw(error)
 
+    def place(self, line: int) -> str:
+        """What errors call a line."""
+        return f"line {line}"
+
     def close(self) -> None:
         """End the kernel, if it has not ended, and give back its memory; what commands use, when they are done."""
         before = set(self.under_way)

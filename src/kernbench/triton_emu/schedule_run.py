@@ -28,7 +28,7 @@ from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.handles import Held
 from kernbench.triton_emu.lifetimes import returning
-from kernbench.triton_emu.schedules import Op, ScheduledKernel
+from kernbench.triton_emu.schedules import Op, ScheduledKernel, texts_of_steps
 from kernbench.triton_emu.site import KernelSite
 
 
@@ -94,7 +94,7 @@ class ScheduleRun:
     def throw(self, error: Exception) -> KernelRequest | None:
         """The step that was asked for last fails."""
         if self._op is not None:
-            self._note(error, self._op)
+            error.add_note(self.place(self._op.line))
         raise error
 
     def completed(self, serial: int) -> None:
@@ -105,13 +105,15 @@ class ScheduleRun:
         """No step is a product, whose result could stay in the matrix unit."""
         return False
 
+    def place(self, line: int) -> str:
+        """What errors call a step."""
+        text = texts_of_steps(self._ops or ()).get(line)
+        return f"step {line} of {self._kernel.name}" + (f" ({text})" if text else "")
+
     def close(self) -> None:
         """No more steps; memory goes back, what commands use when they are done."""
         self._ops, self._op = [], None
         self._values.clear()
-
-    def _note(self, error: Exception, op: Op) -> None:
-        error.add_note(f"step {op.line} of schedule {self._kernel.name}")
 
     def _take(self, op: Op, slot: Any) -> None:
         """The slot of a message."""
@@ -132,7 +134,7 @@ class ScheduleRun:
             if returning(self.under_way):
                 self._issued = False
                 return None
-            self._note(full, op)
+            full.add_note(self.place(op.line))
             raise
         array = block.array
         if array is None or array.dtype is not dtype or array.shape != shape:

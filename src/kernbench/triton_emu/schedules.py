@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType
@@ -62,7 +64,9 @@ class ScheduledKernel:
 
     def __init__(self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1) -> None:
         self.schedule = schedule
-        self.name = schedule.__module__.rpartition(".")[2]
+        self.name = type(schedule).__name__
+        if isinstance(schedule, FunctionType):
+            self.name = Path(schedule.__code__.co_filename).stem
         self.tensors = tensors
         self._over = over
         self._parameters = {
@@ -287,3 +291,22 @@ class _Ops:
 def describe(step: Step) -> str:
     """A step in words, such as ``send E``."""
     return f"{step.does} {step.to}" if isinstance(step.to, str) else step.does
+
+
+_WORDS = {"cast": "scale", "div": "scale", "zeros": "zero"}
+_MOVES = ("load", "store", "send", "receive", "await", "copy")
+
+
+def texts_of_steps(ops: Iterable[Op]) -> dict[int, str]:
+    """Each step in words, such as ``send E, 64 f16``, by its number."""
+    found: dict[int, str] = {}
+    for op in ops:
+        if op.line not in found:
+            found[op.line] = f"{_said(op)}, {op.shape[0]} {op.dtype}"
+    return found
+
+
+def _said(op: Op) -> str:
+    if op.does in _MOVES:
+        return f"{op.does} {op.what}" if isinstance(op.what, str) else op.does
+    return _WORDS.get(op.does, f"reduce ({op.does})")

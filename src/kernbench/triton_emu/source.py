@@ -13,6 +13,7 @@ from types import FrameType, FunctionType, TracebackType
 
 from kernbench.common.errors import KernelError
 from kernbench.messages.requests import KernelRef
+from kernbench.triton_emu.schedules import ScheduledKernel
 
 PROGRAM_FILE: ContextVar[str | None] = ContextVar("kernbench_program_file", default=None)
 """In a kernel of a front end: the source file of the user's program. A kernel has a context of its own."""
@@ -42,6 +43,8 @@ def kernel_source(function: Callable[..., object]) -> Source:
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)
+    if isinstance(function, ScheduledKernel):
+        function = function.schedule
     if inspect.ismethod(function):
         function = function.__func__
     if isinstance(function, FunctionType):

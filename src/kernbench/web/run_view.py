@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from linecache import getline
-from pathlib import Path
 
 from kernbench.common.errors import text_of
 from kernbench.common.units import ns_to_ps
@@ -43,26 +41,26 @@ def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[
 
 
 def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
-    lines: list[Json] = [
-        [each.line, getline(launch.file, each.line).strip(), round(each.path_ns * 1000)] for each in launch.lines
-    ]
+    lines: list[Json] = [[each.line, each.says, round(each.path_ns * 1000)] for each in launch.lines]
     about: dict[str, Json] = {
-        "file": Path(launch.file).name,
+        "program": launch.program.name,
+        "unit": launch.program.unit,
         "pe_count": launch.pe_count,
         "lines": lines,
-        "waits": [_wait(each, pes) for each in launch.waits],
+        "waits": [_wait(each, launch, pes) for each in launch.waits],
     }
     return {**_path(launch.name, launch.request_id, launch.path, launch.roofline, launch.slices, pes), **about}
 
 
-def _wait(wait: LineWait, pes: Mapping[PeCoord, int]) -> Json:
-    """Who waited, for what, of whom, how often and for how long; kernels as [PE, launch, line or 0]."""
-    waiting = _kernel(wait.waiting, wait.waiting_kernel, pes)
-    return [waiting, wait.what, _kernel(wait.cause, wait.kernel, pes), wait.count, round(wait.ns * 1000)]
+def _wait(wait: LineWait, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
+    """Who waited, for what, of whom, how often and for how long; kernels as [PE, launch, line or empty]."""
+    waiting = _kernel(wait.waiting, wait.waiting_kernel, launch, pes)
+    return [waiting, wait.what, _kernel(wait.cause, wait.kernel, launch, pes), wait.count, round(wait.ns * 1000)]
 
 
-def _kernel(place: KernelPlace, launch: str, pes: Mapping[PeCoord, int]) -> Json:
-    return [pes[place.pe], launch, place.line]
+def _kernel(place: KernelPlace, name: str, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
+    program = launch.programs.get(place.launch_id)
+    return [pes[place.pe], name, f"{program.unit} {place.line}" if program and place.line else ""]
 
 
 def _path(

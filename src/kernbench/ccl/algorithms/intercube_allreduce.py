@@ -40,6 +40,7 @@ def schedule(
     sip_w: int = 0,
     sip_h: int = 0,
     ranks_are_sips: bool = True,
+    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
     load_bytes: int = SLOT_BYTES,
     dtype: str = "f32",
     reduce_op: str = "sum",
@@ -59,10 +60,11 @@ def schedule(
     messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
     cubes, sips = _Cubes(cube_w, cube_h, root, cube), SipGrid.of(world_size, sip_topology, sip_w, sip_h)
     segments = messages.segments(n_elem, scratch_bytes)
+    ahead = messages.under_way(hop_bytes[-1] // 2)
     return [
         step
         for each in segments
-        for step in _all_reduce(messages.pieces(each), cubes, sips, rank, load_bytes, messages)
+        for step in _all_reduce(messages.pieces(each), cubes, sips, rank, load_bytes, messages, ahead)
     ]
 
 
@@ -92,11 +94,17 @@ class _Cubes(NamedTuple):
 
 
 def _all_reduce(
-    pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, load_bytes: int, messages: Messages
+    pieces: list[Chunk],
+    cubes: _Cubes,
+    sips: SipGrid,
+    sip: int,
+    load_bytes: int,
+    messages: Messages,
+    ahead: int,
 ) -> list[Step]:
     n, way, table = len(pieces), cubes.way, timetable(sips.axes(sip), len(pieces))
     # Pieces come to the root as it needs them, and leave it as it is done with them.
-    going, coming = order_of_use(table, n), order_of_results(table, n)
+    going, coming = order_of_use(table, n, ahead), order_of_results(table, n)
     at_root = cubes.here == cubes.root
     steps = reduced(cubes.branch, going, pieces, load_bytes, messages)
     steps += _moved(going, pieces, way, cubes)

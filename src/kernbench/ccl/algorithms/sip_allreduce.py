@@ -31,6 +31,7 @@ def schedule(
     next_direction: str = "global_E",
     prev_direction: str = "global_W",
     ranks_are_sips: bool = True,
+    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
     dtype: str = "f32",
     reduce_op: str = "sum",
     slot_size: int = SLOT_BYTES,
@@ -44,7 +45,7 @@ def schedule(
     steps: list[Step] = []
     for segment in messages.segments(n_elem, scratch_bytes):
         if grid.is_grid:
-            steps += all_reduce_segment(segment, grid, rank, messages)
+            steps += all_reduce_segment(segment, grid, rank, messages, hop_bytes[-1])
         else:
             steps += all_reduce_ring(segment, sips.ring, messages)
     return steps

@@ -116,7 +116,7 @@
   };
 
   const kernel = ([pe, launch, line]) =>
-    `${KB.machine.nameOfPe(pe)} (${launch || "a kernel under way"}${line ? ` line ${line}` : ""})`;
+    `${KB.machine.nameOfPe(pe)} (${launch || "a kernel under way"}${line && ` ${line}`})`;
 
   // None of this is a part of the path: what they waited for is.
   const waits = (path) => {
@@ -129,8 +129,10 @@
         el("td", { text: format.ns(ps) }),
       ),
     );
-    return table("Lines on the path that waited for others", ["waiting", "for", "of", "times", "waited ns"], rows);
+    return table(`${units(path)} on the path that waited for others`, ["waiting", "for", "of", "times", "waited ns"], rows);
   };
+
+  const units = (path) => (path.unit === "step" ? "Steps" : "Lines");
 
   const lines = (path) => {
     if (!path.lines) return null;
@@ -145,7 +147,7 @@
         share(ps / all),
       ),
     );
-    const found = [table(`Lines of ${path.file}`, ["line", "source", "on the path", ""], rows)];
+    const found = [table(`${units(path)} of ${path.program}`, [path.unit, path.unit === "step" ? "does" : "source", "on the path", ""], rows)];
     if (path.waits.length) found.push(waits(path));
     return el("div", {}, ...found);
   };

@@ -110,7 +110,7 @@
             listed(
               format.time(step[2] - step[1]),
               step[3] >= 0 && KB.machine.nameOfPe(step[3]),
-              step[4] && `line ${step[4]}`,
+              step[4] && `${path.unit || "line"} ${step[4]}`,
             ),
           ]
         );

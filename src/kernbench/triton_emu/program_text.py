@@ -1,0 +1,39 @@
+"""What the lines of a program say: of a kernel its source; of a schedule, whose lines are its steps, what each does."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.triton_emu.schedules import ScheduledKernel, texts_of_steps
+from kernbench.triton_emu.source import program_file
+
+
+class ProgramText:
+    """The program of ``launch``. ``schedule``: its name, if it is one; ``file``: where it is written."""
+
+    def __init__(self, launch: KernelLaunchMsg) -> None:
+        function = launch.kernel.function
+        self.file = program_file(launch.kernel)
+        self.schedule = function.name if isinstance(function, ScheduledKernel) else None
+        self.name = self.schedule or Path(self.file).name
+        self.unit = "step" if self.schedule else "line"
+        self._launch = launch
+        self._steps: dict[PeCoord, Mapping[int, str]] = {}
+
+    def says(self, line: int, pes: Iterable[PeCoord]) -> str:
+        """The source of a line; the step of that number on each of ``pes``, which may do different things."""
+        if self.schedule is None:
+            return linecache.getline(self.file, line).strip()
+        return " | ".join(dict.fromkeys(text for pe in pes if (text := self._steps_of(pe).get(line))))
+
+    def _steps_of(self, pe: PeCoord) -> Mapping[int, str]:
+        found = self._steps.get(pe)
+        if found is None:
+            kernel, launch = self._launch.kernel.function, self._launch
+            assert isinstance(kernel, ScheduledKernel)
+            args = (*launch.args, *dict(launch.kwargs).values())[kernel.tensors :]
+            found = self._steps[pe] = texts_of_steps(kernel.ops(args, pe[::-1], launch.counts))
+        return found
