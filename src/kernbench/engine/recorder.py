@@ -78,7 +78,11 @@ class Recorder:
     ) -> Row:
         """A message that ``part`` begins to send: a copy to the receiver's ``slot``."""
         log = self.log
-        what = log.about(SentMessage(name, command, slot)) if self.keep_data else log.named(name)
+        if self.keep_data:
+            what = len(log.whats)
+            log.whats.append(SentMessage(name, command, slot))
+        else:
+            what = log.named(name)
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows += (part, _IPCQ_COPY, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
