@@ -280,9 +280,9 @@ class KernelExecution:
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
         command: MathCommand = operation.work
-        record = self._recorder.math
-        about = (self._math_part, command, operation.nbytes)
-        row = operation.row = record(*about, start_ps, self._request_id, operation.cause)
+        row = operation.row = self._recorder.math(
+            self._math_part, command, operation.nbytes, start_ps, self._request_id, operation.cause
+        )
         return row
 
     def _math_ended(self, operation: MathOperation) -> None:
@@ -300,7 +300,7 @@ class KernelExecution:
 
     def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause) -> Row:
         """An engine begins operation ``op``."""
-        return self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
+        return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
     def received(self, command: RecvCommand, found: ReceivedSlot | Exception | None, row: Row) -> None:
         """The message of a receive that was posted is there, of ``row``; or ``found`` is what is wrong with it."""
@@ -310,7 +310,7 @@ class KernelExecution:
         self.board.complete(command, row)
 
     def _moved(self, command: PeCommand, op: int, _: Row) -> None:
-        self.board.complete(command, self.machine.end_op(op))
+        self.board.complete(command, self._recorder.ended(op, self.clock.time))
 
     def _completed(self, command: PeCommand, op: int, last: Row) -> None:
         self.board.complete(command, self.machine.end_op(op, last))

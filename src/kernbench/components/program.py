@@ -199,7 +199,8 @@ class KernelProgram:
         if sequence is None and not self._returned:  # more are taken than its window lets be
             lane.when_free(command.line, partial(self._slot_free, command, lane, since))
             return
-        self._waited("send", command.direction, head, command.line, since)
+        if self._queue_waited.listeners:
+            self._waited("send", command.direction, head, command.line, since)
         if sequence is not None:
             board = self._board
             board.now, self._by = cause
@@ -298,12 +299,11 @@ class KernelProgram:
         self.go_on()
 
     def _waited(self, kind: WaitKind, direction: str, sequence: int, line: int, since: int) -> None:
+        """Tell who listens."""
         run = self.run
-        hook = run.machine.hooks.queue_waited
-        if hook.listeners:
-            launch = run.launch
-            where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
-            hook.emit(QueueWaited(*where, since, self._clock.time))
+        launch = run.launch
+        where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
+        self._queue_waited.emit(QueueWaited(*where, since, self._clock.time))
 
     def _await_command(self, request: AwaitCommand) -> bool:
         self._until(lambda: request.serial not in self.run.board, self.go_on, By.OPERAND)

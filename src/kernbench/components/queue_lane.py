@@ -168,8 +168,7 @@ class Lane:
         if place is None or place.slot.dtype is not array.dtype or place.slot.shape != array.shape:
             place = self._place(sequence, array)
         access, op = place.access, machine.next_op()
-        about = self.part, self.record_name, command, place.slot
-        row = machine.recorder.message(*about, ipcq.clock.time, launch, cause)
+        row = machine.recorder.message(self.part, self.record_name, command, place.slot, ipcq.clock.time, launch, cause)
         ready_ps, sent = self._queue.post(row, ipcq.delay_ps, self._there, launch, command.line)
         posting = Posting(
             op, 0, self.requester, access, sequence, self.peer_pe, self.coord, row, sent, self, command, done

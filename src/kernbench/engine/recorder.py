@@ -100,18 +100,9 @@ class Recorder:
                 parent, rows = whole.row, log.rows
                 launch, line = rows[parent + LAUNCH], rows[parent + LINE]
         start = event.start_ps
-        row = log.open(
-            log.part(event.component),
-            kind,
-            start,
-            cause,
-            what=number,
-            launch=launch,
-            line=line,
-            tile=tile,
-            parent=parent,
-            read=NONE if event.reads else start,
-        )
+        part, read, (after, by), rows = log.part(event.component), NONE if event.reads else start, cause, log.rows
+        row = len(rows)
+        rows += (part, kind, number, launch, line, tile, parent, start, read, NONE, NONE, after, by, NONE)
         operation = self._operations[event.op] = Operation(row, event.reads, event.writes)
         if self._told:
             operation.done = self._told.pop(event.op, None)
