@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kernbench.common.values import value
 from kernbench.components.footprint import Footprint, sharing
 from kernbench.core.op_log import Sharing
 from kernbench.messages.commands import PeCommand
@@ -13,7 +14,7 @@ from kernbench.messages.commands import PeCommand
 Footprints: TypeAlias = tuple[Footprint, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=False)
 class Touched:
     """The bytes in memory that a command reads, and those that it writes."""
 
@@ -39,7 +40,7 @@ class MemoryAccess:
     waiting: list[tuple[PeCommand, Sharing]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=False)
 class Conflict:
     """An ``earlier`` access touches bytes of a later one: exactly, or as far as their ranges tell (``how``)."""
 

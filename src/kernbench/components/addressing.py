@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernbench.common.dtypes import row_major
 from kernbench.common.errors import KernelError
+from kernbench.common.values import value
 from kernbench.components.access_plan import extent, gather, plan
 from kernbench.components.accesses_under_way import NOTHING, Footprints, Touched
 from kernbench.components.footprint import footprint_of, footprints
@@ -17,7 +18,7 @@ from kernbench.messages.commands import AtomicCommand, Composite, GemmComposite,
 from kernbench.messages.operands import NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=False)
 class Descriptor:
     """A load or a store: its physical ranges, the accesses that they make, the bytes that it touches.
 

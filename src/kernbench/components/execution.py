@@ -42,6 +42,7 @@ from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_run import begin_run
+from kernbench.triton_emu.places import ReceivedSlot
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import program_file
 
@@ -175,7 +176,7 @@ class KernelExecution:
         """Enter a message that goes by ``lane``, as number ``sequence``."""
         waits = 0 if self._order is None else self._order.enter(command, NOTHING)
         if not (command.after or waits) or self.board.issue(command, waits):
-            self._start_send(command, (lane, sequence), cause)
+            lane.send(command, sequence, self._request_id, cause, self._when_done)
         else:
             self._plans[command.serial] = (lane, sequence)
 
@@ -279,22 +280,17 @@ class KernelExecution:
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
         command: MathCommand = operation.work
-        record = self._recorder.math
-        about = (self._math_part, command, operation.nbytes)
-        row = operation.row = record(*about, start_ps, self._request_id, operation.cause)
+        row = operation.row = self._recorder.math(
+            self._math_part, command, operation.nbytes, start_ps, self._request_id, operation.cause
+        )
         return row
 
     def _math_ended(self, operation: MathOperation) -> None:
         self.board.complete(operation.work, operation.row)
 
     def _start_send(self, command: SendCommand, claim: Claim, cause: Cause) -> None:
-        next_op, now = self.machine.next_op, self.clock.time
-        op = next_op()
         lane, sequence = claim
-        place, launch = lane.place(sequence, command.src), self._request_id
-        row = self._recorder.message(lane.part, lane.record_name, command, place.slot, now, launch, cause)
-        # Its record ends when the message has arrived; the command, when its bytes have left this PE for good.
-        lane.send(op, place, sequence, row, command, self._when_done)
+        lane.send(command, sequence, self._request_id, cause, self._when_done)
 
     def _start_print(self, command: PrintCommand, _: None, cause: Cause) -> None:
         hook = self._hooks.printed
@@ -304,18 +300,17 @@ class KernelExecution:
 
     def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause) -> Row:
         """An engine begins operation ``op``."""
-        return self.machine.begin_op(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
+        return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
-    def received(self, command: RecvCommand, found: Row | Exception) -> None:
-        """The message of a receive that was posted is there: ``found`` is its row, or what is wrong with it."""
+    def received(self, command: RecvCommand, found: ReceivedSlot | Exception | None, row: Row) -> None:
+        """The message of a receive that was posted is there, of ``row``; or ``found`` is what is wrong with it."""
         if isinstance(found, Exception):
             self.fail_next(found)
-            self.board.complete(command, NONE)
-        else:
-            self.board.complete(command, found)
+            row = NONE
+        self.board.complete(command, row)
 
     def _moved(self, command: PeCommand, op: int, _: Row) -> None:
-        self.board.complete(command, self.machine.end_op(op))
+        self.board.complete(command, self._recorder.ended(op, self.clock.time))
 
     def _completed(self, command: PeCommand, op: int, last: Row) -> None:
         self.board.complete(command, self.machine.end_op(op, last))

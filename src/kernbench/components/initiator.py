@@ -41,10 +41,9 @@ class Initiator:
     def read(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
         """Ask for all of ``targets``; ``done`` when the last byte of the last one is here."""
         self._pending[op] = _Pending(len(targets), done)
-        me = self.component.node.id
+        me, machine = self.component.node.id, self.machine
         for part, (node, access) in enumerate(targets):
-            request = ReadRequest(op, part, me, access)
-            self.machine.send_header(me, node, request, self.channel)
+            machine.send(me, node, machine.header_bytes, ReadRequest(op, part, me, access), self.channel)
 
     def write(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
         """Send data for all of ``targets``; ``done`` when the last acknowledgement is here."""

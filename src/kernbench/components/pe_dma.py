@@ -15,7 +15,7 @@ from kernbench.common.ids import pe_part
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
-from kernbench.core.log import BY_QUEUE, BY_SETUP, LAUNCH, LINE, NONE, By, Cause, Kind, Row
+from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.queue_state import QueuePart
@@ -94,17 +94,16 @@ class DmaChannel:
                 set_up(None)
         self._clock.call_at(self._ready_at, go)
 
-    def post(self, message: Row, after_ps: int, what: int) -> tuple[int, Row]:
+    def post(self, message: Row, after_ps: int, what: int, launch: int, line: int) -> tuple[int, Row]:
         """Queue the descriptor of a message, which comes in ``after_ps``: when it can go on the ``port``, and its row.
 
-        ``what`` says in the log by which queue it comes there.
+        ``what`` says in the log by which queue it comes there; ``launch`` and ``line`` are those of the send.
         """
         rows, begin, after, by = self._rows, self._clock.time + after_ps, message, BY_QUEUE
         if self._ready_at > begin:
             begin, after, by = self._ready_at, self._last.row, BY_SETUP
         self._ready_at = ready_at = begin + self._setup_ps
         row = self._last.row = len(rows)
-        launch, line = rows[message + LAUNCH], rows[message + LINE]
         rows += (self._part, _SEND, what, launch, line, NONE, message, begin, begin, NONE, NONE, after, by, NONE)
         return ready_at, row
 
@@ -128,6 +127,8 @@ class PeDma(Component):
             write_ps=tcm.write_ps,
             arrived=self._arrived,
         )
+        # Takes a message of a queue whose ring lies in the TCM.
+        self.write: Callable[[WriteData, Transfer], None] = self._responder.write
         self._ipcq_id = pe_part(*node.pe_coord, "pe_ipcq")
 
     def start(
@@ -164,10 +165,6 @@ class PeDma(Component):
                 self._arrived(data)
             case _:
                 super().receive(message, transfer)
-
-    def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take a message of a queue whose ring lies in the TCM."""
-        self._responder.write(message, transfer)
 
     def accept(self, msg: HostMsg, done: Done) -> None:
         """Generate the traffic of a PeDmaMsg."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirection, KernelError
@@ -10,7 +10,7 @@ from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.queue_lane import Lane, Posting, QueueSite
 from kernbench.components.queue_waits import Awaited, Got
-from kernbench.core.log import END, NONE, Row
+from kernbench.core.log import END, NONE
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueueWait, UnreceivedMessage
@@ -266,7 +266,8 @@ class PeIpcq(QueueSite):
         pair = lane.pair
         if pair.peer_head_cache > pair.taken or pair.my_rx_base_pa is None or receive.nbytes > pair.slot_size:
             return False
-        receive.sequence = pair.take()
+        receive.sequence = taken = pair.taken
+        pair.taken = taken + 1
         receive.due_ps, receive.place = due_ps, self.clock.reserve(due_ps)
         lane.posted.append(receive)
         return True
@@ -286,22 +287,18 @@ class PeIpcq(QueueSite):
         lane.posted.append(receive)
         return None
 
-    def post(self, direction: str, nbytes: int, line: int, there: Callable[[Row | Exception], None]) -> ReceivedSlot:
-        """The slot of the next message of a queue; when it is ``pending``, ``there(row)`` follows once it has come."""
+    def post(self, direction: str, nbytes: int, line: int, got: Got) -> ReceivedSlot:
+        """The slot of the next message of a queue; when it is ``pending``, ``got`` follows once it has come."""
         lane = self._lane_to_receive(direction, nbytes)
         pair = lane.pair
-        ready = pair.ready
         sequence = pair.take()
-        if ready:
+        if sequence < pair.peer_head_cache:
             return self.taken(direction, sequence, nbytes)
-
-        def got(found: ReceivedSlot | Exception | None, row: Row) -> None:
-            there(found if isinstance(found, Exception) else row)
 
         lane.posted.append(Awaited(got, sequence, nbytes, line, posted=True))
         if self.machine.hooks.queue.listeners:
             self.tell("recv", pair, 0, sequence, NONE, pair.slot_pa(sequence))
-        return lane.slot(sequence, pending=True)
+        return lane.posted_slot(sequence)
 
     def receive_any(self, nbytes: int, line: int, got: Got) -> ReceivedSlot | None:
         """The next message of whichever queue has one, in turn; else None, and ``got`` takes the first to come."""

@@ -12,6 +12,7 @@ from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.commands import MathCommand
+from kernbench.messages.operands import Operand
 from kernbench.topology.graph import Node
 
 
@@ -55,7 +56,10 @@ class PeMath(Component):
     ) -> None:
         """Run ``command`` after ``cause``: ``begun(operation, now)`` when it reads its operands, which returns its row,
         ``done(operation)`` when its result is there, both with the same MathOperation."""
-        widest = command.widest_bytes
+        widest = command.dst.nbytes
+        for x in command.inputs:  # ``widest_bytes``, without a call
+            if x.__class__ is Operand and x.nbytes > widest:
+                widest = x.nbytes
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
         self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))

@@ -155,15 +155,15 @@ class KernelProgram:
         """The request takes effect: a command for an engine."""
         if not self._returned:
             command: Any = self._request
-            cause = self._issued()
-            self.run.issue(command, cause)
-            self._board.now = cause[0]
+            board = self._board
+            board.now = row = self._issue
+            self.run.issue(command, (row, BY_ISSUE))
+            board.now = row
             self.go_on()
 
-    def _issued(self) -> Cause:
+    def _issued(self) -> None:
         """What the CPU does now comes after its issue, whatever has ended on the PE since that began."""
-        self._board.now = row = self._issue
-        return row, BY_ISSUE
+        self._board.now = self._issue
 
     @property
     def _queues(self) -> PeIpcq:
@@ -178,7 +178,8 @@ class KernelProgram:
         if self._returned:
             return
         command: Any = self._request
-        ipcq, cause = self._ipcq or self._queues, self._issued()
+        ipcq, board = self._ipcq or self._queues, self._board
+        board.now = row = self._issue
         try:
             lane = ipcq.lane_to_send(command.direction, command.src.nbytes)
         except KernelError as fault:
@@ -188,8 +189,8 @@ class KernelProgram:
         if sequence is None:
             lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
             return
-        self.run.issue_send(command, lane, sequence, cause)
-        self._board.now = cause[0]
+        self.run.issue_send(command, lane, sequence, (row, BY_ISSUE))
+        board.now = row
         self.go_on()
 
     def _slot_free(self, command: SendCommand, lane: Lane, since: int, cause: Cause) -> None:
@@ -198,7 +199,8 @@ class KernelProgram:
         if sequence is None and not self._returned:  # more are taken than its window lets be
             lane.when_free(command.line, partial(self._slot_free, command, lane, since))
             return
-        self._waited("send", command.direction, head, command.line, since)
+        if self._queue_waited.listeners:
+            self._waited("send", command.direction, head, command.line, since)
         if sequence is not None:
             board = self._board
             board.now, self._by = cause
@@ -223,7 +225,7 @@ class KernelProgram:
         if self._returned:
             return
         request: Any = self._request
-        ipcq, receive, since = self._queues, self._awaited, self._clock.time
+        ipcq, receive, since = self._ipcq or self._queues, self._awaited, self._clock.time
         self._issued()
         receive.nbytes, receive.line = request.nbytes, request.line
         try:
@@ -280,7 +282,7 @@ class KernelProgram:
         command: Any = self._request
         self._issued()
         try:
-            slot = self._queues.post(
+            slot = (self._ipcq or self._queues).post(
                 command.direction, command.nbytes, command.line, partial(self.run.received, command)
             )
         except KernelError as fault:
@@ -297,12 +299,11 @@ class KernelProgram:
         self.go_on()
 
     def _waited(self, kind: WaitKind, direction: str, sequence: int, line: int, since: int) -> None:
+        """Tell who listens."""
         run = self.run
-        hook = run.machine.hooks.queue_waited
-        if hook.listeners:
-            launch = run.launch
-            where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
-            hook.emit(QueueWaited(*where, since, self._clock.time))
+        launch = run.launch
+        where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
+        self._queue_waited.emit(QueueWaited(*where, since, self._clock.time))
 
     def _await_command(self, request: AwaitCommand) -> bool:
         self._until(lambda: request.serial not in self.run.board, self.go_on, By.OPERAND)

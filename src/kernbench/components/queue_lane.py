@@ -11,11 +11,11 @@ from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue_waits import Awaited, Blocked, SlotPlace
 from kernbench.components.scoreboard import Scoreboard
-from kernbench.core.log import BY_CREDIT, BY_OPERAND, COMMIT, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
+from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, UnreceivedMessage
-from kernbench.messages.commands import PeCommand
+from kernbench.messages.commands import PeCommand, SendCommand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import OPPOSITE_DIRECTION
@@ -38,10 +38,6 @@ class Posting(QueueData):
     command: PeCommand
     done: Callable[[PeCommand, Row], None]
 
-    def committed(self, time_ps: int) -> None:
-        """It is in its slot."""
-        self.lane.rows[self.row + COMMIT] = time_ps
-
 
 class Lane:
     """Queue ``pair`` of ``ipcq``: the home of its own slots, and the way to those of its peer.
@@ -55,11 +51,13 @@ class Lane:
         "_mate",
         "_memory",
         "_places",
+        "_posted_slots",
         "_put",
         "_queue",
         "_slots",
         "_there",
         "_way",
+        "_what_credit",
         "_woken_by",
         "_woken_in",
         "coord",
@@ -100,11 +98,13 @@ class Lane:
         self._mate: Lane | None = None
         self._places: list[SlotPlace | None] = [None] * pair.n_slots
         self._slots: list[ReceivedSlot | None] = [None] * pair.n_slots
+        self._posted_slots: list[ReceivedSlot | None] = [None] * pair.n_slots  # the last one of a posted receive
         self._memory = ""
         self._way: tuple[Port, Route] | None = None
         self._blocked: Blocked | None = None
         self._woken_in = -1
         self._woken_by: Credit | None = None
+        self._what_credit = NONE  # what its rows are about
 
     def connect(self) -> QueueSite:
         """The peer, found when it is first needed, with the memory of its ring and the way of a credit."""
@@ -121,55 +121,61 @@ class Lane:
         self.credit_ps = machine.sideband_ps(ipcq.dma.node.id, there, ipcq.credit_bytes, via)
         return found
 
-    def slot(self, sequence: int, *, pending: bool = False) -> ReceivedSlot:
+    def slot(self, sequence: int) -> ReceivedSlot:
         """The slot of message ``sequence`` of the own ring."""
-        pair = self.pair
-        found = None if pending else self._slots[sequence % pair.n_slots]
+        at = sequence % self.pair.n_slots
+        found = self._slots[at]
         if found is None:
-            self.connect()
-            if not pending:
-                self._find_mate()  # an error there is to come out here, not when the slot goes back
-            pa = pair.slot_pa(sequence)
-            owner = self._ipcq.machine.addresses.place_of(pa).owner
-            found = ReceivedSlot(pair.direction, self._ipcq.buffer_kind, owner, pa, self, sequence, pending)
-            if not pending:
-                self._slots[sequence % pair.n_slots] = found
+            found = self._slots[at] = self._make_slot(sequence, False)
+            self._find_mate()  # an error there is to come out here, not when the slot goes back
         found.sequence = sequence
         return found
 
-    def place(self, sequence: int, array: Operand) -> SlotPlace:
-        """The peer's slot for message ``sequence`` as ``array`` fills it."""
+    def posted_slot(self, sequence: int) -> ReceivedSlot:
+        """The same for a message that is yet to come: a slot of its own each time, as the receive may be given up."""
         at = sequence % self.pair.n_slots
-        found, shape = self._places[at], array.shape
-        if found is not None:
-            slot = found.slot
-            if slot.dtype is array.dtype and (slot.shape is shape or slot.shape == shape):
-                return found
+        last = self._posted_slots[at]
+        if last is None:
+            found = self._make_slot(sequence, True)
+        else:
+            found = ReceivedSlot(last.direction, last.space, last.owner, last.address, self, sequence, True, last.array)
+        self._posted_slots[at] = found
+        return found
+
+    def _make_slot(self, sequence: int, pending: bool) -> ReceivedSlot:
+        self.connect()
+        pa = self.pair.slot_pa(sequence)
+        owner = self._ipcq.machine.addresses.place_of(pa).owner
+        return ReceivedSlot(self.pair.direction, self._ipcq.buffer_kind, owner, pa, self, sequence, pending)
+
+    def _place(self, sequence: int, array: Operand) -> SlotPlace:
+        """The peer's slot for message ``sequence`` as ``array`` fills it, kept for the next ones that are alike."""
         pa = self.pair.peer_slot_pa(sequence)
         where = self._ipcq.machine.addresses.place_of(pa)
-        slot = Operand(where.space, where.owner, pa, array.nbytes, shape, array.dtype)
-        made = self._places[at] = SlotPlace(Access(pa, array.nbytes), slot)
+        slot = Operand(where.space, where.owner, pa, array.nbytes, array.shape, array.dtype)
+        made = self._places[sequence % self.pair.n_slots] = SlotPlace(Access(pa, array.nbytes), slot)
         return made
 
     def send(
-        self,
-        op: int,
-        place: SlotPlace,
-        sequence: int,
-        row: Row,
-        command: PeCommand,
-        done: Callable[[PeCommand, Row], None],
+        self, command: SendCommand, sequence: int, launch: int, cause: Cause, done: Callable[[PeCommand, Row], None]
     ) -> None:
-        """Write the message of ``command`` to its slot; ``done(command, sent)`` when its last byte is delivered."""
-        access, ipcq = place.access, self._ipcq
-        ready_ps, sent = self._queue.post(row, ipcq.delay_ps, self._there)
+        """Write message ``sequence`` of ``command`` to its slot: ``done(command, sent)`` when its bytes have left.
+
+        Its record ends when the message has arrived.
+        """
+        pair, ipcq, array = self.pair, self._ipcq, command.src
+        machine, place = ipcq.machine, self._places[sequence % pair.n_slots]
+        if place is None or place.slot.dtype is not array.dtype or place.slot.shape != array.shape:
+            place = self._place(sequence, array)
+        access, op = place.access, machine.next_op()
+        row = machine.recorder.message(self.part, self.record_name, command, place.slot, ipcq.clock.time, launch, cause)
+        ready_ps, sent = self._queue.post(row, ipcq.delay_ps, self._there, launch, command.line)
         posting = Posting(
             op, 0, self.requester, access, sequence, self.peer_pe, self.coord, row, sent, self, command, done
         )
         nbytes = access.row_bytes
-        if ipcq.machine.hooks.queue.listeners:
-            ipcq.tell("send", self.pair, nbytes, sequence, row, access.pa)
-        pair = self.pair
+        if machine.hooks.queue.listeners:
+            ipcq.tell("send", pair, nbytes, sequence, row, access.pa)
         if not pair.sent:
             ipcq.note_first(pair.direction)
         pair.sent += 1
@@ -197,14 +203,14 @@ class Lane:
         if not self.installed:
             return
         ipcq, pair, sequence = self._ipcq, self.pair, slot.sequence
-        clock = ipcq.clock
+        clock, board = ipcq.clock, ipcq.board
         credited: int | None = None
         if pair.release(sequence):
             mate = self._mate
             if mate is None or not mate.installed:
                 mate = self._find_mate()
             credited = clock.time + self.credit_ps
-            mate.credit(credited, pair.my_tail, ipcq.now)
+            mate.credit(credited, pair.my_tail, NONE if board is None else board.now)
         hook = ipcq.machine.hooks.slot_released
         if hook.listeners:
             there = pair.peer
@@ -256,7 +262,9 @@ class Lane:
         log, rows = self._ipcq.machine.log, self.rows
         launch, line = (rows[row + LAUNCH], rows[row + LINE]) if row >= 0 else (NONE, 0)
         cause = (row, BY_OPERAND) if row >= 0 else ROOT
-        what = log.named(self.pair.direction)
+        what = self._what_credit
+        if what < 0:
+            what = self._what_credit = log.named(self.pair.direction)
         return log.open(
             self.part, _CREDIT, given_ps, cause, what=what, launch=launch, line=line, read=given_ps, end=come_ps
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kernbench.common.ids import pe_part
 from kernbench.components.memory_banks import Banks, BankWalk
 from kernbench.components.memory_service import Job, MemoryServer, pace_of
+from kernbench.core.log import COMMIT
 from kernbench.messages.fabric import (
     Access,
     AtomicData,
@@ -71,7 +72,7 @@ class Answering:
 
     def _commit(self, message: WriteData) -> None:
         if isinstance(message, QueueData):
-            message.committed(self.clock.time)
+            self.machine.log.rows[message.row + COMMIT] = self.clock.time
             arrived = self.arrived
             arrived(message)
             return

@@ -40,9 +40,14 @@ class Scoreboard:
     def issue(self, command: PeCommand, waits: int = 0) -> bool:
         """Issue a command, to be released as often as ``waits`` says; True when it can start at once."""
         missing = waits
+        under_way, waiters = self.under_way, self._waiters
         for serial in command.after:
-            if serial in self.under_way:
-                self._waiters.setdefault(serial, []).append(command)
+            if serial in under_way:
+                waiting = waiters.get(serial)
+                if waiting is None:
+                    waiters[serial] = [command]
+                else:
+                    waiting.append(command)
                 missing += 1
         if missing:
             self._missing[command.serial] = missing
@@ -80,11 +85,14 @@ class Scoreboard:
         self._start_ready((command,), cause)
 
     def _start_ready(self, waiters: Sequence[PeCommand], cause: Cause) -> None:
-        ready: list[PeCommand] = []
+        missing, ready = self._missing, []
         for waiter in waiters:
-            self._missing[waiter.serial] -= 1
-            if not self._missing[waiter.serial]:
-                del self._missing[waiter.serial]
+            left = missing[waiter.serial] - 1
+            if left:
+                missing[waiter.serial] = left
+            else:
+                del missing[waiter.serial]
                 ready.append(waiter)
+        start = self._start
         for waiter in ready:
-            self._start(waiter, cause)
+            start(waiter, cause)

@@ -177,6 +177,7 @@ class Machine:
         self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
+        self._senders: dict[tuple[str, str, str], tuple[Port, Route]] = {}  # by source, destination and channel
         self._ways: dict[tuple[Link, ...], tuple[Way, ...]] = {}
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
@@ -282,10 +283,14 @@ class Machine:
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
         """Send ``message`` from the port of ``src`` for ``channel`` now."""
-        network = self.network
-        transfer = network.make(network.port(src, channel), self.route(src, dst), nbytes, self._delivered, message)
-        network.inject(transfer)
-        return transfer
+        key = (src, dst, channel)
+        port, route = self._senders.get(key) or self._make_sender(key)
+        return self.network.post(port, route, nbytes, self._delivered, message)
+
+    def _make_sender(self, key: tuple[str, str, str]) -> tuple[Port, Route]:
+        src, dst, channel = key
+        made = self._senders[key] = (self.network.port(src, channel), self.route(src, dst))
+        return made
 
     def send_header(self, src: str, dst: str, message: object, channel: str = "") -> Transfer:
         """Send a message that is a header only."""

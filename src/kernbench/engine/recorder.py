@@ -78,7 +78,11 @@ class Recorder:
     ) -> Row:
         """A message that ``part`` begins to send: a copy to the receiver's ``slot``."""
         log = self.log
-        what = log.about(SentMessage(name, command, slot)) if self.keep_data else log.named(name)
+        if self.keep_data:
+            what = len(log.whats)
+            log.whats.append(SentMessage(name, command, slot))
+        else:
+            what = log.named(name)
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows += (part, _IPCQ_COPY, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
@@ -96,18 +100,9 @@ class Recorder:
                 parent, rows = whole.row, log.rows
                 launch, line = rows[parent + LAUNCH], rows[parent + LINE]
         start = event.start_ps
-        row = log.open(
-            log.part(event.component),
-            kind,
-            start,
-            cause,
-            what=number,
-            launch=launch,
-            line=line,
-            tile=tile,
-            parent=parent,
-            read=NONE if event.reads else start,
-        )
+        part, read, (after, by), rows = log.part(event.component), NONE if event.reads else start, cause, log.rows
+        row = len(rows)
+        rows += (part, kind, number, launch, line, tile, parent, start, read, NONE, NONE, after, by, NONE)
         operation = self._operations[event.op] = Operation(row, event.reads, event.writes)
         if self._told:
             operation.done = self._told.pop(event.op, None)

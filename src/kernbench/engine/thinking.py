@@ -24,7 +24,7 @@ from simpy.resources.store import StoreGet
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
-from kernbench.core.log import END, LAUNCH, PARENT, ROOT, WHAT, By, Cause, Kind, Row
+from kernbench.core.log import COMMIT, END, LAUNCH, PARENT, ROOT, WHAT, By, Cause, Kind, Row
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.control import ControlMessage, CubeOrder, PartOrder, PeOrder, PeReport, Report, SipOrder
 from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
@@ -182,7 +182,7 @@ class ThinkingPart(Component):
             reply = ReadReply(op=question.op, part=question.part)
             self.send(question.requester, question.access.nbytes, reply, "read")
         elif isinstance(question, QueueData):
-            question.committed(now)
+            self.machine.log.rows[question.row + COMMIT] = now
             there = pe_part(*question.pe, "pe_dma")
             self.send(there, self.machine.header_bytes, QueueArrival(data=question), "arrival")
         elif isinstance(question, WriteData):

@@ -209,7 +209,7 @@ class Meet:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=False)
 class Receive:
     """The kernel waits for the next message of queue ``direction`` (None: of whichever has one, in turn).
 

@@ -75,9 +75,6 @@ class QueueData(WriteData):
     row: int
     sent: int
 
-    def committed(self, time_ps: int) -> None:
-        """It is in its slot."""
-
 
 @value(kw_only=False)
 class WriteAck:

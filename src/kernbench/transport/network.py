@@ -178,17 +178,19 @@ class Network:
         self.express.revoke((transfer.port, *transfer.route.links))
         hop.enqueue(transfer, self.clock.time)
 
-    def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> None:
+    def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> Transfer:
         """Make a transfer of what is all there, and put it on its port now."""
         if self.watch.on or self.trace_hops or not self.express_enabled:
-            self.inject(self.make(port, route, nbytes, done, arg))
-            return
+            transfer = self.make(port, route, nbytes, done, arg)
+            self.inject(transfer)
+            return transfer
         transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
         self.n_transfers += 1
         port.undelivered += 1
         transfer.injected_ps = self.clock.time
         if not self.express.admit(transfer):
             self._by_packets(transfer)
+        return transfer
 
     def supply(self, transfer: Transfer, supply: Supply) -> None:
         """More packets of an injected transfer become available."""

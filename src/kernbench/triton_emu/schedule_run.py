@@ -47,6 +47,7 @@ class ScheduleRun:
         "_op",
         "_ops",
         "_pointers",
+        "_posted",
         "_scratch",
         "_serial",
         "_site",
@@ -66,6 +67,7 @@ class ScheduleRun:
         self._issued = False  # whether that was all of it
         self._next = 0
         self._serial = 0
+        self._posted: RecvCommand | None = None  # the last one
         self._values: dict[int, Held] = {}
 
     def resume(self, answer: object = None) -> KernelRequest | None:
@@ -122,9 +124,9 @@ class ScheduleRun:
             array = slot.array = Operand(slot.space, slot.owner, slot.address, op.nbytes, shape, item)
         held = self._values[op.to] = Held(array, slot)
         if slot.pending:
-            held.producer = serial = self._serial - 1  # what asked for it was the last command
-            command = RecvCommand(serial=serial, line=op.line, after=(), direction=op.what, nbytes=op.nbytes)
-            self.under_way[serial] = (command, (held,))
+            assert self._posted is not None
+            held.producer = serial = self._posted.serial
+            self.under_way[serial] = (self._posted, (held,))
 
     def _fresh(self, op: Op, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Held | None:
         """Memory for an array; None when it has to be waited for."""
@@ -146,14 +148,6 @@ class ScheduleRun:
         self._serial = serial + 1
         return serial
 
-    def _away(self, op: Op) -> Held | None:
-        """An operand that lies in a slot outside TCM."""
-        for value in op.reads:
-            held = self._values[value]
-            if held.array.space != "tcm":
-                return held
-        return None
-
     def _bring_in(self, op: Op, x: Held) -> KernelRequest:
         """Read a message that lies in HBM or SRAM into scratch: from then on the value is that, and its slot free."""
         there = x.array
@@ -171,37 +165,25 @@ class ScheduleRun:
         self.under_way[serial] = (load, (x, copy))
         return load
 
-    def _after(self, reads: tuple[int, ...]) -> tuple[int, ...]:
-        """The commands under way that make what a step reads."""
-        values, under_way = self._values, self.under_way
-        first = values[reads[0]].producer
-        if len(reads) == 1:
-            return (first,) if first in under_way else ()
-        second = values[reads[1]].producer
-        if first not in under_way:
-            return (second,) if second in under_way else ()
-        if second not in under_way or first == second:
-            return (first,)
-        return (first, second) if first < second else (second, first)
-
     def _load(self, op: Op) -> KernelRequest:
         result = self._fresh(op, op.nbytes, op.shape, op.dtype)
         if result is None:
             return AwaitSpace(op.nbytes, op.line)
         serial = result.producer = self._new_serial()
         va = self._pointers[op.what] + op.offset
-        command = LoadCommand(serial=serial, line=op.line, after=(), dst=result.array, va=va)
+        command = LoadCommand(serial, op.line, (), result.array, va)
         self._values[op.to] = result
         self.under_way[serial] = (command, (result,))
         return command
 
     def _store(self, op: Op) -> KernelRequest:
-        away = self._away(op)
-        if away is not None:
-            return self._bring_in(op, away)
-        source, serial = self._values[op.reads[0]], self._new_serial()
+        source = self._values[op.reads[0]]
+        if source.array.space != "tcm":
+            return self._bring_in(op, source)
+        serial, producer = self._new_serial(), source.producer
+        after = (producer,) if producer in self.under_way else ()
         va = self._pointers[op.what] + op.offset
-        command = StoreCommand(serial=serial, line=op.line, after=self._after(op.reads), src=source.array, va=va)
+        command = StoreCommand(serial, op.line, after, source.array, va)
         self.under_way[serial] = (command, (source,))
         return command
 
@@ -209,35 +191,45 @@ class ScheduleRun:
         source = self._values[op.reads[0]]
         if source.array.space != "tcm":
             return self._bring_in(op, source)
-        serial, producer = self._new_serial(), source.producer
+        serial, producer = self._serial, source.producer
+        self._serial = serial + 1
         after = (producer,) if producer in self.under_way else ()
         command = SendCommand(serial, op.line, after, op.what, source.array, NO_WINDOW)
         self.under_way[serial] = (command, (source,))
         return command
 
     def _receive(self, op: Op) -> KernelRequest:
-        return RecvCommand(serial=self._new_serial(), line=op.line, after=(), direction=op.what, nbytes=op.nbytes)
+        command = self._posted = RecvCommand(self._new_serial(), op.line, (), op.what, op.nbytes)
+        return command
 
     def _await(self, op: Op) -> KernelRequest:
         return Receive(op.what, op.nbytes, op.line)
 
     def _compute(self, op: Op) -> KernelRequest:
-        away = self._away(op)
-        if away is not None:
-            return self._bring_in(op, away)
+        values, under_way = self._values, self.under_way
+        held: list[Held] = []
+        inputs: list[Any] = []
+        after: list[int] = []
+        for value in op.reads:
+            x = values[value]
+            array, producer = x.array, x.producer
+            if array.space != "tcm":
+                return self._bring_in(op, x)
+            held.insert(0, x)
+            inputs.append(array)
+            if producer in under_way and producer not in after:
+                after.append(producer)
         result = self._fresh(op, op.nbytes, op.shape, op.dtype)
         if result is None:
             return AwaitSpace(op.nbytes, op.line)
-        reads = op.reads
-        held = [self._values[value] for value in reads]
-        inputs: list[Any] = [x.array for x in held]
         if op.number is not None:
             inputs.append(op.number)
-        after = self._after(reads) if reads else ()
-        serial = result.producer = self._new_serial()
-        command = MathCommand(serial, op.line, after, op.does, tuple(inputs), result.array, PLAIN)
-        self._values[op.to] = result
-        self.under_way[serial] = (command, (result, *reversed(held)))
+        after.sort()
+        serial = result.producer = self._serial
+        self._serial = serial + 1
+        command = MathCommand(serial, op.line, tuple(after), op.does, tuple(inputs), result.array, PLAIN)
+        values[op.to] = result
+        under_way[serial] = (command, (result, *held))
         return command
 
     REQUESTS: ClassVar[dict[str, Callable[[ScheduleRun, Op], KernelRequest]]] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import sub
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -137,10 +139,17 @@ class ScheduledKernel:
     def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
         """All that a PE does."""
         values = self.named(args)
-        place, found = self.place(values, ids, counts), _Ops(element_type(values["dtype"]))
-        for share in self.shares(values, place):
-            found.add(self.steps(values, place, share), share.bases, f"rank {place.rank}")
-        return found.finish()
+        place = self.place(values, ids, counts)
+        shares = tuple(self.shares(values, place))
+        if not shares:
+            return []
+        origin = shares[0].bases
+        steps = tuple((tuple(self.steps(values, place, each)), tuple(map(sub, each.bases, origin))) for each in shares)
+        try:
+            found = _ops_of(steps, values["dtype"])
+        except InputError as error:
+            raise InputError(f"rank {place.rank}, {error}") from None
+        return [op._replace(offset=op.offset + origin[op.what]) if op.does in {"load", "store"} else op for op in found]
 
     def __call__(self, *args: Any, tl: Any) -> None:
         """Play the schedule call by call."""
@@ -179,6 +188,15 @@ def _play(op: Op, pointers: Sequence[Any], held: dict[int, Any], tl: Any) -> Non
             held[op.to] = tl.elementwise(name, *(held[i] for i in op.reads))
 
 
+@lru_cache(maxsize=8)
+def _ops_of(shares: tuple[tuple[tuple[Step, ...], tuple[int, ...]], ...], dtype: str) -> list[Op]:
+    """The commands for ``shares``: steps, and where their data begin. PEs with equal steps have them in common."""
+    found = _Ops(element_type(dtype))
+    for steps, bases in shares:
+        found.add(steps, bases)
+    return found.finish()
+
+
 _OPERATORS = {"sum": "add", "avg": "add", "max": "maximum", "min": "minimum"}
 
 
@@ -192,7 +210,7 @@ class _Ops:
         self._counts: list[int] = []
         self._named: dict[Hashable, int] = {}
 
-    def add(self, steps: Sequence[Step], bases: Sequence[int], who: str) -> None:
+    def add(self, steps: Sequence[Step], bases: Sequence[int]) -> None:
         """Behind all others, those of ``steps`` on data at ``bases``."""
         self._named = {}
         item = self._dtype.itemsize
@@ -219,14 +237,14 @@ class _Ops:
                 else:
                     self._named[step.to] = self._make("zeros", line, (), step.number)
             except InputError as error:
-                raise InputError(f"{who}, step {line} ({describe(step)}): {error}") from None
+                raise InputError(f"step {line} ({describe(step)}): {error}") from None
 
     def finish(self) -> list[Op]:
         """All commands, with what nobody uses after each."""
         drops: list[list[int]] = [[] for _ in self._ops]
         for value, at in enumerate(self._last):
             drops[at].append(value)
-        return [Op._make((*op, tuple(gone))) for op, gone in zip(self._ops, drops, strict=True)]
+        return [tuple.__new__(Op, (*op, tuple(gone))) for op, gone in zip(self._ops, drops, strict=True)]
 
     def _value(self, source: Source) -> int:
         found = self._named.get(source)
