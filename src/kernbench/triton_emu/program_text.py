@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
-from kernbench.triton_emu.schedules import ScheduledKernel, texts_of_steps
+from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
 from kernbench.triton_emu.source import program_file
 
 
@@ -21,19 +21,20 @@ class ProgramText:
         self.name = self.schedule or Path(self.file).name
         self.unit = "step" if self.schedule else "line"
         self._launch = launch
-        self._steps: dict[PeCoord, Mapping[int, str]] = {}
+        self._steps: dict[PeCoord, Mapping[int, Op]] = {}
 
     def says(self, line: int, pes: Iterable[PeCoord]) -> str:
         """The source of a line; the step of that number on each of ``pes``, which may do different things."""
         if self.schedule is None:
             return linecache.getline(self.file, line).strip()
-        return " | ".join(dict.fromkeys(text for pe in pes if (text := self._steps_of(pe).get(line))))
+        return " | ".join(dict.fromkeys(text_of_step(op) for pe in pes if (op := self._steps_of(pe).get(line))))
 
-    def _steps_of(self, pe: PeCoord) -> Mapping[int, str]:
+    def _steps_of(self, pe: PeCoord) -> Mapping[int, Op]:
         found = self._steps.get(pe)
         if found is None:
             kernel, launch = self._launch.kernel.function, self._launch
             assert isinstance(kernel, ScheduledKernel)
             args = (*launch.args, *dict(launch.kwargs).values())[kernel.tensors :]
-            found = self._steps[pe] = texts_of_steps(kernel.ops(args, pe[::-1], launch.counts))
+            ops = kernel.ops(args, pe[::-1], launch.counts)
+            found = self._steps[pe] = {op.line: op for op in reversed(ops)}  # the first of each step
         return found

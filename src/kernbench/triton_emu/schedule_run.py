@@ -28,7 +28,7 @@ from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.handles import Held
 from kernbench.triton_emu.lifetimes import returning
-from kernbench.triton_emu.schedules import Op, ScheduledKernel, texts_of_steps
+from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
 from kernbench.triton_emu.site import KernelSite
 
 
@@ -109,8 +109,8 @@ class ScheduleRun:
 
     def place(self, line: int) -> str:
         """What errors call a step."""
-        text = texts_of_steps(self._ops or ()).get(line)
-        return f"step {line} of {self._kernel.name}" + (f" ({text})" if text else "")
+        text = next((f" ({text_of_step(op)})" for op in self._ops or () if op.line == line), "")
+        return f"step {line} of {self._kernel.name}{text}"
 
     def close(self) -> None:
         """No more steps; memory goes back, what commands use when they are done."""

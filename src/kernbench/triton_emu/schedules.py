@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import sub
 from pathlib import Path
@@ -315,13 +315,9 @@ _WORDS = {"cast": "scale", "div": "scale", "zeros": "zero"}
 _MOVES = ("load", "store", "send", "receive", "await", "copy")
 
 
-def texts_of_steps(ops: Iterable[Op]) -> dict[int, str]:
-    """Each step in words, such as ``send E, 64 f16``, by its number."""
-    found: dict[int, str] = {}
-    for op in ops:
-        if op.line not in found:
-            found[op.line] = f"{_said(op)}, {op.shape[0]} {op.dtype}"
-    return found
+def text_of_step(op: Op) -> str:
+    """The step of a command in words, such as ``send E, 64 f16``; ``op``: the first one of the step."""
+    return f"{_said(op)}, {op.shape[0]} {op.dtype}"
 
 
 def _said(op: Op) -> str:
