@@ -1,4 +1,5 @@
-"""Two PEs read 64 KiB each from the other SIP at the same time. Wires take no time here, so that it can be summed.
+"""Two PEs read 64 KiB each from the other SIP at the same time. Wires take no time here and
+memory has no banks, so that it can be summed.
 
 A read alone: 2 ns to set the DMA up, 84 ns of parts on the way (xbar 2, 3 routers of 1, UCIe 8 + 8, io_noc 1, port 20,
 and the same in reverse on the other side), 0.25 ns for a header of 32 bytes at 128 GB/s, 30 ns until the memory has the
@@ -12,12 +13,13 @@ from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
 
+IDEAL = ("cube.hbm.timing=ideal", "cube.components.hbm_ctrl.attrs.access_ns=30")
 ADAPTIVE = "sip.components.io_noc.impl=adaptive_router.AdaptiveRouter"
 
 
 def reads_ns(cubes: tuple[int, ...], *overrides: str) -> list[float]:
     """When the first PE of each of some cubes has read from the same cube of the other SIP."""
-    engine = GraphEngine(resolve_topology("default", ("ns_per_mm=0", *overrides)), enable_data=False)
+    engine = GraphEngine(resolve_topology("default", ("ns_per_mm=0", *IDEAL, *overrides)), enable_data=False)
     slice_bytes = engine.spec.cube.hbm.bytes_per_slice
     reads = [
         PeDmaMsg(pe=(0, cube, 0), pa=PhysAddr.pe_hbm_addr(0, 1, cube, 0, 0, slice_bytes).encode(), nbytes=64 << 10)

@@ -221,7 +221,7 @@ def test_the_mean_of_a_large_tensor_fits_scratch() -> None:
         slot_size=65536,
     )
     run.n_slots, run.slot_size = 16, 65536
-    assert longest_kernel_ns(run) < 60_000
+    assert longest_kernel_ns(run) < 65_000
 
 
 @pytest.mark.parametrize("name", ["intercube_allreduce", "sip_allreduce"])

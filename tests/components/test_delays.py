@@ -11,6 +11,7 @@ from queue_support import install, line_of
 
 from causes import accessed
 from engine_support import machine, place
+from ideal_memory import IDEAL
 from kernbench.core.log import END, KIND, PART, START, WHAT, WIDTH, By, Kind, Row
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from needs import NeedsEngine, check_needs
@@ -40,7 +41,7 @@ def of_kind(kind: Kind, part: str, at: int = -1, what: str = "") -> Find:
 
 def run(kernel: Callable[..., object], n: int) -> NeedsEngine:
     """On two PEs, joined by a queue, nobody else in the way."""
-    engine = NeedsEngine(machine(*SMALL))
+    engine = NeedsEngine(machine(*IDEAL, *SMALL))
     pes = ((0, 0, 0), (0, 0, 1))
     with engine.observed():
         install(engine, line_of(*pes), n_slots=4, slot_size=1024)
@@ -118,7 +119,7 @@ def test_a_late_order(waits: bool) -> None:
     """A launch is submitted later, to a PE that is busy with another one until then, or is not."""
 
     def played(late_ns: int) -> NeedsEngine:
-        engine = NeedsEngine(machine(*SMALL))
+        engine = NeedsEngine(machine(*IDEAL, *SMALL))
         with engine.observed():
             x = place(engine, np.zeros(4096, np.float32))
             ref = KernelRef(name="k", function=lambda x, n, *, tl: tl.wait(longer(n, tl)))

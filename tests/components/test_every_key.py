@@ -27,6 +27,7 @@ from one_program import (
     traffic,
 )
 
+from ideal_memory import IDEAL
 from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
 from kernbench.common.config import Document, Path, apply_overrides, load_document, path_text
 from kernbench.common.errors import ConfigError
@@ -88,7 +89,10 @@ OTHER_VALUES = {
     "topology:sip.io_chiplet.edge": "W",
     "topology:cube.pe_layout.corners": "[SE, NW]",
     "topology:cube.hbm.channel_hash": "mod",
-    "topology:cube.hbm.timing": "hbm3",
+    "topology:cube.hbm.timing": "hbm2",
+    "topology:cube.hbm.num_pcs": "4",
+    "topology:cube.hbm.burst_bytes": "512",
+    "topology:cube.hbm.access_bytes": "128",
     "topology:cube.hbm.mapping": "RoBaRaCoCh",
     "topology:cube.hbm.queue_entries": "4",
     "topology:cube.components.hbm_ctrl.attrs.efficiency": "0.5",
@@ -119,9 +123,6 @@ REFUSED = ("kind", "impl", "w", "h")
 SLOW_SWITCH = ("system.components.switch.attrs.overhead_ns=500",)
 TLB = ("pe.mmu={page_bytes: 512, tlb_entries: 2, tlb_miss_ns: 90}",)
 HOST_ONLY = (host_copies,)
-IDEAL_ALONE = ("cube.hbm.access_bytes=null", "cube.components.hbm_ctrl.attrs.efficiency=null")
-"""What only timing: ideal uses is left out"""
-BANKED = (*IDEAL_ALONE, "cube.hbm.timing=hbm3")
 
 
 def congested(link_class: str) -> Setting:
@@ -159,11 +160,11 @@ SETTINGS = {
     # By design no time depends on it: it saves events.
     "topology:transport.express": Setting(observe=events, steps=HOST_ONLY),
     "topology:transport.long_link_fifo_bytes": Setting(SLOW_SWITCH, steps=HOST_ONLY),
-    "topology:cube.hbm.timing": Setting(IDEAL_ALONE, steps=HOST_ONLY),
-    "topology:cube.hbm.mapping": Setting(
-        (*BANKED, "cube.hbm.burst_bytes=null", "cube.hbm.channel_hash=null"), steps=HOST_ONLY
-    ),
-    "topology:cube.hbm.queue_entries": Setting(BANKED, steps=HOST_ONLY),
+    "topology:cube.hbm.access_bytes": Setting(IDEAL),
+    "topology:cube.components.hbm_ctrl.attrs.efficiency": Setting(IDEAL, steps=HOST_ONLY),
+    # A slice with banks can be what a program waits for to the end.
+    "topology:cube.components.sram.attrs.overhead_ns": Setting(IDEAL),
+    "topology:cube.components.sram.attrs.access_ns": Setting(IDEAL),
     # It is there or it is not: what does not fit any more fails.
     "topology:cube.sram.bytes": Setting(("cube.sram.bytes=48KiB",), ("defaults.buffer_kind=sram",), (queues,)),
     "topology:pe.gemm.acc_bytes": Setting(steps=(accumulated,)),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine_support import hbm, machine
+from ideal_memory import IDEAL
 from kernbench.common.errors import PartError
 from kernbench.components.passive import NocRouter
 from kernbench.engine.engine import GraphEngine
@@ -61,7 +62,7 @@ class TokenBucket(NocRouter):
 
 
 def with_routers(cls: type, *overrides: str) -> Topology:
-    return machine("ns_per_mm=0", f"cube.components.noc_router.impl={__name__}.{cls.__name__}", *overrides)
+    return machine(*IDEAL, "ns_per_mm=0", f"cube.components.noc_router.impl={__name__}.{cls.__name__}", *overrides)
 
 
 def far(engine: GraphEngine, op: str, *pes: int, repeat: int = 1) -> list[float]:
@@ -88,7 +89,7 @@ def far(engine: GraphEngine, op: str, *pes: int, repeat: int = 1) -> list[float]
     ],
 )
 def test_a_transfer_alone(cls: type, op: str, expected_ns: float) -> None:
-    engine = GraphEngine(machine("ns_per_mm=0") if cls is NocRouter else with_routers(cls), enable_data=False)
+    engine = GraphEngine(machine(*IDEAL, "ns_per_mm=0") if cls is NocRouter else with_routers(cls), enable_data=False)
     assert far(engine, op, 0) == [expected_ns]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import path_support
 from engine_support import Array, Placed, fetch, launch, machine, place
+from ideal_memory import IDEAL
 from kernbench.common.dtypes import dtype
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
@@ -277,8 +278,8 @@ def test_waiting_costs_no_event() -> None:
     assert strict <= relaxed
 
 
-def path_of(kernel: Callable[..., object], *shapes: tuple[int, ...]) -> CriticalPath:
-    engine = watched()
+def path_of(kernel: Callable[..., object], *shapes: tuple[int, ...], memory: tuple[str, ...] = ()) -> CriticalPath:
+    engine = watched(*memory)
     handle = path_support.run(engine, kernel, *(place(engine, ones(*shape)) for shape in shapes))
     check_request(engine, handle)
     return path_support.path_of(engine, handle)
@@ -289,7 +290,7 @@ def test_who_waits_is_a_cause_of_its_own() -> None:
         tl.store(x, tl.full((8, 64), 5.0, "f32"))
         tl.load(x, (8, 64), "f32")
 
-    path = path_of(kernel, (8, 64))
+    path = path_of(kernel, (8, 64), memory=IDEAL)
     first = kernel.__code__.co_firstlineno
     (hop,) = path.hops
     assert (hop.waiting.line - first, hop.cause.line - first, hop.waited_for) == (2, 1, "memory order")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from engine_support import fetch, launch, machine, place
+from ideal_memory import IDEAL, SLICE_GBS
 from kernbench.engine.engine import GraphEngine
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
 TILE_NS = 16.0  # 32 · 64 · 32 / 4096
-HBM_GBS = 204.8
 
 
 def kernel(variant: str, m: int, k: int, n: int):
@@ -26,7 +26,7 @@ class Run:
     """A composite GEMM on PE 0, in f16."""
 
     def __init__(self, variant: str, m: int, k: int, n: int, *overrides: str, data: bool = False) -> None:
-        self.engine = GraphEngine(machine(*overrides), enable_data=data)
+        self.engine = GraphEngine(machine(*IDEAL, *overrides), enable_data=data)
         rng = np.random.default_rng(0)
         self.a, self.b = rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((k, n)).astype(np.float16)
         self.c = place(self.engine, np.zeros((m, n), np.float16), name="c")
@@ -52,14 +52,14 @@ def test_numbers(variant: str, shape: tuple[int, int, int]) -> None:
 def test_streaming_both_operands_is_bound_by_the_slice() -> None:
     """256³: 256 tiles of 8 KiB in, 64 of 2 KiB out; the rest is filling and draining the pipeline."""
     done = Run("ref_ref", 256, 256, 256)
-    bound = (256 * 8192 + 64 * 2048) / HBM_GBS
+    bound = (256 * 8192 + 64 * 2048) / SLICE_GBS
     assert bound < done.exec_ns < 1.03 * bound
 
 
 def test_staged_operands_are_bound_by_the_matrix_unit() -> None:
     """256³: both operands come first, then a tile every 16 ns."""
     done = Run("load_load", 256, 256, 256)
-    bound = 2 * 256 * 256 * 2 / HBM_GBS + 256 * TILE_NS
+    bound = 2 * 256 * 256 * 2 / SLICE_GBS + 256 * TILE_NS
     assert bound < done.exec_ns < 1.06 * bound
 
 
@@ -77,14 +77,14 @@ def test_twice_the_memory_bandwidth_leaves_what_the_matrix_unit_binds() -> None:
     """A long K on one output tile, from TCM: faster by its loads alone."""
     shape = (32, 8192, 32)
     usual, faster = Run("load_load", *shape), Run("load_load", *shape, *FASTER)
-    loads = 2 * 32 * 8192 * 2 / HBM_GBS
+    loads = 2 * 32 * 8192 * 2 / SLICE_GBS
     assert usual.exec_ns - faster.exec_ns == pytest.approx(loads / 2, rel=0.02)
     assert usual.exec_ns - loads == pytest.approx(128 * TILE_NS, rel=0.15)
 
 
 def test_a_stream_of_loads_follows_the_bandwidth_of_memory() -> None:
     def exec_ns(*overrides: str) -> float:
-        engine = GraphEngine(machine(*overrides), enable_data=False)
+        engine = GraphEngine(machine(*IDEAL, *overrides), enable_data=False)
         x = place(engine, np.zeros(1 << 20, np.float16))
 
         def read(p: int, *, tl: Tl) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from ideal_memory import IDEAL
 from kernbench.ccl.ccl_yaml import packaged_file
 from kernbench.evaluation.ccl_fabrics import Fabric, ring_of
 from kernbench.evaluation.ccl_results import CclSweep
@@ -17,8 +18,8 @@ SIZES = (64, 5000)
 
 @cache
 def machine(*overrides: str) -> Topology:
-    """The default machine with two cubes a SIP, changed as asked."""
-    return resolve_topology("default", [*SMALL, *overrides])
+    """The default machine with two cubes a SIP and memories without banks, changed as asked."""
+    return resolve_topology("default", [*SMALL, *IDEAL, *overrides])
 
 
 def study(**changes: object) -> CclStudy:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ideal_memory import IDEAL
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, read_compared
@@ -41,7 +42,7 @@ def sweep(folder: Path, *overrides: str, grid: str = GRID) -> str:
 def slow_and_fast(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The same sweep with HBM at 40 % and at 80 % of its rate."""
     folder = tmp_path_factory.mktemp("sweeps")
-    return sweep(folder / "slow", f"{EFFICIENCY}=0.4"), sweep(folder / "fast", f"{EFFICIENCY}=0.8")
+    return sweep(folder / "slow", *IDEAL, f"{EFFICIENCY}=0.4"), sweep(folder / "fast", *IDEAL, f"{EFFICIENCY}=0.8")
 
 
 def result(ns: float, status: str = "ok", **configuration: Any) -> ResultFigures:
@@ -101,10 +102,10 @@ def test_one_point_of_a_sweep(slow_and_fast: tuple[str, str]) -> None:
 
 def test_a_grid_may_say_256_and_a_machine_256_0(tmp_path: Path) -> None:
     bandwidth = "cube.links.xbar_to_hbm.bw_gbs"
-    grid = GRID.replace("bench.m: [32, 64]", f"{bandwidth}: [128, 256]")
+    grid = GRID.replace("bench.m: [32, 64]", f"{bandwidth}: [256, 512]")
     whole = read_compared(sweep(tmp_path / "whole", grid=grid))
-    real = read_compared(sweep(tmp_path / "real", grid=grid.replace("128, 256", "128.0, 256.0")))
-    assert [pair.where for pair in compare_results(whole, real).pairs] == [((bandwidth, 128),), ((bandwidth, 256),)]
+    real = read_compared(sweep(tmp_path / "real", grid=grid.replace("256, 512", "256.0, 512.0")))
+    assert [pair.where for pair in compare_results(whole, real).pairs] == [((bandwidth, 256),), ((bandwidth, 512),)]
 
 
 def test_equal_results(slow_and_fast: tuple[str, str]) -> None:

@@ -48,6 +48,6 @@ def test_where_all_are_ideal_the_axis_has_numbers_all_the_same(tmp_path, monkeyp
     percent_axis = gemm_figures.percent_axis
     monkeypatch.setattr(gemm_figures, "percent_axis", axis)
     sweep = read_sweep(FIGURES, COMMAND)
-    ideal = replace(sweep, runs=tuple(run for run in sweep.runs if run.beyond_ideal == 0))
+    ideal = replace(sweep, runs=tuple(replace(run, ideal=replace(run.ideal, ns=run.pe.ns)) for run in sweep.runs))
     gemm_figures.draw_theory(ideal, tmp_path / "theory.png")
     assert min(tops) >= 0.05

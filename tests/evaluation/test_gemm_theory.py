@@ -7,12 +7,13 @@ from gemm_support import ideal, kernel_ns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ideal_memory import IDEAL
 from kernbench.common.dtypes import BF16, F32
 from kernbench.evaluation.gemm_shapes import SHAPES, VARIANTS, GemmShape
 
 TILE = (32, 64, 32)
 ONE_TILE = GemmShape(*TILE)
-FAST_MEMORY = ("cube.components.hbm_ctrl.attrs.access_ns=0", "pe.dma.setup_ns=0")
+FAST_MEMORY = (*IDEAL, "cube.components.hbm_ctrl.attrs.access_ns=0", "pe.dma.setup_ns=0")
 
 
 def floors(shape, variant, *overrides):
@@ -21,7 +22,7 @@ def floors(shape, variant, *overrides):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_whole_tile_alone_takes_exactly_that(variant):
-    assert ideal(ONE_TILE, variant).ns == kernel_ns(ONE_TILE, variant)
+    assert ideal(ONE_TILE, variant, *IDEAL).ns == kernel_ns(ONE_TILE, variant, *IDEAL)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
@@ -30,8 +31,8 @@ def test_equal_tiles_take_the_longest_stage_each_and_one_tile_alone(variant, cou
     # K is that of a tile, so that every tile passes every stage: DMA in, fetch, GEMM, store, DMA out.
     streamed = {"ref_ref": 8192, "load_ref": 4096, "load_load": 0}[variant]
     stages = [streamed / 204.8, 8192 / 512, 32 * 64 * 32 / 4096, 2048 / 512, 2048 / 204.8]
-    found = floors(GemmShape(32 * count, 64, 32), variant)
-    one = ideal(ONE_TILE, variant)
+    found = floors(GemmShape(32 * count, 64, 32), variant, *IDEAL)
+    one = ideal(ONE_TILE, variant, *IDEAL)
     alone = one.ns - one.start_ns - one.load_ns
     least = max(floor.ns for stage, floor in found.items() if stage != "HBM slice")
     assert least == pytest.approx((count - 1) * max(stages) + alone)
@@ -68,25 +69,32 @@ def test_its_parts_of_one_tile():
     ],
 )
 def test_constants_come_from_the_topology(override, stage, busy_ns):
-    assert floors(ONE_TILE, "ref_ref", override)[stage].busy_ns == busy_ns
+    assert floors(ONE_TILE, "ref_ref", *IDEAL, override)[stage].busy_ns == busy_ns
 
 
 def test_latencies_come_from_the_topology():
     slow = (
+        *IDEAL,
         "cube.components.hbm_ctrl.attrs.access_ns=130",
         "pe.dma.setup_ns=12",
         "pe.components.pe_cpu.attrs.launch_ns=6",
     )
     # Two transfers: in and out.
-    assert ideal(ONE_TILE, "ref_ref", *slow).ns - ideal(ONE_TILE, "ref_ref").ns == pytest.approx(2 * (100 + 10) + 1)
+    assert ideal(ONE_TILE, "ref_ref", *slow).ns - ideal(ONE_TILE, "ref_ref", *IDEAL).ns == pytest.approx(
+        2 * (100 + 10) + 1
+    )
 
 
 def test_the_largest_is_bound_as_the_roofline_says():
     shape = GemmShape(512, 512, 512)
-    assert ideal(shape, "ref_ref").longest == "HBM slice"
-    assert floors(shape, "ref_ref")["HBM slice"].busy_ns == 2048 * 40 + 256 * 10
-    assert ideal(shape, "load_load").longest == "fetch and GEMM"
-    assert ideal(shape, "load_load").load_ns > 2 * 512 * 512 * 2 / 204.8
+    assert ideal(shape, "ref_ref", *IDEAL).longest == "HBM slice"
+    assert floors(shape, "ref_ref", *IDEAL)["HBM slice"].busy_ns == 2048 * 40 + 256 * 10
+    assert ideal(shape, "load_load", *IDEAL).longest == "fetch and GEMM"
+    assert ideal(shape, "load_load", *IDEAL).load_ns > 2 * 512 * 512 * 2 / 204.8
+
+
+def test_banks_keep_writes_for_later():
+    assert ideal(GemmShape(512, 512, 512), "ref_ref").longest == "DMA in and HBM slice"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -97,7 +105,7 @@ def test_no_kernel_of_the_evaluation_is_faster(shape, variant):
 
 @pytest.mark.parametrize("shape", [GemmShape(8, 256, 256), GemmShape(128, 256, 128), ONE_TILE], ids=str)
 def test_staged_operands_leave_nothing_to_wait_for(shape):
-    assert kernel_ns(shape, "load_load") == ideal(shape, "load_load").ns
+    assert kernel_ns(shape, "load_load", *IDEAL) == ideal(shape, "load_load", *IDEAL).ns
 
 
 EXTENTS = st.integers(1, 150)
@@ -107,7 +115,14 @@ MACHINES = st.sampled_from(
         ("pe.components.pe_scheduler.attrs.tiles_in_flight=1",),
         ("pe.components.pe_scheduler.attrs.tiles_in_flight=16", "pe.components.pe_scheduler.attrs.stage_slots=8"),
         ("cube.links.pe_to_xbar.bw_gbs=64",),
-        ("cube.links.xbar_to_hbm.bw_gbs=1024", "cube.hbm.channel_hash=mod"),
+        IDEAL,
+        (*IDEAL, "cube.links.xbar_to_hbm.bw_gbs=1024", "cube.hbm.channel_hash=mod"),
+        (
+            "cube.hbm.timing=hbm2",
+            "cube.hbm.mapping=RoBaRaCoCh",
+            "cube.hbm.burst_bytes=null",
+            "cube.hbm.channel_hash=null",
+        ),
         ("cube.components.hbm_ctrl.attrs.access_ns=0", "pe.dma.setup_ns=0", "transport.packet_bytes=256"),
         ("pe.gemm.tile_m=16", "pe.gemm.tile_k=16", "pe.tcm.read_bw_gbs=100", "pe.tcm.write_bw_gbs=3"),
     ]

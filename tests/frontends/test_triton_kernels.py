@@ -306,7 +306,7 @@ def test_a_spin_ends_at_the_limit_and_names_its_line() -> None:
         run_on_machine(spinning, taken, limits=Limits(sim_ns=50_000.0))
     where = str(stopped.value)
     assert "kernel 'spinning' waits for " in where
-    line = int(re.search(r"at line (\d+)|that line (\d+)", where).group().split()[-1])  # type: ignore[union-attr]
+    line = int(re.search(r"line (\d+)", where).group(1))  # type: ignore[union-attr]
     assert "atomic_cas(lock_ptr, 0, 1)" in linecache.getline(__file__, line)
 
 

@@ -92,6 +92,26 @@ def test_atomics_of_many_pes_are_as_if_one_came_after_another(numbers: list[int]
     assert one_after_another(found, numbers)
 
 
+@triton.jit
+def drops_and_keeps(sum_ptr, out_ptr):
+    """Two atomics whose results nobody wants, and one whose result is stored."""
+    tl.atomic_add(sum_ptr, 1)
+    tl.atomic_max(sum_ptr, 1)
+    found = tl.atomic_add(sum_ptr, 1)
+    tl.store(out_ptr, found)
+
+
+def test_a_dropped_result_of_an_atomic_is_not_fetched() -> None:
+    """Two programs: the calls of the second one are replayed, and ask for the same."""
+    engine = GraphEngine(MACHINE)
+    with RuntimeContext(engine=engine) as torch:
+        total, out = (torch.zeros(1, dtype="i32", dp=ONE_PE, name=name) for name in ("total", "out"))
+        drops_and_keeps[(2,)](total, out)
+        assert total.numpy()[0] == 4
+    fetched = [each.params.old is not None for each in engine.op_log if each.kind == "atomic"]
+    assert fetched == [False, False, True] * 2
+
+
 def one_after_another(found: list[int], numbers: list[int]) -> bool:
     """Whether steps from ``found[i]`` to ``found[i] + numbers[i]`` make one walk that begins at 0.
 

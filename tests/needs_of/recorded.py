@@ -153,11 +153,12 @@ class NeedsEngine(GraphEngine):
             engine.note_begun(engine.machine.log.parts[part], command, row)
             return row
 
-        def sent(lane: Lane, op: int, place: Any, sequence: int, row: Row, command: Any, done: Any) -> None:
+        def sent(lane: Lane, command: Any, sequence: int, *rest: Any) -> None:
+            row = len(engine.machine.log.rows)  # the next one is the message's
+            send(lane, command, sequence, *rest)
             engine.note_begun(lane.sender, command, row)
             engine.place_of[row] = lane.pair, sequence
             engine.messages[lane.pair, sequence] = row
-            send(lane, op, place, sequence, row, command, done)
 
         def claim_next(stage: Stage, token: Token) -> bool:
             following = None if token.to_pass < 2 else token.route[token.to_pass - 2]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_support import hbm, place
+from ideal_memory import IDEAL
 from kernbench.common.units import ns_to_ps
 from kernbench.messages.requests import (
     HostMsg,
@@ -22,11 +23,11 @@ from kernbench.messages.requests import (
 )
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import PathPart
-from kernbench.observe.roofline import Roofline
+from kernbench.observe.roofline import Roofline, roofline
 from kernbench.observe.slices import slice_times
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import log_of
-from path_support import BANKS, check, check_request, check_turns, path_of, roofline_of, run, watched
+from path_support import check, check_request, check_turns, path_of, roofline_of, run, watched
 
 SIDE = 64
 
@@ -37,7 +38,7 @@ def load_and_store(p: int, *, tl: Tl) -> None:
 
 def test_a_load_and_a_store_part_by_part() -> None:
     """The closed forms of page 02, one after the other."""
-    engine = watched()
+    engine = watched(*IDEAL)
     parts = check_request(engine, run(engine, load_and_store, place(engine, np.zeros((SIDE, SIDE), np.float16))))
     spec = engine.machine.spec
     issue, setup, access = (1000, 2000, 30_000)
@@ -86,7 +87,7 @@ def test_a_barrier_goes_on_with_the_pe_that_came_last() -> None:
             tl.load(p, (SIDE, SIDE), "f16")
         tl.barrier()
 
-    engine = watched()
+    engine = watched(*IDEAL)
     x = place(engine, np.zeros((SIDE, SIDE), np.float16))
     handle = run(engine, meet, x, targets=((0, 0, 0), (0, 0, 1)))
     parts = check_request(engine, handle)
@@ -222,7 +223,7 @@ def composite(op: str, p: int, size: tuple[int, int], tl: Tl) -> None:
         ),
         max_size=3,
     ),
-    memory=st.sampled_from([(), BANKS]),
+    memory=st.sampled_from([IDEAL, (), ("cube.hbm.timing=hbm2",)]),
 )
 def test_any_program_adds_up(
     ops: tuple[str, ...],
@@ -244,6 +245,8 @@ def test_any_program_adds_up(
         assert 0 <= each.hits <= each.bursts
         assert min(each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps) >= 0
         assert each.busy_ps <= handle.ended_ps
+    found = roofline(log_of(engine), whole, None)
+    assert all(bound.ps <= found.measured_ps for bound in found.bounds)
 
 
 # --- what bounds it ---------------------------------------------------------------------------------------------------
@@ -270,8 +273,8 @@ def gemm(variant: str, m: int, k: int, n: int, *overrides: str) -> tuple[int, Ro
 
 
 def test_a_streamed_product_is_bound_by_memory_and_speeds_up_with_it() -> None:
-    took, found = gemm("ref_ref", 256, 256, 256, DEEP)
-    wide_took, wide = gemm("ref_ref", 256, 256, 256, DEEP, *WIDER)
+    took, found = gemm("ref_ref", 256, 256, 256, *IDEAL, DEEP)
+    wide_took, wide = gemm("ref_ref", 256, 256, 256, *IDEAL, DEEP, *WIDER)
     assert found.binding is not None
     assert wide.binding is not None
     assert found.binding.resource == wide.binding.resource == "HBM"
@@ -283,7 +286,7 @@ def test_a_streamed_product_is_bound_by_memory_and_speeds_up_with_it() -> None:
 
 def test_too_few_tiles_in_flight_are_seen_as_idle_memory() -> None:
     """The bound is what it was; the memory waits for tiles to leave the pipeline."""
-    took, found = gemm("ref_ref", 256, 256, 256, *WIDER)
+    took, found = gemm("ref_ref", 256, 256, 256, *IDEAL, *WIDER)
     assert found.binding is not None
     assert found.binding.resource == "HBM"
     assert found.beyond > 0.3
@@ -296,8 +299,8 @@ def test_too_few_tiles_in_flight_are_seen_as_idle_memory() -> None:
 
 
 def test_a_staged_product_is_bound_by_compute_and_does_not() -> None:
-    took, found = gemm("load_load", 256, 256, 256)
-    wide_took, wide = gemm("load_load", 256, 256, 256, *WIDER)
+    took, found = gemm("load_load", 256, 256, 256, *IDEAL)
+    wide_took, wide = gemm("load_load", 256, 256, 256, *IDEAL, *WIDER)
     assert found.binding is not None
     assert wide.binding is not None
     assert found.binding.resource == wide.binding.resource == "compute"

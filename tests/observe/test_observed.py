@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine_support import machine, place
+from ideal_memory import IDEAL
 from kernbench.core.log import KIND, By, Kind
 from kernbench.core.observed import Carries, Observed
 from kernbench.messages.requests import PeDmaMsg
@@ -16,7 +17,7 @@ KIB = 1024
 
 def reads(nbytes: int, pes: tuple[int, ...]) -> tuple[Observed, list[int]]:
     """PEs of a cube read one slice at once; the numbers of their replies."""
-    engine = logged(machine())
+    engine = logged(machine(*IDEAL))
     pa = PhysAddr.hbm_addr(0, 0, 0, 0).encode()
     for pe in pes:
         engine.submit(PeDmaMsg(pe=(0, 0, pe), pa=pa, nbytes=nbytes))

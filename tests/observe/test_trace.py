@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from engine_support import Placed, machine, place
+from ideal_memory import IDEAL, SLICE_GBS
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import (
@@ -63,8 +64,8 @@ def mixed(p: int, *, tl: Tl) -> None:
     tl.composite("add", tl.ref(p, (96, 64), "f16"), x, out_ptr=p)
 
 
-def traced_gemm(size: int = 64, **more: bool) -> GraphEngine:
-    engine = traced(**more)
+def traced_gemm(size: int = 64, *overrides: str, **more: bool) -> GraphEngine:
+    engine = traced(*overrides, **more)
     run(engine, gemm, *(place(engine, np.zeros((size, size), np.float16)) for _ in range(3)), size)
     return engine
 
@@ -190,7 +191,7 @@ def test_links_carry_one_thing_at_a_time_and_all_bytes() -> None:
 
 def test_a_memory_works_at_least_as_long_as_its_accesses_take() -> None:
     """Turns overlap in its channels."""
-    engine = traced_gemm(128)
+    engine = traced_gemm(128, *IDEAL)
     turns = spans(events_of(engine), "memories", "sip0.cube0.hbm0")
     seen = log_of(engine).seen
     answers = seen.transfers.nbytes[seen.answers[seen.asks]]  # the bytes of what is read, and headers
@@ -199,7 +200,7 @@ def test_a_memory_works_at_least_as_long_as_its_accesses_take() -> None:
     for e in turns:
         covered += max(0.0, e["ts"] + e["dur"] - max(until, e["ts"]))
         until = max(until, e["ts"] + e["dur"])
-    assert moved / 204.8 * (1 - 1e-6) <= covered * 1e3 <= 1.1 * moved / 204.8
+    assert moved / SLICE_GBS * (1 - 1e-6) <= covered * 1e3 <= 1.1 * moved / SLICE_GBS
 
 
 def test_messages_go_from_where_they_leave_to_where_they_arrive() -> None:

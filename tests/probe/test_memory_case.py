@@ -76,21 +76,26 @@ def test_a_machine_with_banks_has_its_own_mapping():
         "default",
         [
             "cube.hbm.timing=hbm2",
-            "cube.hbm.access_bytes=null",
             "cube.hbm.quantum_bytes=4096",
-            "cube.components.hbm_ctrl.attrs.efficiency=null",
         ],
     )
-    (found,) = slices_of(machine.spec.cube.hbm)
+    found, *compared = slices_of(machine.spec.cube.hbm)
+    assert [each.mapping for each in compared] == ["MOP4CLXOR", "RoBaRaCoCh"]
     assert (found.timing, found.mapping, found.peak_gbs, found.quantum) == ("hbm2", "interleave", 128.0, 4096)
     assert saturate(found, "seq", 1, BURSTS).reference is None
+
+
+def test_a_mapping_of_ones_choice_is_alone():
+    machine = resolve_topology("default", ["cube.hbm.mapping=MOP4CLXOR", "cube.hbm.num_pcs=2"])
+    (found,) = slices_of(machine.spec.cube.hbm)
+    assert (found.mapping, found.num_pcs) == ("MOP4CLXOR", 2)
 
 
 def test_reports_are_told_and_drawn(channels, tmp_path):
     reports = [probe_slice(each, ("seq", "random_64B"), 200) for each in channels]
     document = memory_document(reports)
-    assert [each["mapping"] for each in document] == ["MOP4CLXOR", "RoBaRaCoCh"]
-    first = document[0]["rows"][0]
+    assert [each["mapping"] for each in document] == ["interleave", "MOP4CLXOR", "RoBaRaCoCh"]
+    first = document[1]["rows"][0]
     assert (first["pattern"], first["requesters"], first["reference"]["efficiency_pct"]) == ("seq", 1, 88.33)
     picture = tmp_path / "memory.svg"
     draw_memory(reports, str(picture))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from probe_oracle import Oracle
 
+from ideal_memory import IDEAL
 from kernbench.common.ids import HOST, cube_part, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.engine.engine import GraphEngine
@@ -19,6 +20,7 @@ MakeMachine = Callable[..., Topology]
 
 SIZES = (64, 256, 1024, 1500, 4096, 65536, 1 << 20)
 ODD = (
+    *IDEAL,
     "transport.packet_bytes=256",
     "transport.fifo_bytes=2048",
     "cube.noc.link_bw_gbs=100",
@@ -95,14 +97,14 @@ def check_all(topology: Topology, sizes: tuple[int, ...]) -> float:
 
 
 @pytest.mark.slow
-def test_all_sizes_on_the_default_machine(machine: Topology) -> None:
+def test_all_sizes_without_banks(make_machine: MakeMachine) -> None:
     # Half a picosecond here and there is all that is left, whatever the size and the number of hops.
-    assert check_all(machine, SIZES) < 0.002
+    assert check_all(make_machine(*IDEAL), SIZES) < 0.002
 
 
 @pytest.mark.parametrize("header", [16, 64, 96])
 def test_header_sizes(make_machine: MakeMachine, header: int) -> None:
-    check_all(make_machine(f"transport.header_bytes={header}"), (64, 4096))
+    check_all(make_machine(*IDEAL, f"transport.header_bytes={header}"), (64, 4096))
 
 
 def test_a_machine_of_odd_figures(make_machine: MakeMachine) -> None:
@@ -110,4 +112,4 @@ def test_a_machine_of_odd_figures(make_machine: MakeMachine) -> None:
 
 
 def test_express_makes_no_difference(make_machine: MakeMachine) -> None:
-    check_all(make_machine("transport.express=false"), (1500, 16384))
+    check_all(make_machine(*IDEAL, "transport.express=false"), (1500, 16384))

@@ -92,7 +92,7 @@ def test_every_launch_and_the_run_are_explained(small: Topology) -> None:
 def test_lines_of_a_kernel(small: Topology) -> None:
     _, found = explained(small)
     launch = found.launches[0]
-    assert launch.file.endswith("kernels/gemm.py")
+    assert launch.program.file.endswith("kernels/gemm.py")
     (line,) = launch.lines
     busy = {each.engine: each.ns for each in line.busy}
     assert busy["GEMM"] == 4 * 16

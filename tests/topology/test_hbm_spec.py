@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
 from kernbench.components.hbm.banked import BankedMemory
 from kernbench.messages.fabric import Access
@@ -11,9 +12,7 @@ from kernbench.topology.builder import resolve_topology
 from kernbench.topology.cube_spec import HbmSpec
 from kernbench.topology.hbm_timing import HBM2, HBM3, HbmTiming, interleave
 
-BANKED = ("cube.hbm.timing=hbm3", "cube.hbm.access_bytes=null", "cube.components.hbm_ctrl.attrs.efficiency=null")
-IDEAL_LEFT_OUT = BANKED[1:]
-OTHER = (*BANKED, "cube.hbm.burst_bytes=null", "cube.hbm.channel_hash=null")
+PLAIN = ("cube.hbm.burst_bytes=512",)
 FIELDS = "[{field: pc}, {field: group}, {field: column}, {field: stack}, {field: bank, fold: row}, {field: row}]"
 
 
@@ -26,45 +25,43 @@ def mapping(old: str = "", new: str = "") -> str:
 
 
 def test_timings_have_names_and_values():
-    assert hbm().banks is None
-    assert hbm(*BANKED).banks == HBM3
-    assert hbm(*BANKED, "cube.hbm.timing=hbm2").banks == HBM2
-    assert hbm(*BANKED, "cube.hbm.timing={rc_ns: 50}").banks == HbmTiming(rc_ns=50.0)
+    assert hbm().banks == HBM3
+    assert hbm("cube.hbm.timing=ideal").banks is None
+    assert hbm("cube.hbm.timing=hbm2").banks == HBM2
+    assert hbm("cube.hbm.timing={rc_ns: 50}").banks == HbmTiming(rc_ns=50.0)
 
 
 def test_mappings_have_names_and_fields():
-    assert hbm(*BANKED).fields(HBM3) == interleave(8, xor=True)
-    plain = hbm(*BANKED, "cube.hbm.channel_hash=mod", "cube.hbm.burst_bytes=512")
+    assert hbm().fields(HBM3) == interleave(8, xor=True)
+    plain = hbm("cube.hbm.channel_hash=mod", "cube.hbm.burst_bytes=512")
     assert plain.fields(HBM3) == interleave(16, xor=False)
-    fields = hbm(*OTHER, mapping()).fields(HBM3)
+    fields = hbm(mapping()).fields(HBM3)
     assert [(entry.field, entry.fold) for entry in fields[3:5]] == [("stack", None), ("bank", "row")]
 
 
 def test_ideal_is_as_packaged_whatever_else_was_left_out():
-    cube = resolve_topology(
-        "default", ["cube.hbm.timing=ideal", *IDEAL_LEFT_OUT, "cube.hbm.mapping=interleave"]
-    ).spec.cube
+    cube = resolve_topology("default", ["cube.hbm.timing=ideal"]).spec.cube
     assert (cube.slice_bw_gbs, cube.hbm.piece_bytes, cube.hbm.interleave_bytes) == (pytest.approx(204.8), 64, 256)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["cube.hbm.timing=ideal", "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.mapping: timing: ideal has no banks"),
-        (["cube.hbm.timing=ideal", "cube.hbm.queue_entries=8"], "cube.hbm.queue_entries: timing: ideal has no banks"),
-        (["cube.hbm.timing=hbm3"], "cube.hbm.access_bytes: only timing: ideal uses this"),
-        (["cube.hbm.timing=hbm3"], "topology.yaml:62:102: cube.components.hbm_ctrl.attrs.efficiency: only timing"),
-        ([*BANKED, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.burst_bytes: only mapping: interleave uses this"),
-        ([*BANKED, "cube.hbm.num_pcs=16"], "16 pseudo-channels of 25.6 GB/s are 409.6 GB/s, but"),
-        ([*BANKED, "cube.hbm.burst_bytes=48"], "cube.hbm.burst_bytes: found 48, must be a multiple of 32"),
+        ([*IDEAL, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.mapping: timing: ideal has no banks"),
+        ([*IDEAL, "cube.hbm.queue_entries=8"], "cube.hbm.queue_entries: timing: ideal has no banks"),
+        (["cube.hbm.access_bytes=64"], "cube.hbm.access_bytes: only timing: ideal uses this"),
+        (["cube.components.hbm_ctrl.attrs.efficiency=0.8"], "cube.components.hbm_ctrl.attrs.efficiency: only timing"),
+        ([*PLAIN, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.burst_bytes: only mapping: interleave uses this"),
+        (["cube.hbm.num_pcs=16"], "16 pseudo-channels of 25.6 GB/s are 409.6 GB/s, but"),
+        (["cube.hbm.burst_bytes=48"], "cube.hbm.burst_bytes: found 48, must be a multiple of 32"),
         (["cube.hbm.timing=hbm4"], "did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2"),
         (["cube.hbm.timing={rcns: 50}"], "timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks"),
-        ([*BANKED, "cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
-        ([*BANKED, "cube.hbm.timing={stacks: 32, groups: 32, banks: 4}"], "8 x 32 x 32 x 4 banks a slice, must be"),
-        ([*BANKED, "cube.hbm.timing={row_bytes: 1000}"], "row_bytes is 1000, must be a multiple of 32"),
-        ([*OTHER, "cube.hbm.mapping=[{field: pc}, {field: row}]"], "must have pc, stack, group and bank once each"),
-        ([*OTHER, mapping("column", "column, values: 5")], "the columns must make up the 32 bursts of a row"),
-        ([*OTHER, "cube.hbm.num_pcs=6", mapping("pc", "pc, fold: row")], "mapping[0].fold: pc has 6 values"),
+        (["cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
+        (["cube.hbm.timing={stacks: 32, groups: 32, banks: 4}"], "8 x 32 x 32 x 4 banks a slice, must be"),
+        (["cube.hbm.timing={row_bytes: 1000}"], "row_bytes is 1000, must be a multiple of 32"),
+        (["cube.hbm.mapping=[{field: pc}, {field: row}]"], "must have pc, stack, group and bank once each"),
+        ([mapping("column", "column, values: 5")], "the columns must make up the 32 bursts of a row"),
+        (["cube.hbm.num_pcs=6", mapping("pc", "pc, fold: row")], "mapping[0].fold: pc has 6 values"),
     ],
 )
 def test_what_is_wrong_is_told(changes, message):

@@ -55,7 +55,8 @@ def test_the_default_machine_has_the_parts_of_the_specification(graph: Graph) ->
         "sram": 32,
         **dict.fromkeys(PE_KINDS, 256),
     }
-    assert (spec.cube.slice_bw_gbs, spec.cube.pc_bw_gbs) == (204.8, 25.6)
+    beside_refresh = 1 - (350 + 16.3 + 19.4 + 0.7 * 45) / 3900
+    assert spec.cube.slice_bw_gbs == pytest.approx(8 * 25.6 * beside_refresh)
     assert spec.hbm_bytes_per_sip == 16 * 8 * 6 * 2**30
 
 
@@ -69,7 +70,7 @@ def test_times_of_a_pe_follow_from_its_numbers(compiled: Compile) -> None:
     assert (pe.math.operation_ns(64), pe.math.operation_ps(64)) == (0.75, 750)
     assert pe.components.pe_cpu.attrs.first_issue_ps == 6000
     assert pe.components.pe_scheduler.attrs.issue_ps == 1000
-    assert (cube.pc_ps_per_byte, cube.sram_ps(256), cube.hbm.round_bytes) == (39.0625, 1000, 2048)
+    assert (cube.sram_ps(256), cube.hbm.round_bytes) == (1000, 2048)
     assert (spec.quantum_packets, spec.wire_ns(3.0)) == (2, pytest.approx(0.03))
 
 

@@ -127,8 +127,6 @@ class PeDma(Component):
             write_ps=tcm.write_ps,
             arrived=self._arrived,
         )
-        # Takes a message of a queue whose ring lies in the TCM.
-        self.write: Callable[[WriteData, Transfer], None] = self._responder.write
         self._ipcq_id = pe_part(*node.pe_coord, "pe_ipcq")
 
     def start(
@@ -165,6 +163,10 @@ class PeDma(Component):
                 self._arrived(data)
             case _:
                 super().receive(message, transfer)
+
+    def write(self, message: WriteData, transfer: Transfer) -> None:
+        """Take a message of a queue whose ring lies in the TCM."""
+        self._responder.write(message, transfer)
 
     def accept(self, msg: HostMsg, done: Done) -> None:
         """Generate the traffic of a PeDmaMsg."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,7 +51,12 @@ class CollectiveRun:
     root_cube: int
 
     def run(self) -> list[CollectivePoint]:
-        """Simulate, numbers included. What goes wrong is raised."""
+        """Simulate, numbers included, each size on a machine of its own: banks remember. What goes wrong is raised."""
+        return [replace(self, sizes=(nbytes,)).point() for nbytes in self.sizes]
+
+    def point(self) -> CollectivePoint:
+        """The same of one size."""
+        (nbytes,) = self.sizes
         engine = GraphEngine(joined(self.machine, self.fabric))
         program = _Program(self, configured(self.algorithm, None, self.ccl), engine.spec)
         with patient_collector(), RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
@@ -59,23 +64,18 @@ class CollectiveRun:
             directly = program.directly(torch, engine)
         timings = {name: _timings(engine.handles, name, self.fabric.sips) for name in (DISTRIBUTED, DIRECT)}
         config = program.algorithm.config
-        return [
-            CollectivePoint(
-                algorithm=self.algorithm,
-                fabric=self.fabric,
-                buffer_kind=config.buffer_kind,
-                nbytes=nbytes,
-                distributed=timings[DISTRIBUTED][at],
-                direct=timings[DIRECT][at],
-                closed_ns=self._closed_ns(engine, config, nbytes) if config.buffer_kind == "tcm" else None,
-                contributions=program.contributions,
-                right=min(program.count_right(result[nbytes]) for result in (by_ranks, directly)),
-                same=all(
-                    by_ranks[nbytes][rank].tobytes() == directly[nbytes][rank].tobytes() for rank in by_ranks[nbytes]
-                ),
-            )
-            for at, nbytes in enumerate(self.sizes)
-        ]
+        return CollectivePoint(
+            algorithm=self.algorithm,
+            fabric=self.fabric,
+            buffer_kind=config.buffer_kind,
+            nbytes=nbytes,
+            distributed=timings[DISTRIBUTED][0],
+            direct=timings[DIRECT][0],
+            closed_ns=self._closed_ns(engine, config, nbytes) if config.buffer_kind == "tcm" else None,
+            contributions=program.contributions,
+            right=min(program.count_right(result[nbytes]) for result in (by_ranks, directly)),
+            same=all(by_ranks[nbytes][rank].tobytes() == directly[nbytes][rank].tobytes() for rank in by_ranks[nbytes]),
+        )
 
     def _closed_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
         """The closed form, or for the algorithm over cubes the bound."""

@@ -88,6 +88,7 @@ class IdealPipeline:
     def __init__(self, machine: Machine, dtype: DType, sip: int = 0) -> None:
         self._item = dtype.itemsize
         self._pe, self._slice_gbs = machine.spec.pe, machine.spec.cube.slice_bw_gbs
+        self._keeps_writes = machine.spec.cube.hbm.banks is not None
         self._gemm_ps = self._pe.gemm.tile_ps(dtype)
         self._access_ps = machine.spec.cube.components.hbm_ctrl.attrs.access_ps
         dma, memory = pe_dma_id(sip, 0, 0), hbm_id(sip, 0, machine.spec.cube.local_slice(0))
@@ -134,8 +135,8 @@ class IdealPipeline:
         return TileStep("DMA in", max(memory, transfer_ps(nbytes, self._back_gbs)), before, self._back_ps, memory)
 
     def _write(self, nbytes: int) -> TileStep:
-        """Set-up and there; the data; access, acknowledgement back."""
-        memory = transfer_ps(nbytes, self._slice_gbs)
+        """Set-up and there; the data; access, acknowledgement back. Banks keep writes for later: none is waited for."""
+        memory = 0 if self._keeps_writes else transfer_ps(nbytes, self._slice_gbs)
         before = self._pe.dma.setup_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
         return TileStep("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
@@ -144,7 +145,8 @@ class IdealPipeline:
 def _floors(tiles: Sequence[Tile]) -> list[Floor]:
     """What each stage, and the memory that some of them share, makes the pipeline take at least."""
     stages = [_floor(step.stage, tiles, _work_at(step.stage)) for step in tiles[-1]]
-    return [*stages, _floor(MEMORY, tiles, lambda step: step.memory)]
+    memory = _floor(MEMORY, tiles, lambda step: step.memory)
+    return [*stages, memory] if memory.busy_ns else stages
 
 
 def _work_at(stage: str) -> Work:

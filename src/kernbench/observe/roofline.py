@@ -226,7 +226,7 @@ class _Gatherer:
             yield from self._busiest(mine, np.full(len(mine), self._tile_macs), "compute", "MACs", rate)
 
     def _memories(self) -> Iterator[Load]:
-        """Bytes of the accesses of the launch, or of all, by memory."""
+        """Bytes of the accesses of the launch, or of all, by memory; without writes that a slice may have kept back."""
         seen, machine = self._seen, self._machine
         transfers, cube = seen.transfers, machine.spec.cube
         asks = seen.asks[self._within(transfers.start[seen.asks])]
@@ -237,13 +237,16 @@ class _Gatherer:
         carrier = np.where(reading, seen.answers[asks], asks)  # of the bytes; an access that has not begun has none
         nbytes = np.where(carrier >= 0, transfers.nbytes[carrier], 0)
         served = np.isin(seen.turns.of, asks)
-        rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs), "sram": ("SRAM", cube.sram_bw_gbs)}
+        rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs, cube.kept_bytes), "sram": ("SRAM", cube.sram_bw_gbs, 0)}
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
             node = seen.columns.parts[part]
             found = rates.get(machine.graph.node(node).kind)
             if found is not None:
-                amount = int(nbytes[transfers.dst[asks] == part].sum())
-                yield Load(Bound(found[0], node, amount, "bytes", found[1]), partial(self._turns, part, served))
+                resource, rate, kept = found
+                here = transfers.dst[asks] == part
+                written = int(nbytes[here & ~reading].sum())
+                amount = int(nbytes[here & reading].sum()) + max(0, written - kept)
+                yield Load(Bound(resource, node, amount, "bytes", rate), partial(self._turns, part, served))
 
     def _within(self, when: Times) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = (self._path.start_ps <= when) & (when <= self._path.end_ps)

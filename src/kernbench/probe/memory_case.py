@@ -32,6 +32,9 @@ SHARED = ("seq", "random_64B", "random_1KB")
 """Patterns of which several requesters run one each, and whose latency is measured over load"""
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 ROOM = 512 << 20
+"""Bytes of a slice that patterns go through"""
+COMPARED = ("MOP4CLXOR", "RoBaRaCoCh")
+"""Mappings that the reference has figures for"""
 REFERENCE = "memory_reference.json"
 
 
@@ -120,26 +123,31 @@ class SliceUnderTest:
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
-    """The slice of a machine. Under ``timing: ideal``, which has no banks: HBM3's channel, as the reference."""
+    """The slice of a machine; with the mappings of the reference too, unless it has a mapping of its choice.
+
+    Under ``timing: ideal``, which has no banks: HBM3's channel with those mappings.
+    """
+    compared = [
+        hbm.model_copy(update={"mapping": name, "burst_bytes": None, "channel_hash": None}) for name in COMPARED
+    ]
     if hbm.banks is None:
-        return tuple(
-            slice_
-            for mapping in ("MOP4CLXOR", "RoBaRaCoCh")
-            for slice_ in slices_of(hbm.model_copy(update={"timing": "hbm3", "num_pcs": 2, "mapping": mapping}))
-        )
-    timing = hbm.timing if isinstance(hbm.timing, str) else "values"
+        compared = [each.model_copy(update={"timing": "hbm3", "num_pcs": 2}) for each in compared]
+        return tuple(_slice_of(each, TIMINGS["hbm3"]) for each in compared)
+    found = [hbm, *compared] if hbm.interleaves else [hbm]
+    return tuple(_slice_of(each, hbm.banks) for each in found)
+
+
+def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
     mapping = hbm.mapping or "interleave"
-    return (
-        SliceUnderTest(
-            timing=timing,
-            mapping=mapping if isinstance(mapping, str) else "fields",
-            num_pcs=hbm.num_pcs,
-            banks=hbm.banks,
-            fields=hbm.fields(hbm.banks),
-            queue=hbm.queue,
-            quantum=hbm.quantum_bytes,
-            room=min(ROOM, hbm.bytes_per_slice),
-        ),
+    return SliceUnderTest(
+        timing=hbm.timing if isinstance(hbm.timing, str) else "values",
+        mapping=mapping if isinstance(mapping, str) else "fields",
+        num_pcs=hbm.num_pcs,
+        banks=banks,
+        fields=hbm.fields(banks),
+        queue=hbm.queue,
+        quantum=hbm.quantum_bytes,
+        room=min(ROOM, hbm.bytes_per_slice),
     )
 
 

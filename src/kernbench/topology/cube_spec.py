@@ -197,6 +197,12 @@ class CubeSpec(WithExtras):
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
+    def kept_bytes(self) -> int:
+        """Bytes of writes that a slice may keep back in its queues; 0 without banks."""
+        banks = self.hbm.banks
+        return 0 if banks is None else -(-self.hbm.num_pcs // 2) * self.hbm.queue * banks.burst_bytes
+
+    @property
     def sram_bw_gbs(self) -> float:
         """What the SRAM sustains."""
         return self.components.sram.attrs.bw_gbs or self.links.router_to_sram.bw_gbs

@@ -24,9 +24,9 @@ def channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
         yield _at("cube.hbm.num_pcs", f"found {hbm.num_pcs}, must be a power of two; channel_hash: mod takes any")
     if hbm.banks is None and hbm.interleave_bytes % hbm.piece_bytes:
         yield _at("cube.hbm.burst_bytes", f"found {hbm.interleave_bytes}, must be a multiple of access_bytes")
-    if hbm.banks is None and hbm.quantum_bytes < hbm.piece_bytes:
-        advice = f"must be at least access_bytes, which is {hbm.piece_bytes}"
-        yield _at("cube.hbm.quantum_bytes", f"found {hbm.quantum_bytes}, {advice}")
+    name, least = ("access_bytes", hbm.piece_bytes) if hbm.banks is None else ("a burst", hbm.banks.burst_bytes)
+    if hbm.quantum_bytes < least:
+        yield _at("cube.hbm.quantum_bytes", f"found {hbm.quantum_bytes}, must be at least {name}, which is {least}")
 
 
 def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
@@ -105,7 +105,7 @@ def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: Mapping) -> Iterator[
     for i, entry in enumerate(mapping):
         if entry.values is not None and entry.field != "column":
             yield _at(f"cube.hbm.mapping[{i}].values", f"only columns are divided: {entry.field} has all of its values")
-        if entry.fold is not None and sizes.get(entry.field, 3).bit_count() != 1:
+        if entry.fold is not None and not hbm.interleaves and sizes.get(entry.field, 3).bit_count() != 1:
             found = (
                 f"{entry.field} has {sizes[entry.field]} values" if entry.field in sizes else f"this is a {entry.field}"
             )

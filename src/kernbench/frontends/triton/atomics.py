@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dis
-import sys
-from functools import cache
-from itertools import pairwise
-from types import CodeType, FrameType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import triton
 from triton._C.libtriton import ir
 
-import kernbench
+from kernbench.frontends.triton.calls import result_is_dropped
 from kernbench.frontends.triton.descriptors import Box, describe
 from kernbench.frontends.triton.memory import memory_type
 from kernbench.frontends.triton.running import running
@@ -33,7 +28,6 @@ _OPERATIONS = MappingProxyType(
     }
 )
 _RELEASING = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
-_LIBRARIES = (*map(str, triton.__path__), *map(str, kernbench.__path__))
 
 
 class Atomic(NamedTuple):
@@ -63,7 +57,7 @@ def _issue(operation: Any, atomic: Atomic, operands: tuple[Handle, ...]) -> Valu
     kernel = running().tl
     if what is None:
         return TensorHandle(Symbolic(kernel.zeros(at.shape, item), at.shape), ty)
-    how: dict[str, Any] = {"fetch": not _is_dropped(), "release": atomic.semantics in _RELEASING}
+    how: dict[str, Any] = {"fetch": not result_is_dropped(), "release": atomic.semantics in _RELEASING}
     if isinstance(what, Box):
         old = operation(kernel, what.base, *operands, strides=what.strides, valid=what.valid, **how)
     else:
@@ -72,28 +66,14 @@ def _issue(operation: Any, atomic: Atomic, operands: tuple[Handle, ...]) -> Valu
     return TensorHandle(Symbolic(operands[0] if old is None else old, at.shape), ty)
 
 
-def _is_dropped() -> bool:
-    """Whether the kernel's call is a statement by itself, so that nobody wants its result."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    return frame is not None and frame.f_lasti in _statements(frame.f_code)
-
-
-@cache
-def _statements(code: CodeType) -> frozenset[int]:
-    """Where in ``code`` the calls are whose results are dropped at once."""
-    following = pairwise(dis.get_instructions(code))
-    return frozenset(call.offset for call, then in following if then.opname == "POP_TOP")
-
-
 def _extreme(operation: Any, name: str) -> Any:
     """``atomic_max`` or ``atomic_min`` of Triton's semantics, which makes of floats whole numbers by their bits."""
 
-    def call(semantic: Any, ptr: Any, val: Any, mask: Any, sem: str, scope: str) -> Any:  # noqa: ARG001 - one machine
+    def call(semantic: Any, ptr: Any, val: Any, mask: Any, sem: str, scope: str) -> Any:
         ptr, val, mask = semantic.atom_red_typechecking_impl(ptr, val, mask, name)
-        atomic = Atomic(ptr.handle, val.handle, mask.handle, semantic._str_to_sem(sem))  # noqa: SLF001
-        return semantic.make_tensor(change(operation, atomic), val.type)
+        ordered = semantic._str_to_sem(sem), semantic._str_to_scope(scope)  # noqa: SLF001
+        ask = semantic.builder.create_atomic_rmw
+        return semantic.make_tensor(ask(operation, ptr.handle, val.handle, mask.handle, *ordered), val.type)
 
     return call
 

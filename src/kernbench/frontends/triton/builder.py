@@ -14,11 +14,13 @@ from triton.runtime import interpreter
 
 from kernbench.common.dtypes import I8
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
+from kernbench.frontends.triton.calls import result_is_added
 from kernbench.frontends.triton.descriptors import Shape, repeated, thin
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
+    Product,
     Symbolic,
     TensorHandle,
     Type,
@@ -144,6 +146,9 @@ class Builder(interpreter.InterpreterBuilder):
     def binary_op(self, lhs: Value, rhs: Value, op: Any) -> Value:
         """Any operator of two values."""
         if is_symbolic(lhs, rhs):
+            if op is np.add and _is_accumulator(lhs, rhs.data):
+                acc = straight(lhs.data) if is_symbolic(lhs) else None
+                return _symbolic(rhs.data.issue(acc), rhs.data.shape, rhs.dtype)
             return _elementwise(_operator(op), lhs, rhs)
         a, b = thin(lhs.data), thin(rhs.data)
         made = None if a.dtype == np.bool_ else op(a, b)
@@ -277,9 +282,16 @@ class Builder(interpreter.InterpreterBuilder):
         if a.data.ndim != 2:
             raise refused(f"tl.dot of shapes {a.data.shape} and {b.data.shape}: the GEMM engine takes matrices")
         (x, trans_a), (y, trans_b) = factor(a), factor(b)
-        acc = None if not is_symbolic(d) and uniform(d.data) == 0 else whole(d)
-        made = running().tl.dot(x, y, acc, machine_type(d.dtype), trans_a, trans_b)
-        return _symbolic(made, made.shape, d.dtype)
+        language, item = running().tl, machine_type(d.dtype)
+
+        def issue(acc: Handle | None) -> Handle:
+            return language.dot(x, y, acc, item, trans_a, trans_b)
+
+        if is_symbolic(d) or uniform(d.data) != 0:
+            return _symbolic(issue(whole(d)), d.data.shape, d.dtype)
+        if result_is_added():
+            return value_of(Product(issue, d.data.shape), d.dtype.scalar)
+        return _symbolic(issue(None), d.data.shape, d.dtype)
 
     # what a program says of itself
 
@@ -317,6 +329,15 @@ def _elementwise(name: str, *values: Value) -> Value:
     made = running().tl.elementwise(name, *map(operand, values))
     ty = next(each.dtype for each in values if is_symbolic(each))
     return _symbolic(made, shape, tl.int1 if name in _COMPARISONS else ty)
+
+
+def _is_accumulator(value: Value, product: Any) -> bool:
+    """Whether the matrix unit can add ``product`` to ``value``: data of its shape, or nothing but zeros."""
+    if not isinstance(product, Product) or product.is_issued or value.data.shape != product.shape:
+        return False
+    if is_symbolic(value):
+        return bool(straight(value.data).shape == product.shape)
+    return bool(uniform(value.data) == 0)
 
 
 def _condition(cond: Value) -> Handle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
@@ -130,10 +131,46 @@ class Symbolic:
         return f"<data {self.handle.dtype} {list(self.shape)}: numbers are in the machine>"
 
 
+class Product(Symbolic):
+    """A matrix product that the kernel is about to add to something: ``issue`` it with the accumulator, once.
+
+    Whoever asks for its handle first gets it without one.
+    """
+
+    __slots__ = ("_issue", "_issued")
+
+    def __init__(self, issue: Callable[[Handle | None], Handle], shape: Shape) -> None:
+        self._issue = issue
+        self._issued: Handle | None = None
+        self.shape = shape
+        self.swapped = False
+        self.itemsize = 1
+        self._numbers = None
+
+    @property
+    def is_issued(self) -> bool:
+        """Whether it is too late for an accumulator."""
+        return self._issued is not None
+
+    def issue(self, acc: Handle | None) -> Handle:
+        """The product, added to ``acc``."""
+        self._issued = self._issue(acc)
+        return self._issued
+
+    @property
+    def handle(self) -> Handle:
+        """The product by itself."""
+        return self.issue(None) if self._issued is None else self._issued
+
+    @handle.setter
+    def handle(self, handle: Handle) -> None:
+        self._issued = handle
+
+
 def is_symbolic(*values: Value | None) -> bool:
     """Whether any of ``values`` is symbolic."""
     for value in values:  # noqa: SIM110 - for each operation of a kernel, and much faster than any()
-        if value is not None and type(value.data) is Symbolic:
+        if value is not None and isinstance(value.data, Symbolic):
             return True
     return False
 
