@@ -56,6 +56,12 @@ def test_usage_is_within_the_window() -> None:
     assert usage.occupancy == pytest.approx(0.8)
 
 
+def test_an_engine_of_two_kinds_of_work_is_told_once() -> None:
+    works = works_of((Kind.DMA_WRITE, 0, 10, False), (Kind.ATOMIC, 20, 50, False))
+    (usage,) = engine_usage(works, 0.0, 0.1)
+    assert (usage.engine, usage.records, usage.busy_ns) == ("DMA out", 2, 0.04)
+
+
 def test_union() -> None:
     assert union_ps([(5, 9), (0, 3), (2, 4), (7, 8)]) == 8
 

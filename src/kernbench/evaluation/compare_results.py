@@ -14,7 +14,7 @@ from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultFile
 from kernbench.evaluation.sweep_measure import part_column, slug
 from kernbench.observe.critical_path_model import PathPart
-from kernbench.observe.works import ENGINE_OF
+from kernbench.observe.works import PE_ENGINES
 from kernbench.runtime_api.requests import PHASES
 
 _NAMED: Mapping[str, tuple[PathPart, ...]] = {
@@ -260,7 +260,7 @@ def _stages(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Chang
 
 def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
     from_names = {f"phase {name}": f"phase.{name}.busy_ns" for name in PHASES}
-    from_names |= {f"engine {name}": f"engine.{slug(name)}.busy_ns" for name in ENGINE_OF.values()}
+    from_names |= {f"engine {name}": f"engine.{slug(name)}.busy_ns" for name in PE_ENGINES}
     for begin in ("phase.", "engine."):
         if not _both_say(pairs, begin):
             from_names = {name: column for name, column in from_names.items() if not column.startswith(begin)}

@@ -18,7 +18,7 @@ from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
-from kernbench.observe.works import ENGINE_OF
+from kernbench.observe.works import PE_ENGINES
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
 from kernbench.runtime_api.requests import PHASES
@@ -59,7 +59,7 @@ def _columns() -> Iterator[tuple[str, type]]:
         yield from ((part_column(group, each), float) for each in PathPart)
     for phase in PHASES:
         yield from {f"phase.{phase}.busy_ns": float, f"phase.{phase}.bytes": int}.items()
-    for engine in map(slug, ENGINE_OF.values()):
+    for engine in map(slug, PE_ENGINES):
         yield from {f"engine.{engine}.busy_ns": float, f"engine.{engine}.occupancy": float}.items()
         yield f"engine.{engine}.records", int
     yield from {f"traffic.{each}_bytes": int for each in ("hbm_in", "hbm_out", "to_machine", "from_machine")}.items()

@@ -14,7 +14,7 @@ from kernbench.core.log import Columns
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import QueuePart
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.works import ENGINE_OF, Times, Works
+from kernbench.observe.works import ENGINE_OF, PE_ENGINES, Times, Works
 
 NO_ENGINE = "no engine: CPU and waiting"
 BUSIEST_LINKS = 8
@@ -134,7 +134,7 @@ def engine_usage(works: Works, start_ns: float, end_ns: float) -> tuple[EngineUs
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
     columns, rows = works.columns, works.rows
     lies_within = (begin <= columns.start[rows]) & (columns.end[rows] >= 0) & (columns.end[rows] <= end)
-    of_engines = ((name, rows[lies_within & works.done_by(name)]) for name in ENGINE_OF.values())
+    of_engines = ((name, rows[lies_within & works.done_by(name)]) for name in PE_ENGINES)
     return tuple(_usage(name, columns, own, end - begin) for name, own in of_engines if len(own))
 
 
@@ -160,12 +160,12 @@ def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) ->
     began = (begin <= columns.start[rows]) & (columns.start[rows] <= end) & (columns.end[rows] >= 0)
     mine = began & np.isin(columns.part[rows], numbers)
     steps: list[tuple[int, str, int]] = []
-    for engine in ENGINE_OF.values():
+    for engine in PE_ENGINES:
         own = rows[mine & works.done_by(engine)]
         steps += [(start, engine, 1) for start in columns.start[own].tolist()]
         steps += [(min(each, end), engine, -1) for each in columns.end[own].tolist()]
     spent: dict[str, int] = {}
-    active = dict.fromkeys(ENGINE_OF.values(), 0)
+    active = dict.fromkeys(PE_ENGINES, 0)
     reached = begin
     for when, engine, change in sorted([*steps, (end, "", 0)]):
         state = " + ".join(each for each, count in active.items() if count) or NO_ENGINE

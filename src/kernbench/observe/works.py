@@ -29,7 +29,9 @@ ENGINE_OF: dict[op_log.Kind, str] = {
 Times: TypeAlias = NDArray[np.int64]
 PLAN = "scheduler"
 """The engine of a dot or a composite as a whole: its tiles are works of their own."""
-ENGINES = (*dict.fromkeys(ENGINE_OF.values()), PLAN)
+PE_ENGINES = tuple(dict.fromkeys(ENGINE_OF.values()))
+"""Each once, in the order of the pipeline."""
+ENGINES = (*PE_ENGINES, PLAN)
 _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
 
 

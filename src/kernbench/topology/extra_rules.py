@@ -22,9 +22,10 @@ MOST_IN_A_PLACE = 64
 
 def cube_extras_fit(cube: CubeSpec) -> Iterator[Complaint]:
     """The extra parts of a cube: their links end at the parts of the cube outside its PEs."""
-    names = names_in_cube(cube)
-    pes = [f"pe{pe}" for pe in range(cube.pe_layout.pes)]
-    yield from _fits(("cube", "extra"), cube.extra, neighbours=names, taken=(*names, *pes), of="the cube")
+    if cube.extra:
+        names = names_in_cube(cube)
+        pes = [f"pe{pe}" for pe in range(cube.pe_layout.pes)]
+        yield from _fits(("cube", "extra"), cube.extra, neighbours=names, taken=(*names, *pes), of="the cube")
     yield from _has_addresses("cube", cube.extra_memories, CUBE_WINDOWS_BYTES, "SRAM and the extra memories of a cube")
 
 
