@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.errors import InputError
-from kernbench.evaluation.timeline_figure import draw_timeline, read_bars
+from kernbench.evaluation.timeline_figure import Bar, draw_timeline, read_bars, timeline_rows
 
 
 def trace_file(folder: Path) -> Path:
@@ -35,6 +35,16 @@ def test_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match="ran no kernel"):
         draw_timeline(read_bars(trace_file(tmp_path)), "another PE", "none", tmp_path / "figure.png")
+
+
+def test_an_engine_with_many_lanes_has_one_row() -> None:
+    def lane(number: int) -> Bar:
+        return Bar("PE", "DMA in" if number == 1 else f"DMA in #{number}", "load", 10.0 * number, 50.0, "")
+
+    few, many = (timeline_rows([lane(each) for each in range(1, 1 + lanes)], "PE", "none") for lanes in (4, 5))
+    assert [row.label for row in few] == ["DMA in", "DMA in #2", "DMA in #3", "DMA in #4"]
+    (row,) = many
+    assert (row.label, len(row.bars), row.overlap) == ("DMA in (5 at once)", 5, True)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"traceEvents": 1}'])

@@ -18,6 +18,10 @@ from kernbench.common.errors import InputError
 # Okabe-Ito, light enough for black letters. One colour a tile, so that the eye follows it from row to row.
 TILE_COLOURS = ("#56B4E9", "#E69F00", "#35B58A", "#CC79A7", "#F0E442", "#D55E00", "#6C8EBF")
 PLAIN = "#B0B0B0"
+MOST_LANES = 4
+"""An engine that does more at once has one row, in which works overlap."""
+LETTER = 0.0088
+"""How wide a letter is, as a share of the picture."""
 _TILE = re.compile(r"(?P<what>.*) (?P<tile>\d+(?:,\d+)+)")
 
 
@@ -39,6 +43,7 @@ class FigureRow:
 
     label: str
     bars: tuple[Bar, ...]
+    overlap: bool = False
 
 
 def read_bars(path: Path) -> tuple[Bar, ...]:
@@ -73,25 +78,38 @@ def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None
     if not kernels:
         raise InputError(f"{pe} ran no kernel in this trace")
     begin, end = kernels[0].start_ns, max(bar.start_ns + bar.ns for bar in kernels)
-    rows = _rows([bar for bar in given if begin <= bar.start_ns < end], pe, memory)
+    rows = timeline_rows([bar for bar in given if begin <= bar.start_ns < end], pe, memory)
     figure = Figure(figsize=(10, 0.62 + 0.31 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     colours = _colours(rows)
     for at, row in enumerate(rows):
         for bar in row.bars:
-            _draw(axes, bar, at, begin, colours.get(bar.tile, PLAIN))
+            if row.overlap:
+                _draw_overlapping(axes, bar, at, begin)
+            else:
+                _draw(axes, bar, at, begin, colours.get(bar.tile, PLAIN), LETTER * (end - begin))
     _style(axes, rows, end - begin)
     _legend(axes, colours)
     figure.savefig(path, dpi=160)
 
 
-def _rows(bars: Sequence[Bar], pe: str, memory: str) -> list[FigureRow]:
-    """The rows of the PE in the order of the trace, then the memory's."""
-    labels = sorted({bar.row for bar in bars if bar.process == pe}, key=_row_order)
-    rows = [FigureRow(label, tuple(bar for bar in bars if bar.process == pe and bar.row == label)) for label in labels]
+def timeline_rows(bars: Sequence[Bar], pe: str, memory: str) -> list[FigureRow]:
+    """The rows of the process ``pe`` in the order of the trace, then the row of ``memory`` when it served something."""
+    engines: dict[str, list[Bar]] = {}
+    for bar in sorted((bar for bar in bars if bar.process == pe), key=lambda bar: _row_order(bar.row)):
+        engines.setdefault(bar.row.partition(" #")[0], []).append(bar)
+    rows = [row for engine, own in engines.items() for row in _rows_of(engine, own)]
     served = tuple(bar for bar in bars if bar.process == "memories" and bar.row == memory)
     return [*rows, FigureRow(memory, served)] if served else rows
+
+
+def _rows_of(engine: str, bars: Sequence[Bar]) -> Iterator[FigureRow]:
+    lanes = list(dict.fromkeys(bar.row for bar in bars))
+    if len(lanes) > MOST_LANES:
+        yield FigureRow(f"{engine} ({len(lanes)} at once)", tuple(bars), overlap=True)
+    else:
+        yield from (FigureRow(lane, tuple(bar for bar in bars if bar.row == lane)) for lane in lanes)
 
 
 def _row_order(label: str) -> tuple[int, int]:
@@ -105,12 +123,17 @@ def _colours(rows: Iterable[FigureRow]) -> dict[str, str]:
     return {tile: TILE_COLOURS[at % len(TILE_COLOURS)] for at, tile in enumerate(tiles)}
 
 
-def _draw(axes: Axes, bar: Bar, at: int, begin: float, colour: str) -> None:
+def _draw(axes: Axes, bar: Bar, at: int, begin: float, colour: str, letter_ns: float) -> None:
     left = bar.start_ns - begin
     axes.broken_barh([(left, bar.ns)], (at - 0.4, 0.8), facecolor=colour, edgecolor="white", linewidth=0.6)
     label = bar.name if bar.name != "tile" else bar.tile
-    if bar.ns >= 2.4 * len(label):  # as wide as its letters are here
+    if bar.ns >= letter_ns * len(label):
         axes.text(left + bar.ns / 2, at, label, ha="center", va="center", fontsize=7, color="black", clip_on=True)
+
+
+def _draw_overlapping(axes: Axes, bar: Bar, at: int, begin: float) -> None:
+    where = [(bar.start_ns - begin, bar.ns)]
+    axes.broken_barh(where, (at - 0.4, 0.8), facecolor=PLAIN, edgecolor="white", linewidth=0.6, alpha=0.35)
 
 
 def _style(axes: Axes, rows: Sequence[FigureRow], length_ns: float) -> None:
