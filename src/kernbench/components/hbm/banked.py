@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernbench.components.hbm.banks import FAR, Banks, Counts, Mark, Saved
+from kernbench.components.hbm.banks import Banks, Counts, Saved
+from kernbench.components.hbm.channel_figures import FAR
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
 from kernbench.components.hbm.took import Took, TookOfBanks
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_timing import HbmTiming, Mapping
+
+LONG = 8
+"""Quanta of an access before which it is worth a look whether channels are in step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class _Place(NamedTuple):
     """A stretch between two sweeps."""
 
     over_ps: int
-    done: Mark
+    banks: Saved
 
 
 class BankedMemory:
@@ -81,22 +85,24 @@ class BankedMemory:
         """
         banks, planner, quantum, sweep = self.banks, self._planner, self.quantum, self.sweep_bytes
         before = banks.taken() if self.observed else None
+        if end - begin >= LONG * quantum:
+            banks.meet(now)
         first, last, at, over = FAR, now, begin, now
         repeats = access.rows == 1 and end - begin >= 3 * sweep and not sweep % quantum
         mark_at = begin + sweep if repeats else FAR
         place: _Place | None = None
         while at < end and (over <= until or at < least):
             if at == mark_at:
-                place = _Place(over, banks.mark())
+                place = _Place(over, banks.save())
             elif place is not None and at == mark_at + sweep:
                 took = over - place.over_ps
                 times = min((end - at) // sweep, max(0, (until - over) // took))
-                banks.repeat(place.done, times, took)
+                banks.repeat(place.banks, times, took)
                 at, over, last = at + times * sweep, over + times * took, last + times * took
                 place = None
                 continue
-            base, runs = planner.runs(access, at, min(quantum, end - at))
-            over, begins, ends = banks.serve(over, base, runs, write)
+            base, parts = planner.parts(access, at, min(quantum, end - at))
+            over, begins, ends = banks.serve(over, base, parts, write)
             first, last = min(first, begins), max(last, ends)
             at += quantum
             self.quanta += 1

@@ -24,6 +24,7 @@ class Layout:
         "_sizes",
         "_strides",
         "banks",
+        "banks_per_channel",
         "block_bytes",
         "burst_bytes",
         "folds_rows",
@@ -32,6 +33,7 @@ class Layout:
 
     def __init__(self, timing: HbmTiming, num_pcs: int, mapping: Mapping) -> None:
         self.burst_bytes = timing.burst_bytes
+        self.banks_per_channel = 2 * timing.banks_per_pc
         self._sizes = {"pc": num_pcs, "stack": timing.stacks, "group": timing.groups, "bank": timing.banks}
         self._strides = {
             "pc": timing.banks_per_pc,

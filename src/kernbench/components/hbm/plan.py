@@ -1,6 +1,7 @@
 """From an access to its quanta, and from a quantum to the runs that its banks serve.
 
-A *run* is what a quantum has in one row of one bank, side by side or not: ``(bank, row, bursts)``.
+A *run* is what a quantum has in one row of one bank, side by side or not: ``(bank, row, bursts)``, with banks
+counted in each channel. A *part* is the runs of a quantum that some channels have alike.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from kernbench.components.hbm.layout import Layout
 from kernbench.messages.fabric import Access
 
-Runs = tuple[tuple[int, int, int], ...]
+Run = tuple[int, int, int]
+Parts = tuple[tuple[tuple[int, ...], tuple[Run, ...]], ...]
+"""Channels, and the runs that each of them has"""
 MOST_KEPT = 1 << 15
 """Quanta whose runs are kept: a sweep of small ones, with every fold of its rows."""
 
@@ -22,9 +25,9 @@ class Planner:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._kept: dict[tuple[int, int, int, int, int], Runs] = {}
+        self._kept: dict[tuple[int, int, int, int, int], Parts] = {}
 
-    def runs(self, access: Access, first: int, nbytes: int) -> tuple[int, Runs]:
+    def parts(self, access: Access, first: int, nbytes: int) -> tuple[int, Parts]:
         """The row that the runs of bytes ``first`` … ``first + nbytes - 1`` of an access count from, and the runs."""
         pa, rows, stride = access.pa + first, 1, 0
         if access.rows > 1:
@@ -50,7 +53,7 @@ class Planner:
             self._kept[key] = found
         return base, found
 
-    def _merged(self, pieces: Iterator[tuple[int, int]], base: int) -> Runs:
+    def _merged(self, pieces: Iterator[tuple[int, int]], base: int) -> Parts:
         """The runs of some pieces of memory; rows count from ``base``. A burst that pieces share is read once."""
         layout = self.layout
         block, burst, sweep, banks = layout.block_bytes, layout.burst_bytes, layout.sweep_bytes, layout.banks
@@ -69,7 +72,14 @@ class Planner:
                 key = (banks[place // block] ^ layout.fold_of(base + row), row)
                 counts[key] = counts.get(key, 0) + (stop - at) // burst
                 at = stop
-        return tuple((bank, row, n) for (bank, row), n in counts.items())
+        runs: dict[int, list[Run]] = {}
+        for (bank, row), n in counts.items():
+            channel, place = divmod(bank, layout.banks_per_channel)
+            runs.setdefault(channel, []).append((place, row, n))
+        channels: dict[tuple[Run, ...], list[int]] = {}
+        for channel, own in runs.items():
+            channels.setdefault(tuple(own), []).append(channel)
+        return tuple((tuple(alike), own) for own, alike in channels.items())
 
 
 def _pieces(access: Access, first: int, nbytes: int) -> Iterator[tuple[int, int]]:
