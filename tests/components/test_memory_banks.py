@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import machine
@@ -77,7 +77,6 @@ def test_rows_lie_where_they_begin() -> None:
     assert memory.serving(Access(0, PACKET, 2, 4 * PACKET)) is not one
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 4),
     st.integers(1, 3),

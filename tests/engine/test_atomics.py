@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine_support import fetch, launch, machine, place
@@ -73,7 +73,6 @@ def addresses(record: OpRecord, size: int) -> set[int]:
     return {pa + at for pa, nbytes in runs if pa != NOWHERE for at in range(0, nbytes, size)}
 
 
-@settings(max_examples=25, deadline=None)
 @example("i32", [[], [("add", [1], 0), ("add", [1], 0), ("add", [None, 0], 0)], [("add", [0], 0)]])
 @given(st.sampled_from(("i32", "f32", "f16", "bf16")), st.lists(st.lists(steps, max_size=3), min_size=2, max_size=4))
 def test_many_pes_are_as_good_as_one_after_another(item: str, programs: list[list[Step]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import path_support
@@ -253,7 +253,6 @@ def as_kernel(steps: list[Step]) -> Callable[..., object]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["store", "load", "move", "composite"]), boxes(), boxes()), max_size=10))
-@settings(max_examples=40)
 def test_any_program_is_as_if_its_commands_came_one_by_one(steps: list[Step]) -> None:
     engine = GraphEngine(machine(*SMALL))
     x, y = np.zeros((ROWS, COLUMNS), np.float32), np.zeros((max(1, len(steps)), ROWS, COLUMNS), np.float32)

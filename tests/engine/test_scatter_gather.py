@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import fetch, launch, machine, place
@@ -39,7 +39,6 @@ def runs_of(base: int, index: Sequence[int | None]) -> Runs:
 indices = st.lists(st.none() | st.integers(0, N - 1) | st.integers(3, 7), min_size=1, max_size=12)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.booleans(), indices), min_size=1, max_size=8))
 def test_lists_do_what_numpy_does_one_after_another(steps: list[tuple[bool, list[int | None]]]) -> None:
     """Repeated, overlapping, backwards, masked off: stores and loads in the order of the program."""

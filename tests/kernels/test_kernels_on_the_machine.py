@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import assert_near, normal, wide
 
@@ -60,7 +60,6 @@ def whole(rng: np.random.Generator, shape: tuple[int, ...], item: DType) -> Arra
     variant=st.sampled_from(VARIANTS),
     item=st.sampled_from(MATRIX_TYPES),
 )
-@settings(max_examples=25)
 def test_gemm_of_any_size_type_and_variant(size: tuple[int, int, int], variant: str, item: DType) -> None:
     m, k, n = size
     device = Device()

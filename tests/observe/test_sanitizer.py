@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernbench.benches  # noqa: F401 - registers them
@@ -201,7 +201,6 @@ def touched(x: Operand) -> set[int]:
     return {x.address + i * steps[0] + j * steps[1] for i in range(x.shape[0]) for j in range(x.shape[1])}
 
 
-@settings(max_examples=120)
 @given(
     st.lists(st.tuples(operands(), operands(), st.integers(0, 12), st.integers(1, 6), st.integers(0, 1)), max_size=10)
 )
