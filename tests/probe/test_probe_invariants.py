@@ -80,7 +80,9 @@ def test_latency_grows_with_distance(reports: dict[str, ProbeReport]) -> None:
         assert reports[near].single.latency_ps < reports[far].single.latency_ps
 
 
-@pytest.mark.parametrize("name", ["h2d-local", "pe-cross-sip-hbm", "pe-hotspot"])
+@pytest.mark.parametrize(
+    "name", ["h2d-local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pe-cross-sip-hbm", "pe-hotspot"))]
+)
 def test_a_repeated_run_is_identical(machine: Topology, reports: dict[str, ProbeReport], name: str) -> None:
     assert probe_case(machine, find_case(name), details=True) == reports[name]
 

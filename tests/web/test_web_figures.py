@@ -16,7 +16,7 @@ from headless import Page as Tab
 
 from kernbench.cli.main import main
 
-SMALL = ("--set", "system.sips.count=2", "--set", "sip.cube_mesh.w=2", "--set", "sip.cube_mesh.h=1")
+SMALL = ("--set", "system.sips.count=2", "--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1")
 MANY = """
 from kernbench.policy.placement.dp import DPPolicy
 
