@@ -245,7 +245,16 @@ def test_the_program_ends_well() -> None:
     assert len(unchanged(Setting())) == len(EVERY_STEP)
 
 
-@pytest.mark.parametrize("leaf", LEAVES, ids=str)
+def of_another_algorithm(leaf: Leaf) -> bool:
+    """Whether an algorithm before has this key too."""
+    before = LEAVES[: LEAVES.index(leaf)]
+    return leaf.path[0] == "algorithms" and leaf.path[-1] in {each.path[-1] for each in before if each.file == "ccl"}
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [pytest.param(each, marks=[pytest.mark.slow] * of_another_algorithm(each), id=str(each)) for each in LEAVES],
+)
 def test_a_key_does_something(leaf: Leaf) -> None:
     assert effect(leaf, setting_of(leaf))
 

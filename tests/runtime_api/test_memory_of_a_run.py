@@ -13,12 +13,12 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import MemoryWriteMsg
 from kernbench.runtime_api.bench_runner import run_bench
 
-COUNT, ELEMENTS = 16, 1 << 18
+COUNT, ELEMENTS = 16, 1 << 20
 TENSORS_BYTES = COUNT * ELEMENTS * 2
 
 
 def copies(torch: Any) -> None:
-    """Tensors of 512 KiB; the program keeps none of the arrays that it copies in."""
+    """Tensors of 2 MiB; the program keeps none of the arrays that it copies in."""
     made = [torch.empty(ELEMENTS, dtype="f16").copy_(np.full(ELEMENTS, n, np.float16)) for n in range(COUNT)]
     assert [tensor[-1].item() for tensor in made] == list(range(COUNT))
 
@@ -54,7 +54,7 @@ def loads(torch: Any) -> None:
 
 
 def test_what_is_loaded_is_there_once() -> None:
-    """Six loads of 512 KiB take nothing more; the tensor that is stored to, its expected values and f64 blocks do."""
+    """Six loads of 2 MiB take nothing more; the tensor that is stored to, its expected values and f64 blocks do."""
     assert TENSORS_BYTES < peak_of(loads) < 1.35 * TENSORS_BYTES
 
 
