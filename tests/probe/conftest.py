@@ -1,4 +1,4 @@
-"""Machines, and the reports of all cases on the default one."""
+"""Machines, and the reports of all cases on one of four cubes a SIP."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def make_machine() -> MakeMachine:
 
 @pytest.fixture(scope="session")
 def machine(make_machine: MakeMachine) -> Topology:
-    return make_machine()
+    return make_machine("sip.cube_mesh.w=2", "sip.cube_mesh.h=2")
 
 
 @pytest.fixture(scope="session")
 def reports(machine: Topology) -> dict[str, ProbeReport]:
-    """Every case of the default machine, with details."""
+    """Every case, with details."""
     found = list(probe_cases(machine, CASES, details=True))
     assert not [each for each in found if isinstance(each, NotHere)]
     return {each.case: each for each in found if isinstance(each, ProbeReport)}

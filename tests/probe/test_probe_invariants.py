@@ -142,7 +142,7 @@ def test_two_pes_of_a_corner_share_the_way_out(machine: Topology) -> None:
     site, engine = Site(machine.topology_obj), logged(machine, links=True)
     plan = StreamPlan(nbytes=1 << 16, transactions=1, outstanding=1)
     for pe in (0, 1):
-        at = site.slices(0, [5])[pe]
+        at = site.slices(0, [3])[pe]
         write = replace(site.pe_read((0, 0, pe), at), reading=False)
         engine.submit(dma_stream(write, (0, 0, pe), plan))
     engine.drain()
