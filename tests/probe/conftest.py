@@ -29,7 +29,9 @@ def make_machine() -> MakeMachine:
 
 @pytest.fixture(scope="session")
 def machine(make_machine: MakeMachine) -> Topology:
-    return make_machine("sip.cube_mesh.w=2", "sip.cube_mesh.h=2")
+    """Two SIPs of four cubes of four PEs."""
+    few_pes = "cube.pe_layout={pe_per_corner: 2, corners: [NW, SE]}", "cube.hbm.slices=4"
+    return make_machine("sip.cube_mesh={w: 2, h: 2}", *few_pes)
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,7 @@ def test_a_hotspot_is_fair(reports: dict[str, ProbeReport]) -> None:
 
 def test_all_local_streams_do_not_disturb_each_other(reports: dict[str, ProbeReport]) -> None:
     report = reports["pe-all-local"]
-    assert report.sustained.effective_gbs >= 0.95 * 8 * BESIDE_REFRESH_GBS
+    assert report.sustained.effective_gbs >= 0.95 * 4 * BESIDE_REFRESH_GBS
     assert report.crowd is not None
     assert report.crowd.fairness == pytest.approx(1.0)
 
