@@ -163,8 +163,15 @@ SETTINGS = {
     "topology:cube.hbm.access_bytes": Setting(IDEAL),
     "topology:cube.components.hbm_ctrl.attrs.efficiency": Setting(IDEAL, steps=HOST_ONLY),
     # A slice with banks can be what a program waits for to the end.
-    "topology:cube.components.sram.attrs.overhead_ns": Setting(IDEAL),
-    "topology:cube.components.sram.attrs.access_ns": Setting(IDEAL),
+    **dict.fromkeys(
+        (
+            "topology:cube.components.sram.attrs.overhead_ns",
+            "topology:cube.components.sram.attrs.access_ns",
+            "topology:cube.links.router_to_sram.length_mm",
+            "topology:cube.links.router_to_sram.overhead_ns",
+        ),
+        Setting(IDEAL),
+    ),
     # It is there or it is not: what does not fit any more fails.
     "topology:cube.sram.bytes": Setting(("cube.sram.bytes=48KiB",), ("defaults.buffer_kind=sram",), (queues,)),
     "topology:pe.gemm.acc_bytes": Setting(steps=(accumulated,)),
