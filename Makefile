@@ -16,7 +16,7 @@ run: $(STAMP)
 test: $(STAMP)
 	$(BIN)/pytest -n 2
 
-# All combinations and sizes, the other cases of what is frozen, and ten times as many examples of each property.
+# All combinations and sizes, the other cases of what is frozen, and twenty times as many examples of each property.
 test-all: $(STAMP)
 	$(BIN)/pytest -n 2 -m "" --hypothesis-profile=thorough
 

@@ -6,8 +6,8 @@ import gc
 
 from hypothesis import settings
 
-# A loaded machine is slow, not wrong. `--hypothesis-profile=thorough` tries ten times as many examples.
-settings.register_profile("suite", deadline=None, max_examples=20)
+# A loaded machine is slow, not wrong. `--hypothesis-profile=thorough` tries twenty times as many examples.
+settings.register_profile("suite", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("suite")
 
