@@ -8,13 +8,17 @@ STAMP := $(VENV)/.installed
 EXTRAS := .venv-extras
 TORCH_INDEX ?=
 
-.PHONY: run test check bench extras test-extras clean
+.PHONY: run test test-all check bench extras test-extras clean
 
 run: $(STAMP)
 	$(BIN)/kernbench run --bench gemm-single-pe --verify-data
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2
+
+# All combinations and sizes, the other cases of what is frozen, and twenty times as many examples of each property.
+test-all: $(STAMP)
+	$(BIN)/pytest -n 2 -m "" --hypothesis-profile=thorough
 
 check: $(STAMP)
 	./check

@@ -35,6 +35,11 @@ def machine(*overrides: str) -> Topology:
     return resolve_topology("default", overrides)
 
 
+def two_cubes(*overrides: str) -> Topology:
+    """The packaged machine with two cubes only, and overrides: an engine of it is made in no time."""
+    return machine("system.sips.count=1", "sip.cube_mesh={w: 2, h: 1}", *overrides)
+
+
 def hbm(sip: int, cube: int, pe: int, offset: int = 0) -> int:
     """An address in the slice of a PE."""
     return PhysAddr.pe_hbm_addr(0, sip, cube, pe, offset, SLICE).encode()

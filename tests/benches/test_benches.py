@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 
+from covering import covering
 from kernbench import benches
 from kernbench.benches.operands import matmul_f32, normal_data
 from kernbench.engine.engine import GraphEngine
@@ -67,14 +68,18 @@ def test_its_numbers_are_right_and_its_time_does_not_depend_on_them(name):
     assert verified.cleanup.leaked == ()
 
 
-@pytest.mark.parametrize("name", [name for name in SIZES if name not in {"va-offset-verify", "hello-send"}])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    covering([name for name in SIZES if name not in {"va-offset-verify", "hello-send"}], ("f32", "bf16")),
+)
 def test_other_types(name, dtype):
     assert run(name, verify=True, extra=[f"bench.dtype={dtype}"]).verified
 
 
-@pytest.mark.parametrize("variant", ["ref_ref", "load_ref", "load_load"])
-@pytest.mark.parametrize("epilogue", ["none", "relu", "silu", "gelu", "bias"])
+@pytest.mark.parametrize(
+    ("variant", "epilogue"),
+    covering(("ref_ref", "load_ref", "load_load"), ("none", "relu", "silu", "gelu", "bias")),
+)
 def test_every_variant_and_epilogue(variant, epilogue):
     extra = [f"bench.variant={variant}", f"bench.epilogue={epilogue}"]
     assert run("matmul-composite", verify=True, extra=extra).verified

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
+from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
@@ -17,6 +20,7 @@ SIZES = {
 }
 
 
+@cache
 def run(name: str, sips: int, *more: str, verify: bool = True) -> BenchResult:
     return run_bench(
         topology=resolve_topology("default", [*SMALL, f"system.sips.count={sips}"]),
@@ -27,9 +31,9 @@ def run(name: str, sips: int, *more: str, verify: bool = True) -> BenchResult:
     )
 
 
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize(("sips", "dtype"), [(2, "f32"), (4, "f16")])
-def test_every_rank_has_the_right_numbers_and_the_same(name: str, sips: int, dtype: str) -> None:
+@pytest.mark.parametrize(("name", "over"), covering(SIZES, ((2, "f32"), (4, "f16"))))
+def test_every_rank_has_the_right_numbers_and_the_same(name: str, over: tuple[int, str]) -> None:
+    sips, dtype = over
     result = run(name, sips, f"bench.dtype={dtype}")
     assert [str(each) for each in result.comparisons if not each.passed] == []
     assert len(result.comparisons) == sips

@@ -37,7 +37,7 @@ def span_of(run: Collective) -> float:
     return (max(e.time_ps for e in events if e.kind == "arrive") - sent) / 1000
 
 
-MIB = 1 << 20
+KIB = 1 << 10
 
 
 def alpha_ns(name: str, steps: int) -> float:
@@ -47,15 +47,15 @@ def alpha_ns(name: str, steps: int) -> float:
 
 def test_a_ring_of_large_parts_runs_at_four_fifths_of_its_bandwidth() -> None:
     """S into the PE's link from its slice, and 2(n-1)/n S round the ring, at min(link, MATH), with 2(n-1) alpha."""
-    steps = 2 * (RANKS - 1)
+    nbytes, steps = 256 * KIB, 2 * (RANKS - 1)
     alpha = alpha_ns("ring_allreduce_rs_ag", steps)
-    ideal = (1 + steps / RANKS) * MIB / min(LINK_GBS, MATH_GBS) + steps * alpha
-    assert 0.8 <= ideal / span_ns(MIB) <= 1.05
+    ideal = (1 + steps / RANKS) * nbytes / min(LINK_GBS, MATH_GBS) + steps * alpha
+    assert 0.8 <= ideal / span_ns(nbytes) <= 1.05
 
 
 def test_the_plain_ring_moves_everything_everywhere() -> None:
     """(n-1) S / min(link, MATH) + (n-1) alpha."""
-    nbytes, steps = MIB // 4, RANKS - 1
+    nbytes, steps = 64 * KIB, RANKS - 1
     ideal = steps * nbytes / min(LINK_GBS, MATH_GBS) + steps * alpha_ns("ring_allreduce", steps)
     assert 0.8 <= ideal / span_ns(nbytes, "ring_allreduce") <= 1
 
@@ -66,7 +66,7 @@ def test_small_messages_cost_their_latency_only() -> None:
 
 def test_a_tensor_in_memory_is_loaded_while_messages_go_round() -> None:
     """So the kernel takes hardly more than the load, the bytes of the messages at link speed, and the store."""
-    nbytes = MIB // 2
+    nbytes = 128 * KIB
     run = collective(nbytes, "ring_allreduce_rs_ag")
     run.on_machine()
     assert run.engine is not None
@@ -122,9 +122,9 @@ def kernels_ns(chosen: Algorithm, machine: Topology, elements: int) -> float:
 @pytest.mark.parametrize(
     ("name", "ranks", "elements"),
     [
-        ("tree", 3, 65536),
+        ("tree", 3, 16384),
         pytest.param("tree", 7, 65536, marks=pytest.mark.slow),
-        ("tree", 8, 16384),
+        pytest.param("tree", 8, 16384, marks=pytest.mark.slow),
         ("tree", 16, 4096),
         pytest.param("hierarchical", 8, 65536, marks=pytest.mark.slow),
         pytest.param("hierarchical", 16, 65536, marks=pytest.mark.slow),
@@ -142,10 +142,10 @@ def test_trees_are_hardly_slower_with_more_slots_and_need_but_few(name: str, ran
     assert times[1] <= 1.1 * times[-1]
 
 
-@pytest.mark.parametrize("ranks", [3, 7])
+@pytest.mark.parametrize("ranks", [3, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_tree_takes_as_long_as_its_bytes(ranks: int) -> None:
     """4 S / link: own data, two children's and the result by one link; 2 floor(log2 n) hops are as nothing."""
-    nbytes = MIB // 2
+    nbytes = 512 * KIB
     ns = kernels_ns(algorithm("tree_allreduce", "tree_binary", ranks), small(), nbytes // 4)
     assert 4 * nbytes / LINK_GBS <= ns * 1.2 <= 4 * nbytes / LINK_GBS * 1.6
 
@@ -169,7 +169,7 @@ def test_cubes_and_sips_are_hardly_slower_with_more_slots(sips: int, fabric: str
                 "intercube_allreduce", "intercube", sips, "pe0_of_every_cube", n_slots=n_slots, root_cube=root_cube
             ),
             machine,
-            16384,
+            4096,
         )
         for n_slots in (2, 4, 8, 16)
     ]
@@ -181,14 +181,14 @@ def test_a_grid_of_sips_is_faster_than_a_ring_and_a_torus_faster_still() -> None
     times = {}
     for fabric, grid in (("ring_1d", ""), ("mesh_2d_no_wrap", "2x2"), ("torus_2d", "2x2")):
         chosen = algorithm("intercube_allreduce", "intercube", 4, mapper="pe0_of_every_cube")
-        times[fabric] = kernels_ns(chosen, small(4, "2x2", 1, fabric, grid), 32768)
+        times[fabric] = kernels_ns(chosen, small(4, "2x2", 1, fabric, grid), 16384)
     assert times["torus_2d"] <= 0.95 * times["mesh_2d_no_wrap"]
     assert times["mesh_2d_no_wrap"] <= 0.85 * times["ring_1d"]
 
 
 def test_a_tensor_of_sips_goes_along_rows_and_columns() -> None:
     """2 (w + h - 2) hops instead of 2 (n - 1) for little, half and a quarter of the bytes on a link for much."""
-    for elements, mesh_takes, torus_takes in ((16, 0.7, 0.7), (65536, 0.8, 0.65)):
+    for elements, mesh_takes, torus_takes in ((16, 0.7, 0.7), (32768, 0.8, 0.65)):
         times = {}
         for fabric, grid in (("ring_1d", ""), ("mesh_2d_no_wrap", "3x2"), ("torus_2d", "3x2")):
             tensor = shards_of(6, {(0, 0): elements}, np.random.default_rng(1))
@@ -210,8 +210,11 @@ def test_a_mean_is_made_once_and_copied() -> None:
     assert times["sum"] < times["avg"] <= 1.15 * times["sum"]
 
 
-def test_the_mean_of_a_large_tensor_fits_scratch() -> None:
-    tensor = shards_of(6, {(0, 0): 1 << 20}, np.random.default_rng(1), "f16")
+@pytest.mark.parametrize(
+    ("elements", "at_most_ns"), [(1 << 18, 18_000), pytest.param(1 << 20, 65_000, marks=pytest.mark.slow)]
+)
+def test_the_mean_of_a_large_tensor_fits_scratch(elements: int, at_most_ns: float) -> None:
+    tensor = shards_of(6, {(0, 0): elements}, np.random.default_rng(1), "f16")
     run = over_sips(
         "sip_allreduce",
         small(6, "1x1", 1, "mesh_2d_no_wrap", "3x2"),
@@ -221,11 +224,11 @@ def test_the_mean_of_a_large_tensor_fits_scratch() -> None:
         slot_size=65536,
     )
     run.n_slots, run.slot_size = 16, 65536
-    assert longest_kernel_ns(run) < 65_000
+    assert longest_kernel_ns(run) < at_most_ns
 
 
 @pytest.mark.parametrize("name", ["intercube_allreduce", "sip_allreduce"])
-@pytest.mark.parametrize("elements", [8, 16384])
+@pytest.mark.parametrize("elements", [8, 4096])
 def test_a_grid_that_closes_is_not_slower_than_one_that_does_not(name: str, elements: int) -> None:
     """What goes to another place takes the shorter way."""
     times = {}

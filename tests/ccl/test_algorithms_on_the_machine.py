@@ -12,6 +12,7 @@ import pytest
 from algorithm_support import Collective, Shards, algorithm, all_reduce, over_sips, shards_of, small, values
 from cross_support import KINDS, WORLDS, World, assert_on_machine, packaged
 
+from covering import covering
 from kernbench.ccl.loading import names_of
 
 PATTERNS = [
@@ -36,16 +37,16 @@ def random(n: int, dtype: str = "f32") -> Any:
     return lambda pe: values(rng, n, dtype)
 
 
-@pytest.mark.parametrize(("kind", "n"), [("tcm", 100), ("hbm", 1), ("sram", 100)])
-@pytest.mark.parametrize(("name", "pattern", "ranks"), PATTERNS)
-def test_all_reduce_where_ranks_are_pes(name: str, pattern: str, ranks: int, n: int, kind: str) -> None:
+@pytest.mark.parametrize(("case", "kind", "n"), covering(PATTERNS, ("tcm", "hbm", "sram"), (100, 1)))
+def test_all_reduce_where_ranks_are_pes(case: tuple[str, str, int], n: int, kind: str) -> None:
+    name, pattern, ranks = case
     chosen = algorithm(name, pattern, ranks)
     assert_as_in_the_mock(all_reduce(chosen, small(), random(n), "avg", kind=kind))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
-@pytest.mark.parametrize(("name", "pattern", "ranks"), PATTERNS)
-def test_all_reduce_of_several_messages(name: str, pattern: str, ranks: int, dtype: str) -> None:
+@pytest.mark.parametrize(("case", "dtype"), covering(PATTERNS, ("f32", "bf16", "i8")))
+def test_all_reduce_of_several_messages(case: tuple[str, str, int], dtype: str) -> None:
+    name, pattern, ranks = case
     chosen = algorithm(name, pattern, ranks, n_slots=2)
     assert_as_in_the_mock(all_reduce(chosen, small(), random(5000, dtype)))
 
@@ -76,17 +77,20 @@ def shards(sips: int, blocks: int = 1) -> Shards:
     return shards_of(sips, {(0, 0): 3, (1, 2): 1500}, np.random.default_rng(blocks), blocks=blocks)
 
 
-@pytest.mark.parametrize(
-    ("sips", "fabric", "grid"), [(2, "ring_1d", ""), (4, "torus_2d", "2x2"), (3, "fully_connected", "")]
-)
-@pytest.mark.parametrize("name", ["sip_allreduce", "broadcast", "reduce", "send_recv"])
-def test_collectives_in_place_over_sips(name: str, sips: int, fabric: str, grid: str) -> None:
+FABRICS = ((2, "ring_1d", ""), (4, "torus_2d", "2x2"), (3, "fully_connected", ""))
+
+
+@pytest.mark.parametrize(("name", "over"), covering(("sip_allreduce", "broadcast", "reduce", "send_recv"), FABRICS))
+def test_collectives_in_place_over_sips(name: str, over: tuple[int, str, str]) -> None:
+    sips, fabric, grid = over
     assert_as_in_the_mock(over_sips(name, small(sips, fabric=fabric, grid=grid), [shards(sips)]))
 
 
-@pytest.mark.parametrize(("sips", "fabric", "grid"), [(2, "ring_1d", ""), (4, "torus_2d", "2x2"), (3, "switch", "")])
-@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all"])
-def test_collectives_between_two_tensors(name: str, sips: int, fabric: str, grid: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "over"), covering(("all_gather", "reduce_scatter", "all_to_all"), (*FABRICS[:2], (3, "switch", "")))
+)
+def test_collectives_between_two_tensors(name: str, over: tuple[int, str, str]) -> None:
+    sips, fabric, grid = over
     many_in, many_out = name != "all_gather", name != "reduce_scatter"
     source, target = shards(sips, sips if many_in else 1), shards(sips, sips if many_out else 1)
     assert_as_in_the_mock(over_sips(name, small(sips, fabric=fabric, grid=grid), [source, target]))

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithm_support import assert_reduced, assert_same_bits, values
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from covering import covering
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import InputError, IpcqDeadlock, UnknownNameError
 
@@ -44,17 +45,16 @@ def inputs_of(ranks: int, n: int, dtype: str = "f32") -> list[Any]:
 CASES = [(name, ranks) for name in TOPOLOGY for ranks in RANKS.get(name, (1, 2, 3, 7))]
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "i32"])
-@pytest.mark.parametrize("n", [1, 8, 1000])
-@pytest.mark.parametrize(("name", "ranks"), CASES)
-def test_sums_are_those_of_numpy(name: str, ranks: int, n: int, dtype: str) -> None:
+@pytest.mark.parametrize(("case", "n", "dtype"), covering(CASES, (1, 8, 1000), ("f32", "f16", "bf16", "i32")))
+def test_sums_are_those_of_numpy(case: tuple[str, int], n: int, dtype: str) -> None:
+    name, ranks = case
     inputs = inputs_of(ranks, n, dtype)
     assert_reduced(run(name, inputs), inputs, "sum")
 
 
-@pytest.mark.parametrize("op", ["max", "min", "avg"])
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "i32", "i8"])
-@pytest.mark.parametrize("name", list(TOPOLOGY))
+@pytest.mark.parametrize(
+    ("name", "dtype", "op"), covering(TOPOLOGY, ("f32", "f16", "bf16", "i32", "i8"), ("max", "min", "avg"))
+)
 def test_the_other_reductions(name: str, dtype: str, op: str) -> None:
     inputs = inputs_of(4, 77, dtype)
     assert_reduced(run(name, inputs, reduce_op=op), inputs, op)
@@ -72,8 +72,7 @@ def test_all_ranks_end_with_the_same_bits(name: str) -> None:
     assert_same_bits(run(name, inputs_of(4, 3001, "f16")))
 
 
-@pytest.mark.parametrize("name", list(TOPOLOGY))
-@pytest.mark.parametrize("n_slots", [2, 3, 16])
+@pytest.mark.parametrize(("name", "n_slots"), covering(TOPOLOGY, (2, 3, 16)))
 def test_slots_change_nothing_in_the_result(name: str, n_slots: int) -> None:
     inputs = inputs_of(4, 500)
     few = run(name, inputs, n_slots=n_slots, slot_size=64)
@@ -119,7 +118,6 @@ def test_one_pe_of_every_rank_by_cubes() -> None:
         assert_reduced(run(name, inputs, pes_per_cube=4), inputs, "sum")
 
 
-@settings(max_examples=30)
 @given(
     name=st.sampled_from([n for n in TOPOLOGY if n != "mesh_allreduce"]),
     ranks=st.integers(1, 9),

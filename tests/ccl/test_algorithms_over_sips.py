@@ -18,9 +18,10 @@ from algorithm_support import (
     values,
 )
 from collective_checks import assert_all_reduced, assert_collective
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from covering import covering
 from kernbench.ccl.grids import SipGrid
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import InputError
@@ -54,9 +55,9 @@ def assert_on_mock(
     assert_collective(name, tensors, after, op, passed)
 
 
-@fabrics
-@pytest.mark.parametrize("op", ["sum", "avg", "max"])
-def test_sip_allreduce(sips: int, fabric: str, grid: str, op: str) -> None:
+@pytest.mark.parametrize(("over", "op"), covering(FABRICS, ("sum", "avg", "max")))
+def test_sip_allreduce(over: tuple[int, str, str], op: str) -> None:
+    sips, fabric, grid = over
     tensor = shards(sips, seed=1, dtype="f16")
     assert_on_mock("sip_allreduce", small(sips, fabric=fabric, grid=grid), [tensor], op, "f16")
 
@@ -147,8 +148,7 @@ def test_sips_meet_at_any_root_cube(root_cube: int) -> None:
     assert_all_have(intercube(2, "3x2", root_cube=root_cube))
 
 
-@pytest.mark.parametrize("op", ["avg", "max", "min"])
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "i32"])
+@pytest.mark.parametrize(("dtype", "op"), covering(("f16", "bf16", "i32"), ("avg", "max", "min")))
 def test_intercube_allreduce_of_other_kinds(dtype: str, op: str) -> None:
     assert_all_have(intercube(3, "3x2", dtype=dtype, op=op, n=5000), op)
 
@@ -185,7 +185,6 @@ def test_by_the_short_way(name: str) -> None:
     assert_all_reduced(outputs, inputs)
 
 
-@settings(max_examples=20)
 @given(
     fabric=st.sampled_from(("ring_1d", "torus_2d", "mesh_2d_no_wrap")),
     grid=st.sampled_from(((2, 1), (2, 2), (3, 2), (3, 3))),
@@ -205,7 +204,6 @@ def test_intercube_never_waits_in_a_circle(fabric: str, grid: tuple[int, int], n
     assert_all_reduced([x for _, x in after.values()], list(inputs.values()))
 
 
-@settings(max_examples=20)
 @given(
     fabric=st.sampled_from(("torus_2d", "mesh_2d_no_wrap")),
     grid=st.sampled_from(((2, 2), (3, 2), (2, 3), (3, 3))),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from algorithm_support import algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of
 
+from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.ccl_bounds import Bounds
 from kernbench.evaluation.ccl_theory import ClosedForms
@@ -102,10 +103,9 @@ def _check(name: str, neighbours: str, sips: int, kind: str, ranks: int, nbytes:
     assert simulated == pytest.approx(_form(name, machine, ranks, nbytes), rel=0.15)
 
 
-@pytest.mark.parametrize("links", LINKS)
-@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), CASES)
-def test_a_small_collective_is_as_long_as_its_form(name, neighbours, sips, kind, ranks, links):
-    _check(name, neighbours, sips, kind, ranks, KIB, LINKS[links])
+@pytest.mark.parametrize(("case", "links"), covering(CASES, LINKS))
+def test_a_small_collective_is_as_long_as_its_form(case, links):
+    _check(*case, KIB, LINKS[links])
 
 
 @pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), CASES)
@@ -128,9 +128,13 @@ def test_a_large_collective_is_as_long_as_its_form(name, neighbours, sips, kind,
     _check(name, neighbours, sips, kind, ranks, 1024 * KIB, ())
 
 
-@pytest.mark.parametrize("changes", [(), _links(2, 2), _links(4, 0.5), BANKS])
-@pytest.mark.parametrize("nbytes", [KIB, 64 * KIB])
-@pytest.mark.parametrize("name", ["broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all"])
+MACHINES = ((), _links(2, 2), _links(4, 0.5), BANKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "nbytes", "changes"),
+    covering(("broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all"), (KIB, 64 * KIB), MACHINES),
+)
 def test_bounds_over_sips_are_never_undercut(name, nbytes, changes):
     machine, rng = _machine(4, "ring_1d", *changes), np.random.default_rng(0)
     n, owned = 4, {(0, 0): nbytes // 4}
@@ -153,9 +157,10 @@ def test_bounds_over_sips_are_never_undercut(name, nbytes, changes):
     assert 0.1 * simulated < forms[name](nbytes) <= simulated
 
 
-@pytest.mark.parametrize("changes", [(), _links(2, 2), _links(4, 0.5), BANKS])
-@pytest.mark.parametrize("nbytes", [KIB, 16 * KIB])
-@pytest.mark.parametrize("name", ["hierarchical_allreduce", "intercube_allreduce"])
+@pytest.mark.parametrize(
+    ("name", "nbytes", "changes"),
+    covering(("hierarchical_allreduce", "intercube_allreduce"), (KIB, 16 * KIB), MACHINES),
+)
 def test_bounds_over_cubes_are_never_undercut(name, nbytes, changes):
     machine = _machine(2, "ring_1d", *changes)
     over = {

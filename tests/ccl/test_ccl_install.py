@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ccl_support import machine, sips
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
@@ -187,7 +187,6 @@ def test_an_install_that_fails_on_the_way_is_taken_back(engine: GraphEngine) -> 
     assert taken(engine, A, B) == [16384, 0, 0, 16384, 0, 0]
 
 
-@settings(max_examples=20)
 @given(st.sampled_from(["tcm", "hbm", "sram"]), st.integers(1, 5), st.integers(4, 90), st.sampled_from([1, 2, 4, 6]))
 def test_rings_and_tensors_never_overlap(kind: Any, n_slots: int, size: int, n_sips: int) -> None:
     engine = GraphEngine(machine(f"system.sips.count={n_sips}", "sip.cube_mesh.w=1", "sip.cube_mesh.h=2"))

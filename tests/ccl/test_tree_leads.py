@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from algorithm_support import assert_reduced
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernbench.ccl.algorithms import tree_allreduce
@@ -58,7 +58,6 @@ def test_a_hop_adds_no_more_than_there_are_slots() -> None:
     assert lead(Hops(2, 1, 0), 1) == 3
 
 
-@settings(max_examples=40)
 @given(
     name=st.sampled_from(("tree_allreduce", "hierarchical_allreduce")),
     ranks=st.sampled_from((2, 4, 8, 16)),

@@ -106,16 +106,16 @@ COMMANDS = (
     "--help",
     "list",
     "list --json",
-    "topology",
-    "topology --format dot",
-    "topology --json",
-    "probe --case pe-sram",
-    "probe --case pe-sram --json",
-    "run --bench gemm-single-pe --set bench.m=8",
-    "run --bench gemm-single-pe --set bench.m=8 --json",
-    "run --bench gemm-single-pe --set bench.m=8 --max-sim-ns 1 --json",
-    "run --bench {prints}:much",
-    "web --out {prints}.html",
+    "topology {tiny}",
+    "topology --format dot {tiny}",
+    "topology --json {tiny}",
+    "probe --case pe-sram {tiny}",
+    "probe --case pe-sram --json {tiny}",
+    "run --bench gemm-single-pe --set bench.m=8 {tiny}",
+    "run --bench gemm-single-pe --set bench.m=8 --json {tiny}",
+    "run --bench gemm-single-pe --set bench.m=8 --max-sim-ns 1 --json {tiny}",
+    "run --bench {prints}:much {tiny}",
+    "web --out {prints}.html {tiny}",
 )
 
 
@@ -128,7 +128,7 @@ def run_into(
     def run(descriptor: int) -> tuple[int, str]:
         stream = os.fdopen(descriptor, "w", encoding="utf-8")
         monkeypatch.setattr(sys, "stdout", stream)
-        code = main(request.param.format(prints=prints).split())
+        code = main(request.param.format(prints=prints, tiny=TINY).split())
         assert sys.stdout is stream
         with suppress(OSError):
             stream.close()

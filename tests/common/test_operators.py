@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
@@ -108,7 +108,6 @@ def test_comparisons_give_bytes(name: str, dtype: DType) -> None:
     assert operator(name).result_dtype(dtype, dtype) is I8
 
 
-@settings(max_examples=80)
 @given(st.data())
 def test_integers_are_exact_and_wrap(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(INTS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.components.access_plan import extent, plan, runs
@@ -44,7 +44,6 @@ def strided(draw: st.DrawFn) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
 
 
 @given(strided(), st.integers(0, 200))
-@settings(max_examples=200)
 def test_accesses_cover_each_byte_once(array: tuple[tuple[int, ...], int, tuple[int, ...]], before_end: int) -> None:
     shape, itemsize, strides = array
     low, span = extent(shape, itemsize, strides)

@@ -163,8 +163,15 @@ SETTINGS = {
     "topology:cube.hbm.access_bytes": Setting(IDEAL),
     "topology:cube.components.hbm_ctrl.attrs.efficiency": Setting(IDEAL, steps=HOST_ONLY),
     # A slice with banks can be what a program waits for to the end.
-    "topology:cube.components.sram.attrs.overhead_ns": Setting(IDEAL),
-    "topology:cube.components.sram.attrs.access_ns": Setting(IDEAL),
+    **dict.fromkeys(
+        (
+            "topology:cube.components.sram.attrs.overhead_ns",
+            "topology:cube.components.sram.attrs.access_ns",
+            "topology:cube.links.router_to_sram.length_mm",
+            "topology:cube.links.router_to_sram.overhead_ns",
+        ),
+        Setting(IDEAL),
+    ),
     # It is there or it is not: what does not fit any more fails.
     "topology:cube.sram.bytes": Setting(("cube.sram.bytes=48KiB",), ("defaults.buffer_kind=sram",), (queues,)),
     "topology:pe.gemm.acc_bytes": Setting(steps=(accumulated,)),
@@ -245,7 +252,16 @@ def test_the_program_ends_well() -> None:
     assert len(unchanged(Setting())) == len(EVERY_STEP)
 
 
-@pytest.mark.parametrize("leaf", LEAVES, ids=str)
+def of_another_algorithm(leaf: Leaf) -> bool:
+    """Whether an algorithm before has this key too."""
+    before = LEAVES[: LEAVES.index(leaf)]
+    return leaf.path[0] == "algorithms" and leaf.path[-1] in {each.path[-1] for each in before if each.file == "ccl"}
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [pytest.param(each, marks=[pytest.mark.slow] * of_another_algorithm(each), id=str(each)) for each in LEAVES],
+)
 def test_a_key_does_something(leaf: Leaf) -> None:
     assert effect(leaf, setting_of(leaf))
 

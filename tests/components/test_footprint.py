@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.dtypes import dtype
@@ -52,7 +52,6 @@ def placed(array: Array, at: int, cuts: tuple[int, ...]) -> tuple[tuple[Footprin
 
 
 @given(arrays(), arrays(), st.integers(0, 200), st.lists(st.integers(1, 300), max_size=3))
-@settings(max_examples=400)
 def test_sharing_is_exact(a: Array, b: Array, apart: int, cuts: list[int]) -> None:
     mine, bytes_of_a = placed(a, 1000, tuple(cuts))
     theirs, bytes_of_b = placed(b, 900 + apart, ())
@@ -62,7 +61,6 @@ def test_sharing_is_exact(a: Array, b: Array, apart: int, cuts: list[int]) -> No
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(-600, 600), st.integers(-70, 70))
-@settings(max_examples=100)
 def test_tiles_of_one_matrix_are_exact_however_many_rows(rows: int, others: int, down: int, right: int) -> None:
     """64 bytes of a row of 1 KiB."""
     start = 1 << 20

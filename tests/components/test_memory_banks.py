@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_support import machine
+from engine_support import two_cubes
 from kernbench.components.memory_banks import Banks
 from kernbench.components.memory_service import Job
 from kernbench.core.clock import Clock
@@ -77,7 +77,6 @@ def test_rows_lie_where_they_begin() -> None:
     assert memory.serving(Access(0, PACKET, 2, 4 * PACKET)) is not one
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 4),
     st.integers(1, 3),
@@ -98,7 +97,7 @@ def test_no_bank_serves_two_packets_at_once(banks: int, bank_kib: int, arrivals:
 
 def ends(offsets: tuple[int, int], op: str, space: str, *overrides: str) -> list[int]:
     """When 8 KiB each at two offsets of a memory have been moved by two PEs, begun at once."""
-    engine = GraphEngine(machine(*overrides), enable_data=False)
+    engine = GraphEngine(two_cubes(*overrides), enable_data=False)
     at = PhysAddr.cube_sram_addr if space == "sram" else lambda *where: PhysAddr.pe_tcm_addr(*where[:3], 5, where[3])
     handles = [
         engine.submit(PeDmaMsg(pe=(0, 0, pe), pa=at(0, 0, 0, offset).encode(), nbytes=8192, op=op))  # type: ignore[arg-type]
@@ -127,7 +126,7 @@ def test_two_pes_at_one_memory(op: str, space: str, slow: str, banked: str) -> N
 
 def test_an_access_alone_takes_as_long_with_any_number_of_banks() -> None:
     def alone(op: str, *overrides: str) -> int:
-        engine = GraphEngine(machine("cube.components.sram.attrs.bw_gbs=32", *overrides), enable_data=False)
+        engine = GraphEngine(two_cubes("cube.components.sram.attrs.bw_gbs=32", *overrides), enable_data=False)
         pa = PhysAddr.cube_sram_addr(0, 0, 0, 512).encode()
         handle = engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=pa, nbytes=20_000, op=op))  # type: ignore[arg-type]
         engine.wait(handle)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import simpy
 
-from engine_support import hbm, machine
+from engine_support import hbm, two_cubes
 from kernbench.common.errors import InputError, PartError, SimulationDeadlock
 from kernbench.components.hbm_ctrl import HbmCtrl
 from kernbench.components.memory import Memory, MemoryAccess
@@ -66,7 +66,7 @@ class ByRun(HbmCtrl):
 
 
 def with_memory(cls: type, kind: str = "hbm_ctrl") -> Topology:
-    return machine("ns_per_mm=0", f"cube.components.{kind}.impl={__name__}.{cls.__name__}")
+    return two_cubes("ns_per_mm=0", f"cube.components.{kind}.impl={__name__}.{cls.__name__}")
 
 
 def traffic(cls: type, op: str, *pes: int) -> list[float]:
@@ -127,7 +127,7 @@ def test_rings_of_queues_and_numbers() -> None:
     """Messages of queues are committed by it, and kernels read what they should."""
     usual, late = (
         run_bench(
-            topology=machine(*overrides),
+            topology=two_cubes(*overrides),
             bench_fn=next(bench for bench in known_benches() if bench.name == "ipcq-allreduce"),
             params=("bench.algorithm=ring_allreduce_sram", "bench.n_elem=64"),
         )

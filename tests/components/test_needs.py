@@ -35,7 +35,7 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
         assert path == PathFinder(trace, engine.handles).of_request(each), "walked alone, or as a part of the run's"
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     ops=st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 7)), max_size=5),
     pace=st.lists(st.integers(0, 9), min_size=PES, max_size=PES),

@@ -212,9 +212,10 @@ class TestScratch:
     def test_the_cli_runs_on_such_a_machine(self, mine: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
         vars(mine)["Scratch"] = Scratch
         overrides = [part for each in (*SMALL, scratch(Scratch)) for part in ("--set", each)]
+        product = ("--set", "bench.m=32", "--set", "bench.k=64", "--set", "bench.n=32")
         assert main(["topology", *overrides]) == 0
         assert "my_parts.Scratch" in capsys.readouterr().out
-        assert main(["run", "--bench", "gemm-single-pe", *overrides]) == 0
+        assert main(["run", "--bench", "gemm-single-pe", *overrides, *product]) == 0
 
 
 # --- parts that think, of kinds of their own --------------------------------------------------------------------------

@@ -45,8 +45,11 @@ PLACES = {
 """The section of each kind; ``ucie`` is also in ``sip``."""
 
 
+SECTIONS = dict(resolve_topology("default").spec)
+
+
 def builtin(kind: str) -> type[Component]:
-    spec = dict(dict(resolve_topology("default").spec)[PLACES[kind]].components)[kind]
+    spec = dict(SECTIONS[PLACES[kind]].components)[kind]
     found = REGISTRY.lookup(spec.impl)
     assert issubclass(found, Component)
     return found

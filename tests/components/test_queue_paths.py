@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from queue_support import Shared, install, line_of, ring_of, share
 from rich.console import Console
@@ -341,7 +341,6 @@ def program(steps: tuple[str, ...], skew: int, n: int) -> Any:
     return kernel
 
 
-@settings(max_examples=60)
 @given(
     steps=st.lists(st.sampled_from(STEPS), max_size=9).map(tuple),
     skew=st.integers(0, 12),

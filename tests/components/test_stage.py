@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.components.stage import OverlappingStage, StageUnit, Token
@@ -81,7 +81,6 @@ pipelines = st.integers(1, 5).flatmap(
 
 
 @given(pipelines, st.integers(1, 4))
-@settings(max_examples=200)
 def test_stages_follow_the_recurrence(times: list[list[int]], slots: int) -> None:
     assert simulate(times, slots)[0] == recurrence(times, slots)
 

@@ -39,7 +39,7 @@ MATMUL = {
 }
 
 
-@pytest.mark.parametrize("sizes", [(4, 6, 8), (5, 7, 3)])
+@pytest.mark.parametrize("sizes", [pytest.param((4, 6, 8), marks=pytest.mark.slow), (5, 7, 3)])
 def test_products_of_all_pairs(sizes):
     m, k, n = sizes
     a, b = whole_numbers(m, k), whole_numbers(k, n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import SLICE, hbm, machine
@@ -20,7 +20,6 @@ def within(nbytes: int) -> st.SearchStrategy[int]:
     return st.integers(0, nbytes - 1) | st.sampled_from((0, nbytes - 1))
 
 
-@settings(max_examples=60)
 @given(COORDS, within(SLICE), within(SPEC.pe.tcm.bytes), within(SPEC.cube.sram.bytes))
 def test_memories_and_their_nodes(coord: tuple[int, int, int], in_slice: int, in_tcm: int, in_sram: int) -> None:
     sip, cube, pe = coord

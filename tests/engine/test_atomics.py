@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine_support import fetch, launch, machine, place
+from engine_support import fetch, launch, place, two_cubes
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.dtypes import dtype
 from kernbench.common.errors import KernelError
@@ -73,7 +73,6 @@ def addresses(record: OpRecord, size: int) -> set[int]:
     return {pa + at for pa, nbytes in runs if pa != NOWHERE for at in range(0, nbytes, size)}
 
 
-@settings(max_examples=25, deadline=None)
 @example("i32", [[], [("add", [1], 0), ("add", [1], 0), ("add", [None, 0], 0)], [("add", [0], 0)]])
 @given(st.sampled_from(("i32", "f32", "f16", "bf16")), st.lists(st.lists(steps, max_size=3), min_size=2, max_size=4))
 def test_many_pes_are_as_good_as_one_after_another(item: str, programs: list[list[Step]]) -> None:
@@ -88,7 +87,7 @@ def test_many_pes_are_as_good_as_one_after_another(item: str, programs: list[lis
         seen[me] = [tl.value(each) for each in handles]
 
     start = np.arange(N).astype(dtype(item).numpy)
-    engine = sanitized(machine())
+    engine = sanitized(two_cubes())
     x = place(engine, start)
     launch(engine, kernel, x, targets=pes)
     records = [each for each in engine.op_log if each.kind == "atomic"]
@@ -119,7 +118,7 @@ def test_every_pe_gets_a_number_of_its_own() -> None:
             assert found is not None
             tickets.append(int(tl.value(found)))
 
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     x = place(engine, np.zeros((), np.int32))
     launch(engine, kernel, x, targets=PES)
     assert sorted(tickets) == list(range(3 * len(PES)))
@@ -131,14 +130,14 @@ def test_a_lock_keeps_others_out() -> None:
     text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
     names: dict[str, Any] = {}
     exec(text.split("```python\n")[2].split("```")[0], names)
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     lock, x = place(engine, np.zeros((), np.int32), name="lock"), place(engine, np.zeros((), np.float32), name="x")
     launch(engine, names["add_one"], lock, x, targets=PES)
     assert (float(fetch(engine, x)), int(fetch(engine, lock))) == (len(PES), 0)
 
 
 def run(kernel: Callable[..., object]) -> tuple[GraphEngine, list[OpRecord]]:
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     launch(engine, kernel, place(engine, np.ones((64, 64), np.float32)))
     return engine, [each for each in engine.op_log if each.kind in ("atomic", "dma_read", "dma_write")]
 
@@ -201,7 +200,7 @@ def test_the_sanitizer_tells_atomics_from_stores() -> None:
             tl.atomic_add(x, tl.full(4, 1, "f32"))
 
     def races(kernel: Callable[..., object]) -> list[str]:
-        engine = sanitized(machine())
+        engine = sanitized(two_cubes())
         launch(engine, kernel, place(engine, np.ones(4, np.float32)), targets=((0, 0, 0), (0, 0, 1)))
         return [each.kind for each in findings(engine)]
 
@@ -214,7 +213,7 @@ def test_without_an_order_the_sanitizer_tells_who_overtook() -> None:
         tl.store(x, tl.exp(tl.full((64, 64), 0.0, "f32")))
         tl.atomic_add(x, tl.constant([1], "f32"))
 
-    engine = sanitized(machine("pe.dma.ordering=relaxed"))
+    engine = sanitized(two_cubes("pe.dma.ordering=relaxed"))
     launch(engine, kernel, place(engine, np.ones((64, 64), np.float32)))
     (found,) = findings(engine)
     assert (found.kind, found.side.action) == ("inversion", "atomic")
@@ -231,7 +230,7 @@ def test_what_is_masked_off_is_not_changed() -> None:
         ):
             seen.append(None if old is None else tl.value(old).tolist())
 
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     x = place(engine, np.ones(8, np.float32))
     launch(engine, kernel, x)
     assert seen == [[[1, 1, 1, 0], [0, 0, 0, 0]], [0, 0, 0, 0], None]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import path_support
-from engine_support import Array, Placed, fetch, launch, machine, place
+from engine_support import Array, Placed, fetch, launch, place, two_cubes
 from ideal_memory import IDEAL
 from kernbench.common.dtypes import dtype
 from kernbench.core.op_log import OpRecord
@@ -33,7 +33,7 @@ def ones(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def run(kernel: Callable[..., object], *shapes: tuple[int, ...], overrides: Sequence[str] = ()) -> Run:
-    return Run(kernel, shapes, GraphEngine(machine(*overrides)))
+    return Run(kernel, shapes, GraphEngine(two_cubes(*overrides)))
 
 
 class Run:
@@ -169,7 +169,7 @@ def test_one_address_by_two_names_is_the_same_bytes() -> None:
         tl.store(x, tl.full((8, 64), 5.0, "f32"))
         tl.load(y, (8, 64), "f32")
 
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     x = place(engine, ones(8, 64), name="x")
     y = alias_of(engine, x)
     launch(engine, kernel, x, y)
@@ -253,9 +253,8 @@ def as_kernel(steps: list[Step]) -> Callable[..., object]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["store", "load", "move", "composite"]), boxes(), boxes()), max_size=10))
-@settings(max_examples=40)
 def test_any_program_is_as_if_its_commands_came_one_by_one(steps: list[Step]) -> None:
-    engine = GraphEngine(machine(*SMALL))
+    engine = GraphEngine(two_cubes(*SMALL))
     x, y = np.zeros((ROWS, COLUMNS), np.float32), np.zeros((max(1, len(steps)), ROWS, COLUMNS), np.float32)
     placed = [place(engine, x.copy()), place(engine, y.copy())]
     launch(engine, as_kernel(steps), *placed)
@@ -331,7 +330,7 @@ def test_a_composite_whose_tiles_leave_behind_those_of_another() -> None:
 
 def kinds(kernel: Callable[..., object], *overrides: str) -> list[tuple[str, int, int]]:
     """The findings of a run: kind, line, the other's line."""
-    engine = sanitized(machine(*overrides))
+    engine = sanitized(two_cubes(*overrides))
     done = Run(kernel, [(64, 64), (64, 64)], engine)
     return [(f.kind, f.line - done.first, f.other.line - done.first) for f in findings(engine) if f.other is not None]
 
@@ -382,7 +381,7 @@ def test_an_inversion_is_told_in_full() -> None:
         tl.store(x, tl.exp(tl.load(y, (64, 64), "f32")), strides=(ROW, 4))
         tl.load(x + 4, (64, 1), "f32", strides=(ROW, 4))
 
-    engine = sanitized(machine(RELAXED))
+    engine = sanitized(two_cubes(RELAXED))
     done = Run(kernel, [(64, 64), (64, 64)], engine)
     (found,) = [f for f in findings(engine) if f.kind == "inversion"]
     assert found.other is not None
@@ -415,7 +414,7 @@ def test_a_composite_that_waits_for_the_scheduler_has_not_begun() -> None:
         tl.load(x, (1, 1), "f32")
 
     def tried(*overrides: str) -> list[tuple[str, int, int]]:
-        engine = sanitized(machine(*overrides))
+        engine = sanitized(two_cubes(*overrides))
         done = Run(kernel, [(64, 64), (128, 64)], engine)
         return [(f.kind, f.line - done.first, f.other.line - done.first) for f in findings(engine) if f.other]
 
@@ -432,7 +431,7 @@ def test_an_inversion_is_of_bytes_where_rows_are_many_and_in_two_places(column: 
         tl.store(x, tl.exp(tl.load(y, (100, 1), "f32", strides=(ROW, 4))), strides=(ROW, 4))
         tl.load(x + 4 * column, (100, 1), "f32", strides=(ROW, 4))
 
-    engine = sanitized(machine(RELAXED))
+    engine = sanitized(two_cubes(RELAXED))
     x, y = in_two_places(engine, (100, 64)), place(engine, ones(100, 64))
     launch(engine, kernel, x, y)
     inversions = [f.nbytes for f in findings(engine) if f.kind == "inversion"]

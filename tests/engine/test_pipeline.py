@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine_support import fetch, launch, machine, place
+from engine_support import fetch, launch, place, two_cubes
 from ideal_memory import IDEAL, SLICE_GBS
 from kernbench.engine.engine import GraphEngine
 from kernbench.triton_emu.tl_context import TLContext as Tl
@@ -26,7 +26,7 @@ class Run:
     """A composite GEMM on PE 0, in f16."""
 
     def __init__(self, variant: str, m: int, k: int, n: int, *overrides: str, data: bool = False) -> None:
-        self.engine = GraphEngine(machine(*IDEAL, *overrides), enable_data=data)
+        self.engine = GraphEngine(two_cubes(*IDEAL, *overrides), enable_data=data)
         rng = np.random.default_rng(0)
         self.a, self.b = rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((k, n)).astype(np.float16)
         self.c = place(self.engine, np.zeros((m, n), np.float16), name="c")
@@ -84,7 +84,7 @@ def test_twice_the_memory_bandwidth_leaves_what_the_matrix_unit_binds() -> None:
 
 def test_a_stream_of_loads_follows_the_bandwidth_of_memory() -> None:
     def exec_ns(*overrides: str) -> float:
-        engine = GraphEngine(machine(*IDEAL, *overrides), enable_data=False)
+        engine = GraphEngine(two_cubes(*IDEAL, *overrides), enable_data=False)
         x = place(engine, np.zeros(1 << 20, np.float16))
 
         def read(p: int, *, tl: Tl) -> None:
@@ -120,7 +120,7 @@ def test_events_per_tile() -> None:
 
 
 def test_an_epilogue_runs_on_math_per_output_tile() -> None:
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     a = place(engine, np.ones((64, 64), np.float16), name="a")
     bias = place(engine, np.arange(64, dtype=np.float16), name="bias")
     c = place(engine, np.zeros((64, 64), np.float16), name="c")
@@ -137,7 +137,7 @@ def test_an_epilogue_runs_on_math_per_output_tile() -> None:
 
 
 def test_an_elementwise_composite() -> None:
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     x = place(engine, np.full((50, 70), 3, np.float32), name="x")
     y = place(engine, np.arange(3500, dtype=np.float32).reshape(50, 70), name="y")
 

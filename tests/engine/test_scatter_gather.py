@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_support import fetch, launch, machine, place
+from engine_support import fetch, launch, place, two_cubes
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import KernbenchError
 from kernbench.core.op_log import OpRecord
@@ -39,7 +39,6 @@ def runs_of(base: int, index: Sequence[int | None]) -> Runs:
 indices = st.lists(st.none() | st.integers(0, N - 1) | st.integers(3, 7), min_size=1, max_size=12)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.booleans(), indices), min_size=1, max_size=8))
 def test_lists_do_what_numpy_does_one_after_another(steps: list[tuple[bool, list[int | None]]]) -> None:
     """Repeated, overlapping, backwards, masked off: stores and loads in the order of the program."""
@@ -62,7 +61,7 @@ def test_lists_do_what_numpy_does_one_after_another(steps: list[tuple[bool, list
                 tl.store(out, tl.load(runs_of(x, index), len(index), "f32", other=-1))
                 out += 4 * len(index)
 
-    engine = sanitized(machine())
+    engine = sanitized(two_cubes())
     x = place(engine, np.arange(N, dtype=np.float32), name="x")
     y = place(engine, np.zeros(128, np.float32), name="y")
     launch(engine, kernel, x, y)
@@ -74,7 +73,7 @@ def test_lists_do_what_numpy_does_one_after_another(steps: list[tuple[bool, list
 
 def run(kernel: Callable[..., object], engine: GraphEngine | None = None) -> tuple[list[OpRecord], GraphEngine]:
     """The loads and stores of a kernel on one array."""
-    engine = engine or GraphEngine(machine())
+    engine = engine or GraphEngine(two_cubes())
     launch(engine, kernel, place(engine, np.arange(4096, dtype=np.float32)))
     return [each for each in engine.op_log if each.kind in ("dma_read", "dma_write")], engine
 
@@ -118,7 +117,7 @@ def test_equal_steps_cost_what_a_strided_box_costs() -> None:
 
 
 def test_memories_are_asked_once_each_for_their_equal_runs() -> None:
-    engine = GraphEngine(machine(), trace_hops=True)
+    engine = GraphEngine(two_cubes(), trace_hops=True)
     arrays = [place(engine, np.full(64, pe, np.float32), pe=(0, 0, pe), name=f"x{pe}") for pe in range(2)]
     out = place(engine, np.zeros((8, 4), np.float32), name="out")
 
@@ -151,7 +150,7 @@ def test_the_sanitizer_knows_the_runs() -> None:
         tl.store([(x + 8 * i + 4 * me, 4) for i in range(8)] + [(x + last * me + 400, 4)], tl.zeros(9, "f32"))
 
     def races(last: int) -> int:
-        engine = sanitized(machine())
+        engine = sanitized(two_cubes())
         x = place(engine, np.ones(128, np.float32))
         launch(engine, kernel, x, last, targets=((0, 0, 0), (0, 0, 1)))
         return len(findings(engine))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine_support import fetch, launch, machine, place
+from engine_support import fetch, launch, place, two_cubes
 from kernbench.engine.engine import GraphEngine
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
@@ -14,7 +14,7 @@ VALUES = np.arange(64, dtype=np.float32).reshape(4, 16)
 
 
 def run(kernel: Callable[..., object]) -> tuple[GraphEngine, np.ndarray]:
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     x = place(engine, VALUES)
     launch(engine, kernel, x)
     return engine, fetch(engine, x)

@@ -25,6 +25,14 @@ def committed():
     return read_sweep(FIGURES, COMMAND)
 
 
+def test_a_committed_ring_is_what_a_fresh_run_gives(committed):
+    study = CclStudy(topology=resolve_topology("default"), fabrics=(ring_of(2),), sizes=SIZES[:1], ccl=packaged_file())
+    run = next(run for run in study.collective_runs() if run.algorithm != INTERCUBE)
+    assert committed.topology_hash == study.topology.digest
+    assert set(run.run()) <= set(committed.collectives), f"run {COMMAND}"
+
+
+@pytest.mark.slow
 def test_committed_results_are_what_a_fresh_run_gives(committed):
     # The smallest of each: what is larger takes longer than the rest of the tests here.
     fresh = CclStudy(

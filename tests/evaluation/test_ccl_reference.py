@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ccl_study_support import small_sweep
+from ccl_study_support import study
 
 from kernbench.common.errors import InputError
+from kernbench.evaluation.ccl_fabrics import ring_of
 from kernbench.evaluation.ccl_reference import CclReference, compared, largest_error, read_reference, reference_curve
 
 
@@ -51,14 +52,18 @@ def test_no_such_file(tmp_path):
         read_reference(str(tmp_path / "none.csv"))
 
 
-def test_errors_are_shares_of_the_reference():
-    sweep = small_sweep()
+@pytest.fixture(scope="module")
+def sweep():
+    return study(fabrics=(ring_of(2),), kinds=("tcm",), ranks=()).run()
+
+
+def test_errors_are_shares_of_the_reference(sweep):
     latencies = {point.nbytes: point.direct.latency_ns for point in reference_curve(sweep)}
     found = compared(sweep, CclReference("r", ((64, latencies[64] / 1.25), (5000, latencies[5000] * 2))))
     assert [each.error for each in found] == [pytest.approx(0.25), pytest.approx(-0.5)]
     assert largest_error(found) == pytest.approx(0.5)
 
 
-def test_a_size_that_was_not_simulated():
+def test_a_size_that_was_not_simulated(sweep):
     with pytest.raises(InputError, match="r: 128 bytes are not among the results; run without --render-only"):
-        compared(small_sweep(), CclReference("r", ((128, 1.0),)))
+        compared(sweep, CclReference("r", ((128, 1.0),)))

@@ -104,19 +104,29 @@ def test_the_machines_own_way_of_joining_sips_is_among_them():
     assert {run.fabric for run in alone.collective_runs()} == {ring_of(2), TORUS}
 
 
-def test_everything_is_written_and_drawn_again_the_same(tmp_path):
-    table = tmp_path / "reference.csv"
+def evaluated(tmp_path, table):
+    """The summary of a small evaluation beside a table."""
     table.write_text("size_bytes,latency_ns\n64,500\n128,700\n")
-    folder = tmp_path / "results"
     small = study(fabrics=(ring_of(2),), sizes=SIZES[:1], ranks=())
-    summary = evaluate_ccl(small, str(folder), "a command", {"jobs": 1}, str(table))
+    return evaluate_ccl(small, str(tmp_path / "results"), "a command", {"jobs": 1}, str(table))
+
+
+def test_everything_is_written(tmp_path):
+    summary = evaluated(tmp_path, tmp_path / "reference.csv")
+    folder = tmp_path / "results"
     assert set(summary.files) == {path.name for path in folder.iterdir()}
+    assert len(list(folder.glob("*.png"))) == 4
     assert json.loads((folder / "provenance.json").read_text())["topology_hash"] == machine().digest
     with (folder / "ccl_reference.csv").open(encoding="utf-8") as file:
         assert [row["size_bytes"] for row in csv.DictReader(file)] == ["64", "128"]
     assert any("reference.csv, largest error" in note for note in summary.notes)
+
+
+@pytest.mark.slow
+def test_everything_is_drawn_again_the_same(tmp_path):
+    table, folder = tmp_path / "reference.csv", tmp_path / "results"
+    summary = evaluated(tmp_path, table)
     figures = {path: path.read_bytes() for path in folder.glob("*.png")}
-    assert len(figures) == 4
     assert redraw_ccl(str(folder), "a command", str(table)).rows == summary.rows
     assert {path: path.read_bytes() for path in folder.glob("*.png")} == figures
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gemm_support import ideal, kernel_ns
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ideal_memory import IDEAL
@@ -129,7 +129,6 @@ MACHINES = st.sampled_from(
 )
 
 
-@settings(max_examples=40)
 @given(
     shape=st.builds(GemmShape, EXTENTS, EXTENTS, EXTENTS),
     variant=st.sampled_from(VARIANTS),

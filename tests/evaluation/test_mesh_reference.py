@@ -42,10 +42,16 @@ QUICK = LoadPlan(warmup_cycles=600, cycles=2000, messages=3000, seeds=(1, 2))
 FULL = LoadPlan(warmup_cycles=500, cycles=1000, messages=1, seeds=(1,))
 
 
-def each(cases, name):
+def each(cases, name, slow=()):
     """All cases; packets of one flit take longest to simulate."""
-    marks = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(c, id=f"{name(c)}-{c.packet_flits}", marks=marks[c.packet_flits == 1]) for c in cases]
+    return [
+        pytest.param(
+            c,
+            id=f"{name(c)}-{c.packet_flits}",
+            marks=[pytest.mark.slow] * (c.packet_flits == 1 or name(c) in slow),
+        )
+        for c in cases
+    ]
 
 
 EACH_CURVE = pytest.mark.parametrize("curve", each(REFERENCE.curves, lambda c: c.traffic))
@@ -122,7 +128,7 @@ def test_light_load_costs_few_events() -> None:
     assert run.events < 3 * 16 * 0.0125 * (plan.warmup_cycles + plan.cycles)
 
 
-@EACH_CURVE
+@pytest.mark.parametrize("curve", each(REFERENCE.curves, lambda c: c.traffic, slow=("transpose",)))
 def test_latency_up_to_the_knee(curve) -> None:
     """Against the reference and against theory: its own lightest points are short runs, up to 2 % off the mean."""
     compared = compare_latency(curve, QUICK, highest_load=0.85)
@@ -139,7 +145,9 @@ def test_what_arrives_at_full_load(curve) -> None:
     assert not failing(list(CurveComparison(curve, (), None, accepted).saturation_gates()))
 
 
-@pytest.mark.parametrize("curve", [c for c in REFERENCE.curves if c.packet_flits == 4], ids=lambda c: c.traffic)
+@pytest.mark.parametrize(
+    "curve", each([c for c in REFERENCE.curves if c.packet_flits == 4], lambda c: c.traffic, slow=("uniform",))
+)
 def test_saturation_by_latency(curve) -> None:
     """Instead of a search: below 3 x zero load at the lower edge of the gate, above it at the upper edge."""
     spec = curve.spec()

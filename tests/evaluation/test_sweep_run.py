@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -63,16 +64,23 @@ def user_bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def plan(user_bench: Path, tmp_path: Path) -> SweepPlan:
-    (tmp_path / "grid.yaml").write_text(GRID.replace("user.py", str(user_bench)))
-    return plan_sweep(tmp_path / "grid.yaml", "default")
+@pytest.fixture(scope="module")
+def plan(user_bench: Path, tmp_path_factory: pytest.TempPathFactory) -> SweepPlan:
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "grid.yaml").write_text(GRID.replace("user.py", str(user_bench)))
+    return plan_sweep(folder / "grid.yaml", "default")
 
 
-@pytest.fixture(autouse=True)
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def one_by_one() -> Iterator[None]:
     """How many points travel together depends on how long they take; here, one does."""
-    monkeypatch.setattr(sweep_driver, "MOST_IN_CHUNK", 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sweep_driver, "MOST_IN_CHUNK", 1)
+        yield
+
+
+def without_plots(plan: SweepPlan) -> SweepPlan:
+    return replace(plan, spec=plan.spec.model_copy(update={"plots": ()}))
 
 
 def new_journal(plan: SweepPlan, folder: Path) -> Journal:
@@ -125,7 +133,7 @@ class Dying(InlineWorker):
 def test_rows(plan: SweepPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with new_journal(plan, tmp_path / "out") as journal:
         run_sweep(plan, journal, InlineWorker(), ignore)
-        table, _ = write_results(tmp_path / "out", plan, journal)
+        table, _ = write_results(tmp_path / "out", without_plots(plan), journal)
     assert capsys.readouterr().out == ""
     good, raised, wrong, *impossible = table.rows
     assert [row["status"] for row in table.rows] == ["ok", "failed", "failed", "invalid", "invalid", "invalid"]
@@ -158,9 +166,9 @@ def test_the_table_as_a_file(plan: SweepPlan, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("left", [0, 1, 4])
+@pytest.mark.parametrize("left", [0, pytest.param(1, marks=pytest.mark.slow), 4])
 def test_an_interrupted_sweep_ends_the_same(plan: SweepPlan, tmp_path: Path, left: int) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    plan, whole, parts = without_plots(plan), tmp_path / "whole", tmp_path / "parts"
     with new_journal(plan, whole) as journal:
         run_sweep(plan, journal, InlineWorker(), ignore)
         write_results(whole, plan, journal)
@@ -206,12 +214,19 @@ def test_points_of_several_machines_travel_together(
     assert len(machines) == 2
 
 
-@pytest.fixture
-def half(plan: SweepPlan, tmp_path: Path) -> Path:
-    """The journal of a sweep of which two points are finished."""
-    with new_journal(plan, tmp_path / "half") as journal, pytest.raises(Stop):
+@pytest.fixture(scope="module")
+def two_points(plan: SweepPlan, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with new_journal(plan, tmp_path_factory.mktemp("half")) as journal, pytest.raises(Stop):
         run_sweep(plan, journal, Stopping(2), ignore)
-    return journal.path
+    return journal.path.read_bytes()
+
+
+@pytest.fixture
+def half(two_points: bytes, tmp_path: Path) -> Path:
+    """The journal of a sweep of which two points are finished."""
+    path = tmp_path / JOURNAL_FILE
+    path.write_bytes(two_points)
+    return path
 
 
 def test_finished_points_are_not_overwritten(plan: SweepPlan, half: Path) -> None:

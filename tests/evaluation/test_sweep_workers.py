@@ -152,6 +152,7 @@ def test_the_server_of_workers_leaves_ctrl_c_to_us(monkeypatch: pytest.MonkeyPat
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(plan: SweepPlan, tmp_path: Path) -> None:
     journal = tmp_path / "out" / JOURNAL_FILE
     command = [sys.executable, "-c", MAIN, "sweep", "grid.yaml", "--jobs", "1", "--out", "out"]

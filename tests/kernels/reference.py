@@ -7,13 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from fake_pe import FakePe, Memory, site_of
-from hypothesis import settings
 
 from kernbench.common.dtypes import DType, dtype
 
 Array = np.ndarray[Any, Any]
-# A kernel makes many commands: few examples, broad ones.
-few = settings(max_examples=30)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], item: DType, scale: float = 1.0) -> Array:

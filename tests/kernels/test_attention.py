@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Array, Machine, assert_near, few, normal, wide
+from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, DType
 from kernbench.kernels.attention import attention
@@ -72,7 +72,6 @@ def test_attention_is_the_textbooks(item: DType, causal: bool, size: tuple[int, 
     check(item, *size, causal=causal)
 
 
-@few
 @given(
     lq=st.integers(1, 130),
     lk=st.integers(1, 130),

@@ -9,7 +9,7 @@ import pytest
 from fake_pe import random_array
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Array, Machine, assert_near, few, normal, wide
+from reference import Array, Machine, assert_near, normal, wide
 from test_kernels import cube_and_pes, deploy, gathered
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
@@ -87,7 +87,6 @@ def test_gemm_is_numpys(item: DType, variant: str, size: tuple[int, int, int]) -
     check(item, size, variant)
 
 
-@few
 @given(
     size=sizes,
     item=st.sampled_from((F32, F16, BF16, I8)),
@@ -164,7 +163,6 @@ def test_a_program_without_columns_projects_nothing() -> None:
     assert machine.last.commands == []
 
 
-@few
 @given(
     size=st.tuples(*[st.integers(1, 100)] * 4),
     item=st.sampled_from((F32, F16, BF16)),

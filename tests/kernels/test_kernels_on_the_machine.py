@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import assert_near, normal, wide
 
+from covering import covering
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, DType, dtype
 from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.attention import attention
@@ -60,7 +61,6 @@ def whole(rng: np.random.Generator, shape: tuple[int, ...], item: DType) -> Arra
     variant=st.sampled_from(VARIANTS),
     item=st.sampled_from(MATRIX_TYPES),
 )
-@settings(max_examples=25)
 def test_gemm_of_any_size_type_and_variant(size: tuple[int, int, int], variant: str, item: DType) -> None:
     m, k, n = size
     device = Device()
@@ -74,11 +74,12 @@ def test_gemm_of_any_size_type_and_variant(size: tuple[int, int, int], variant: 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_gemm_of_512_cubed(variant: str) -> None:
+@pytest.mark.parametrize("n", [192, pytest.param(512, marks=pytest.mark.slow)])
+def test_gemm_of_a_large_cube(n: int, variant: str) -> None:
     device = Device()
-    a, b = device.normal(512, 512, item=F16), device.normal(512, 512, item=F16, scale=512**-0.5)
-    c = device.torch.empty(512, 512, dtype="f16")
-    device.torch.launch("gemm", gemm_composite, device.put(a), device.put(b), c, 512, 512, 512, "f16", variant)
+    a, b = device.normal(n, n, item=F16), device.normal(n, n, item=F16, scale=n**-0.5)
+    c = device.torch.empty(n, n, dtype="f16")
+    device.torch.launch("gemm", gemm_composite, device.put(a), device.put(b), c, n, n, n, "f16", variant)
     assert_near(c.numpy(), wide(a) @ wide(b), magnitude=0.1)
 
 
@@ -92,8 +93,7 @@ def test_gemm_by_blocks(item: DType) -> None:
     assert (c.numpy() == wide(a) @ wide(b)).all()
 
 
-@pytest.mark.parametrize("item", FLOATS, ids=str)
-@pytest.mark.parametrize("rows", [PES, 13])
+@pytest.mark.parametrize(("item", "rows"), covering(FLOATS, (PES, 13)), ids=str)
 def test_rows(item: DType, rows: int) -> None:
     device = Device()
     x, weight, bias = (device.normal(*shape, item=item) for shape in ((rows, 100), (100,), (100,)))
@@ -130,8 +130,7 @@ def test_elementwise(item: DType) -> None:
     assert_near(z.numpy(), wide(x) / (1 + np.exp(-wide(x))) * wide(y), roundings=2)
 
 
-@pytest.mark.parametrize("item", FLOATS, ids=str)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("item", "variant"), covering(FLOATS, VARIANTS), ids=str)
 def test_mlp(item: DType, variant: str) -> None:
     device = Device()
     m, k, hidden, n = 24, 40, 72, 40
@@ -150,9 +149,9 @@ def test_mlp(item: DType, variant: str) -> None:
     assert_near(y.numpy(), inner @ wide(w2) + wide(b2), roundings=4, magnitude=2)
 
 
-@pytest.mark.parametrize("item", FLOATS, ids=str)
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("size", [(1, 1, 1), (20, 33, 24)])
+@pytest.mark.parametrize(
+    ("item", "causal", "size"), covering(FLOATS, (True, False), ((20, 33, 24), (1, 1, 1))), ids=str
+)
 def test_attention(item: DType, causal: bool, size: tuple[int, int, int]) -> None:
     lq, lk, d = size
     device = Device()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Array, Machine, assert_near, few, normal, wide
+from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import BF16, F16, F32, I32, DType
 from kernbench.kernels.copy import shards_to_rows, strided_copy
@@ -28,7 +28,6 @@ def put_shards(machine: Machine, array: Array, policy: DPPolicy) -> int:
     return machine.put(np.concatenate([parts[offset].reshape(-1) for offset in sorted(parts)]))
 
 
-@few
 @given(
     st.tuples(st.integers(1, 40), st.integers(1, 70), st.integers(6, 70)),
     st.sampled_from(("column_wise", "replicate")),
@@ -61,7 +60,6 @@ def test_programs_without_a_part_of_the_weight_do_nothing() -> None:
     assert machine.last.commands == []
 
 
-@few
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from((1, 30, 65536)), floats)
 def test_add_bias(rows: int, columns: int, block: int, item: DType) -> None:
     rng, machine = np.random.default_rng(rows), Machine()
@@ -72,7 +70,6 @@ def test_add_bias(rows: int, columns: int, block: int, item: DType) -> None:
     assert_near(machine.get(at, x.shape, item), wide(x) + wide(bias))
 
 
-@few
 @given(st.lists(st.integers(0, 29), min_size=1, max_size=20), st.integers(1, 20), st.sampled_from((3, 65536)), floats)
 def test_embeddings_of_a_part_of_the_table(ids: list[int], columns: int, block: int, item: DType) -> None:
     first, rows = 10, 12
@@ -92,7 +89,6 @@ def test_embeddings_of_a_part_of_the_table(ids: list[int], columns: int, block: 
     assert np.array_equal(machine.get(z, wanted.shape, item), wanted)
 
 
-@few
 @given(st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 6)), st.sampled_from((1, 7, 65536)))
 def test_a_copy_with_other_strides(shape: tuple[int, int, int], block: int) -> None:
     x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)

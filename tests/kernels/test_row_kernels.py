@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Array, Machine, assert_near, few, normal, wide
+from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
 from kernbench.kernels.elementwise import add, elementwise, elementwise_composite, mul, silu_mul
@@ -35,7 +35,6 @@ def run_on_rows(kernel: Any, x: Array, item: DType, extra: list[int | None], mac
     return machine.get(out, x.shape, item)
 
 
-@few
 @given(rows_and_columns, rows_a_block, grids, st.sampled_from(FLOATS), st.none() | st.integers(0, 9))
 def test_softmax_of_any_rows(
     shape: tuple[int, int], part: float, grid: tuple[int, int], item: DType, order: int | None
@@ -52,7 +51,6 @@ def test_softmax_is_stable(block: int) -> None:
     assert found.tolist() == [[0.5, 0.5, 0, 0, 0], [0, 0, 0, 0.5, 0.5]]
 
 
-@few
 @given(
     rows_and_columns,
     rows_a_block,
@@ -101,7 +99,6 @@ def test_long_rows_fit_in_little_scratch() -> None:
     assert_near(found, softmax_of(x))
 
 
-@few
 @given(st.integers(1, 300), st.sampled_from((7, 64, 65536)), grids, st.sampled_from((*FLOATS, I8, I32)))
 def test_add_and_mul_of_any_arrays(n: int, block: int, grid: tuple[int, int], item: DType) -> None:
     rng = np.random.default_rng(n)
@@ -114,7 +111,6 @@ def test_add_and_mul_of_any_arrays(n: int, block: int, grid: tuple[int, int], it
         assert np.array_equal(machine.get(out, (n,), item), fn(wide(x), wide(y)).astype(item.numpy))
 
 
-@few
 @given(st.integers(1, 300), grids, st.sampled_from((F32, F16, BF16)))
 def test_silu_mul(n: int, grid: tuple[int, int], item: DType) -> None:
     rng, machine = np.random.default_rng(n), Machine()
@@ -133,7 +129,6 @@ OPERATORS: list[tuple[str, int, Any]] = [
 ]
 
 
-@few
 @given(rows_and_columns, grids, st.sampled_from(OPERATORS), st.sampled_from((F32, F16, BF16)))
 def test_any_operator_by_blocks_and_by_tiles(
     shape: tuple[int, int], grid: tuple[int, int], case: tuple[str, int, Any], item: DType

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType, row_major
@@ -286,7 +286,6 @@ def addresses(operand: Operand) -> dict[tuple[int, ...], list[int]]:
     }
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_operands_against_single_elements(data: st.DataObject) -> None:
     shape = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
@@ -388,7 +387,6 @@ def contents(m: Machine) -> bytes:
     return m.store.read("tcm", 0, (MEMORY,), "i8").tobytes()
 
 
-@settings(max_examples=250)
 @given(st.lists(STEPS, max_size=12), st.dictionaries(st.integers(0, END), st.booleans(), max_size=4), st.data())
 def test_replay_in_parts_equals_the_walk_through_time(steps, cuts, data) -> None:
     """``cuts`` are the times of replays; with True, what commits at that very instant is logged after the replay."""

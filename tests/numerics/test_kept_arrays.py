@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.dtypes import I8
@@ -29,7 +29,6 @@ def constant(array: np.ndarray) -> np.ndarray:
     return array
 
 
-@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(
@@ -80,7 +79,6 @@ ARRAYS = [
 ]
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(ARRAYS), st.sampled_from(ARRAYS), st.integers(0, 4)), max_size=40))
 def test_operands_of_any_size_see_each_others_writes(steps: Sequence[tuple[Operand, Operand, int]]) -> None:
     memory, models = OperandMemory(MemoryStore()), {space: np.zeros(SIZE, np.int8) for space in ("hbm", "tcm")}

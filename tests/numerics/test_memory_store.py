@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.dtypes import ALL, F32, I8, DType, row_major
@@ -51,7 +51,6 @@ def fits(offset: int, shape: tuple[int, ...], dtype: DType, strides: tuple[int, 
     return offset + dtype.itemsize + sum(max(n - 1, 0) * s for n, s in zip(shape, steps, strict=True)) <= SIZE
 
 
-@settings(max_examples=120)
 @given(st.lists(st.tuples(st.booleans(), accesses(), st.integers(0, 255)), max_size=14), st.booleans())
 def test_agrees_with_a_byte_array(steps, tracked) -> None:
     model, written = bytearray(SIZE), bytearray(SIZE)

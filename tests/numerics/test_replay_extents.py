@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.dtypes import F16, F32, I8, row_major
@@ -52,7 +52,6 @@ def stretches(runs: ByteRuns) -> set[int]:
     return {i for low, high in pairs for i in range(low, high)}
 
 
-@settings(max_examples=150)
 @given(operands(), operands())
 def test_bytes_of_operands(x: Operand, y: Operand) -> None:
     a, b = touched(x), touched(y)
@@ -61,7 +60,6 @@ def test_bytes_of_operands(x: Operand, y: Operand) -> None:
     assert ByteRuns.of(x).common(ByteRuns.of(y)) == ((min(a & b), len(a & b)) if a & b else (0, 0))
 
 
-@settings(max_examples=100)
 @given(operands(ragged=False), st.data())
 def test_a_window_is_a_part(x: Operand, data: st.DataObject) -> None:
     first = tuple(data.draw(st.integers(0, n - 1)) for n in x.shape)
@@ -72,7 +70,6 @@ def test_a_window_is_a_part(x: Operand, data: st.DataObject) -> None:
 RANGES = st.tuples(st.integers(0, 40), st.integers(0, 9)).map(lambda r: (r[0], r[0] + r[1]))
 
 
-@settings(max_examples=150)
 @given(st.lists(st.tuples(RANGES, st.booleans()), max_size=20), RANGES)
 def test_the_index_finds_what_a_list_finds(changes, asked) -> None:
     """Each change adds a range or, when True, takes the oldest one away."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine_support import launch, machine, place
+from engine_support import launch, place, two_cubes
 from kernbench.common.dtypes import F32
 from kernbench.core.op_log import Operand
 from kernbench.engine.engine import GraphEngine
@@ -80,7 +80,7 @@ def test_reads_of_unwritten_bytes_are_reported_each_time() -> None:
 
 
 def test_the_log_has_one_operand_for_all_uses_of_an_array() -> None:
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     x = place(engine, np.ones((8, 8), np.float32))
 
     def kernel(p: int, *, tl: Tl) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from engine_support import Placed, fetch, launch, machine
+from engine_support import Placed, fetch, launch, two_cubes
 from engine_support import place as put_in_memory
 from kernbench.common.dtypes import row_major
 from kernbench.common.operators import EPILOGUE, evaluate, operator
@@ -139,7 +139,7 @@ class Oracle:
 
 @pytest.fixture
 def engine() -> GraphEngine:
-    return GraphEngine(machine())
+    return GraphEngine(two_cubes())
 
 
 def place(engine: GraphEngine, array: Array) -> Placed:

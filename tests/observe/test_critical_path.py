@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import hbm, place
@@ -202,7 +202,6 @@ def composite(op: str, p: int, size: tuple[int, int], tl: Tl) -> None:
     tl.composite("gemm", a(p, (m, k), "f16"), b(p, (k, m), "f16"), out_ptr=p, epilogue=steps)
 
 
-@settings(max_examples=40)
 @given(
     ops=st.lists(st.sampled_from(OPS), max_size=7).map(tuple),
     size=st.sampled_from([(32, 64), (64, 64), (48, 80), (1, 7), (96, 160)]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine_support import machine, place
+from engine_support import place, two_cubes
 from ideal_memory import IDEAL
 from kernbench.core.log import KIND, By, Kind
 from kernbench.core.observed import Carries, Observed
@@ -17,7 +17,7 @@ KIB = 1024
 
 def reads(nbytes: int, pes: tuple[int, ...]) -> tuple[Observed, list[int]]:
     """PEs of a cube read one slice at once; the numbers of their replies."""
-    engine = logged(machine(*IDEAL))
+    engine = logged(two_cubes(*IDEAL))
     pa = PhysAddr.hbm_addr(0, 0, 0, 0).encode()
     for pe in pes:
         engine.submit(PeDmaMsg(pe=(0, 0, pe), pa=pa, nbytes=nbytes))
@@ -52,7 +52,7 @@ def test_turns_follow_each_other() -> None:
 
 
 def test_what_answers_is_a_part_of_what_asked() -> None:
-    engine = logged(machine())
+    engine = logged(two_cubes())
     place(engine, np.zeros(64, np.float32))
     seen = log_of(engine).seen
     (asked,) = seen.asks.tolist()

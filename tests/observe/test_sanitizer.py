@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernbench.benches  # noqa: F401 - registers them
-from engine_support import Placed, launch, machine, place
+from engine_support import Placed, launch, place, two_cubes
 from kernbench.common.dtypes import I8, dtype
 from kernbench.common.errors import AddressFaultError, InputError
 from kernbench.core.op_log import Operand, OpLog, OpParams
@@ -38,7 +38,7 @@ SHAPE = (64, 64)
 
 @pytest.fixture
 def engine() -> GraphEngine:
-    return sanitized(machine())
+    return sanitized(two_cubes())
 
 
 def matrix(engine: GraphEngine, name: str) -> Placed:
@@ -74,7 +74,7 @@ def lines(findings: tuple[Finding, ...], kernel: Callable[..., object]) -> list[
 
 @pytest.mark.parametrize("ordering", ["program", "relaxed"])
 def test_exactly_the_races_of_a_torture_kernel(ordering: str) -> None:
-    engine = sanitized(machine(f"pe.dma.ordering={ordering}"))
+    engine = sanitized(two_cubes(f"pe.dma.ordering={ordering}"))
     x, y, z, w = (matrix(engine, name) for name in "xyzw")
 
     def torture(x: int, y: int, z: int, w: int, *, tl: Tl) -> None:
@@ -201,7 +201,6 @@ def touched(x: Operand) -> set[int]:
     return {x.address + i * steps[0] + j * steps[1] for i in range(x.shape[0]) for j in range(x.shape[1])}
 
 
-@settings(max_examples=120)
 @given(
     st.lists(st.tuples(operands(), operands(), st.integers(0, 12), st.integers(1, 6), st.integers(0, 1)), max_size=10)
 )
@@ -317,11 +316,11 @@ def test_an_access_across_tensors_is_a_fault_already(engine: GraphEngine) -> Non
 
 
 def test_without_it_nobody_listens() -> None:
-    plain, watched = GraphEngine(machine()), sanitized(machine())
+    plain, watched = GraphEngine(two_cubes()), sanitized(two_cubes())
     assert not plain.machine.hooks.scratch_waited.listeners
     assert [len(e.machine.hooks.inverted.listeners) for e in (plain, watched)] == [0, 1]
     with pytest.raises(InputError, match="enable_data=True"):
-        GraphEngine(machine(), enable_data=False, observers=[Sanitizer()])
+        GraphEngine(two_cubes(), enable_data=False, observers=[Sanitizer()])
 
 
 @pytest.mark.parametrize(
@@ -336,7 +335,7 @@ def test_without_it_nobody_listens() -> None:
 )
 def test_benches_are_clean(name: str, params: tuple[str, ...]) -> None:
     bench = lookup_bench(name)
-    engine = sanitized(machine())
+    engine = sanitized(two_cubes())
     result = run_bench(bench_fn=bench, engine_factory=lambda *_: engine, params=params or None, verify=True)
     assert result.error is None
     assert findings(engine) == ()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_support import dma, hbm, launch, machine, place
+from engine_support import dma, hbm, launch, place, two_cubes
 from kernbench.core.log import NONE, ROOT, Kind, Log
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import NO_ENGINE, engine_shares, engine_usage, traffic, union_ps, unions_ps
@@ -67,7 +67,7 @@ def test_union() -> None:
 
 
 def test_traffic_of_a_read() -> None:
-    engine = GraphEngine(machine())
+    engine = GraphEngine(two_cubes())
     dma(engine, hbm(0, 0, 0), 4096)
     found = traffic(engine.machine)
     assert (found.hbm_in, found.hbm_out, found.to_machine, found.from_machine) == (32, 4096, 0, 0)
@@ -76,7 +76,7 @@ def test_traffic_of_a_read() -> None:
 
 def test_parts_of_a_command_say_what_it_says() -> None:
     """Stages and tiles' transfers have the kernel, the launch and the line of their command."""
-    engine = GraphEngine(machine(), enable_data=False)
+    engine = GraphEngine(two_cubes(), enable_data=False)
     x = place(engine, np.zeros((64, 64), np.float16))
 
     def both(p: int, *, tl: Tl) -> None:

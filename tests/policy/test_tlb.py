@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.policy.address.tlb import Tlb
@@ -31,7 +31,6 @@ def test_nothing_is_there_once_it_is_cleared() -> None:
     assert not tlb.look_up(1)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5), st.lists(st.integers(0, 7), max_size=40))
 def test_a_page_is_there_if_few_others_came_since(entries: int, pages: list[int]) -> None:
     """By the definition of LRU: fewer than ``entries`` different ones since its last use."""

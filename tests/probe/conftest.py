@@ -1,4 +1,4 @@
-"""Machines, and the reports of all cases on the default one."""
+"""Machines, and the reports of all cases on one of four cubes a SIP."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def make_machine() -> MakeMachine:
 
 @pytest.fixture(scope="session")
 def machine(make_machine: MakeMachine) -> Topology:
-    return make_machine()
+    """Two SIPs of four cubes of four PEs."""
+    few_pes = "cube.pe_layout={pe_per_corner: 2, corners: [NW, SE]}", "cube.hbm.slices=4"
+    return make_machine("sip.cube_mesh={w: 2, h: 2}", *few_pes)
 
 
 @pytest.fixture(scope="session")
 def reports(machine: Topology) -> dict[str, ProbeReport]:
-    """Every case of the default machine, with details."""
+    """Every case, with details."""
     found = list(probe_cases(machine, CASES, details=True))
     assert not [each for each in found if isinstance(each, NotHere)]
     return {each.case: each for each in found if isinstance(each, ProbeReport)}

@@ -76,8 +76,11 @@ def test_an_absent_case_is_a_report(make_machine: MakeMachine) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("sip.cube_mesh.w=3", "sip.cube_mesh.h=1", "sip.io_chiplet.edge=S", "address.format=wide"),
-        ("system.sips.count=3", "system.sips.topology=switch", *ONE_CUBE),
+        pytest.param(
+            ("sip.cube_mesh.w=3", "sip.cube_mesh.h=1", "sip.io_chiplet.edge=S", "address.format=wide"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(("system.sips.count=3", "system.sips.topology=switch", *ONE_CUBE), marks=pytest.mark.slow),
         (
             "cube.hbm.slices=4",
             "cube.noc.w=2",

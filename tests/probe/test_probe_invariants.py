@@ -80,7 +80,9 @@ def test_latency_grows_with_distance(reports: dict[str, ProbeReport]) -> None:
         assert reports[near].single.latency_ps < reports[far].single.latency_ps
 
 
-@pytest.mark.parametrize("name", ["h2d-local", "pe-cross-sip-hbm", "pe-hotspot"])
+@pytest.mark.parametrize(
+    "name", ["h2d-local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pe-cross-sip-hbm", "pe-hotspot"))]
+)
 def test_a_repeated_run_is_identical(machine: Topology, reports: dict[str, ProbeReport], name: str) -> None:
     assert probe_case(machine, find_case(name), details=True) == reports[name]
 
@@ -117,7 +119,7 @@ def test_a_hotspot_is_fair(reports: dict[str, ProbeReport]) -> None:
 
 def test_all_local_streams_do_not_disturb_each_other(reports: dict[str, ProbeReport]) -> None:
     report = reports["pe-all-local"]
-    assert report.sustained.effective_gbs >= 0.95 * 8 * BESIDE_REFRESH_GBS
+    assert report.sustained.effective_gbs >= 0.95 * 4 * BESIDE_REFRESH_GBS
     assert report.crowd is not None
     assert report.crowd.fairness == pytest.approx(1.0)
 
@@ -140,7 +142,7 @@ def test_two_pes_of_a_corner_share_the_way_out(machine: Topology) -> None:
     site, engine = Site(machine.topology_obj), logged(machine, links=True)
     plan = StreamPlan(nbytes=1 << 16, transactions=1, outstanding=1)
     for pe in (0, 1):
-        at = site.slices(0, [5])[pe]
+        at = site.slices(0, [3])[pe]
         write = replace(site.pe_read((0, 0, pe), at), reading=False)
         engine.submit(dma_stream(write, (0, 0, pe), plan))
     engine.drain()

@@ -211,7 +211,7 @@ def machines() -> st.SearchStrategy[tuple[str, ...]]:
     return st.builds(build, sips, size, size, size, size, st.sampled_from("NSWE"), corners, size, size)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(machines(), st.data())
 def test_on_any_machine_routes_are_sound(compiled: Compile, machine: tuple[str, ...], data: st.DataObject) -> None:
     graph = compiled(*machine).topology_obj
@@ -245,7 +245,7 @@ def _along_x(a: Node, b: Node) -> bool:
     return a.xy[1] == b.xy[1]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(machines())
 def test_on_any_machine_the_local_slice_needs_no_router(compiled: Compile, machine: tuple[str, ...]) -> None:
     graph = compiled(*machine).topology_obj

@@ -22,6 +22,7 @@ from failure_scenes import (
 )
 from machines import RING
 
+from covering import covering
 from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.ccl.install import install_ipcq, uninstall
@@ -59,8 +60,7 @@ def fails(scene, failure, program=None):
     assert error in (type(caught.value), type(caught.value).__name__), repr(caught.value)
 
 
-@pytest.mark.parametrize("aftermath", AFTERMATHS)
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(("failure", "aftermath"), covering(FAILURES, AFTERMATHS))
 def test_the_context_can_be_used(ccl, failure, aftermath):
     engine = GraphEngine(MACHINE)
     with RuntimeContext(engine, ccl=ccl) as torch:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from machines import HIERARCHICAL, RING, context_on, run_ranks, working_machine
 
+from covering import covering
 from kernbench.common.errors import InputError, IpcqDeadlock, SimulationDeadlock
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -52,16 +53,18 @@ def copies(tensor):
     return all(len(held) == 1 for held in parts.values())
 
 
-@pytest.mark.parametrize(
-    ("op", "expected"),
-    [
-        ("sum", contribution(0) + contribution(1)),
-        ("max", np.maximum(contribution(0), contribution(1))),
-        ("min", np.minimum(contribution(0), contribution(1))),
-        ("avg", (contribution(0) + contribution(1)) / 2),
-    ],
-)
-def test_all_reduce_is_elementwise_over_ranks(torch, layout, op, expected):
+REDUCED = {
+    "sum": contribution(0) + contribution(1),
+    "max": np.maximum(contribution(0), contribution(1)),
+    "min": np.minimum(contribution(0), contribution(1)),
+    "avg": (contribution(0) + contribution(1)) / 2,
+}
+
+
+@pytest.mark.parametrize(("name", "op"), covering(LAYOUTS, REDUCED))
+def test_all_reduce_is_elementwise_over_ranks(torch, name, op):
+    layout, expected = LAYOUTS[name], REDUCED[op]
+
     def program(rank):
         tensor = by_rank(torch, layout)(rank)
         assert torch.distributed.all_reduce(tensor, op=op) is None
@@ -241,12 +244,13 @@ def test_fabrics_between_sips(tmp_path, sips, fabric):
         assert run_ranks(torch, program) == [expected] * sips
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"), [("rows", 8), ("copies of all", 1), ("rows in copies of all", 4), ("columns", 8)]
-)
-@pytest.mark.parametrize(("op", "reduce"), [("sum", np.sum), ("avg", np.mean)])
-def test_a_configured_algorithm_adds_up_pes_too(tmp_path, name, parts, op, reduce):
+PARTS = {"rows": 8, "copies of all": 1, "rows in copies of all": 4, "columns": 8}
+
+
+@pytest.mark.parametrize(("name", "op"), covering(PARTS, ("sum", "avg")))
+def test_a_configured_algorithm_adds_up_pes_too(tmp_path, name, op):
     """Every PE has an element in each of as many copies as there are PEs to a part."""
+    parts, reduce = PARTS[name], {"sum": np.sum, "avg": np.mean}[op]
     layouts = {
         "copies of all": DPPolicy(num_pes=4, num_cubes=2),
         "rows in copies of all": DPPolicy("replicate", "row_wise"),

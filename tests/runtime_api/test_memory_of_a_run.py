@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine_support import machine
+from ideal_memory import IDEAL
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import MemoryWriteMsg
 from kernbench.runtime_api.bench_runner import run_bench
@@ -24,8 +25,8 @@ def copies(torch: Any) -> None:
 
 
 def peak_of(bench: Callable[[Any], None]) -> int:
-    """The most bytes of the host that were in use at once, on a machine of one cube."""
-    topology = machine("sip.cube_mesh={w: 1, h: 1}", "system.sips.count=1")
+    """The most bytes of the host that were in use at once, on a machine of one cube, whose memory has no banks."""
+    topology = machine("sip.cube_mesh={w: 1, h: 1}", "system.sips.count=1", *IDEAL)
     tracemalloc.start()
     try:
         result = run_bench(topology=topology, bench_fn=bench)

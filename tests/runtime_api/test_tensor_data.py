@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_engine import FakeEngine, small_machine
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -50,7 +50,6 @@ def copies_agree(engine: FakeEngine, tensor: Any) -> bool:
 
 
 @given(policy=POLICIES, shape=SHAPES, dtype=st.sampled_from(ALL))
-@settings(max_examples=60)
 def test_what_is_copied_comes_back(policy: DPPolicy, shape: tuple[int, ...], dtype: DType) -> None:
     engine, host = FakeEngine(MACHINE), numbered(shape, dtype)
     with RuntimeContext(engine) as torch:
@@ -66,7 +65,6 @@ def test_what_is_copied_comes_back(policy: DPPolicy, shape: tuple[int, ...], dty
 
 
 @given(data=st.data(), policy=POLICIES, shape=SHAPES, dtype=st.sampled_from((F16, BF16, I8)))
-@settings(max_examples=80)
 def test_any_index_reads_and_writes_as_numpys(
     data: st.DataObject, policy: DPPolicy, shape: tuple[int, ...], dtype: DType
 ) -> None:

@@ -61,7 +61,6 @@ def is_box(index: tuple[slice, ...], shape: tuple[int, ...], wanted: tuple[int, 
 
 
 @given(data=st.data(), policy=POLICIES, shape=SHAPES)
-@settings(max_examples=40)
 def test_a_reshaped_tensor_is_numpys_and_the_same_memory(data, policy, shape):
     wanted = data.draw(st.sampled_from(shapes_of_size(int(np.prod(shape)))))
     host, engine = numbered(shape), FakeEngine(MACHINE)
@@ -193,7 +192,6 @@ def test_a_number_is_copied_everywhere_and_nothing_shrinks(torch):
 
 
 @given(data=st.data(), policy=POLICIES, shape=SHAPES, dtype=st.sampled_from(ALL), other=st.sampled_from(ALL))
-@settings(max_examples=40)
 def test_equal_is_numpys(data, policy, shape, dtype, other):
     theirs_shape = data.draw(hnp.broadcastable_shapes(shape, min_side=1, max_dims=3, max_side=9))
     mine, theirs = numbered(shape, dtype), numbered(theirs_shape, other)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tp_ranks import LAYOUTS, in_parallel, numbers, same_bits
 
+from covering import covering
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -23,9 +24,9 @@ def side_by_side(results):
     return np.concatenate(results, axis=-1)
 
 
-@pytest.mark.parametrize("sips", [1, 2, 4])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 1e-2), ("f32", 1e-5)])
-def test_a_column_and_a_row_layer_are_two_products(sips, dtype, tolerance):
+@pytest.mark.parametrize(("sips", "dtype"), covering((1, 2, 4), ("f16", "f32")))
+def test_a_column_and_a_row_layer_are_two_products(sips, dtype):
+    tolerance = {"f16": 1e-2, "f32": 1e-5}[dtype]
     kind = {"f16": np.float16, "f32": np.float32}[dtype]
     x, w1 = numbers(1, 5, 12, dtype=kind), numbers(2, 12, 40, dtype=kind, scale=12**-0.5)
     w2 = numbers(3, 40, 12, dtype=kind, scale=40**-0.5)

@@ -36,6 +36,7 @@ KINDS: dict[str, Make] = {
     "incast": incast,
     "mesh": crowded_mesh,
 }
+SEEDS = {"incast": 30, "mesh": 10}
 EACH_KIND = pytest.mark.parametrize("kind", list(KINDS))
 
 
@@ -59,14 +60,14 @@ def compare(kind: str, seeds: range) -> tuple[int, int]:
 
 @EACH_KIND
 def test_express_equals_detailed(kind) -> None:
-    admitted, revoked = compare(kind, range(30 if kind in {"incast", "mesh"} else 60))
+    admitted, revoked = compare(kind, range(SEEDS.get(kind, 20)))
     assert admitted > 20 < revoked, "the fuzz has to exercise both ways through the network"
 
 
 @pytest.mark.slow
 @EACH_KIND
 def test_express_equals_detailed_at_length(kind) -> None:
-    compare(kind, range(60, 3000))
+    compare(kind, range(SEEDS.get(kind, 20), 3000))
 
 
 @pytest.mark.parametrize("load", [0.02, 0.2])

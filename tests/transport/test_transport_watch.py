@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transport_scenarios import build, post, random_scenario
 
@@ -88,7 +88,6 @@ def test_a_source_without_a_memory_has_no_turn() -> None:
 
 
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
-@settings(max_examples=100)
 def test_who_is_held_says_by_what(seed: int, cyclic: bool, express: bool) -> None:
     """A link of its own way, or of its port; who had it is another."""
     scenario = random_scenario(Random(seed), cyclic=cyclic)

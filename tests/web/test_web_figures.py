@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from headless import Page as Tab
 
+from ideal_memory import IDEAL
 from kernbench.cli.main import main
 
-SMALL = ("--set", "system.sips.count=2", "--set", "sip.cube_mesh.w=2", "--set", "sip.cube_mesh.h=1")
+SMALL = ("--set", "system.sips.count=2", "--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1")
 MANY = """
 from kernbench.policy.placement.dp import DPPolicy
 
@@ -35,12 +36,11 @@ def run(torch):
         torch.launch(f"step{at}", copy, x, y, 16)
     torch.launch("step0", copy, x, y, 16)
 """
-BANKS = ("hbm.timing=hbm3", "hbm.access_bytes=null", "components.hbm_ctrl.attrs={access_ns: 15.0}")
+WITHOUT_BANKS = tuple(word for each in IDEAL for word in ("--set", each))
 RUNS = {
-    "queues": ("--bench", "ipcq-allreduce"),
+    "queues": ("--bench", "ipcq-allreduce", *WITHOUT_BANKS),
     "tiles": ("--bench", "matmul-composite", "--set", "bench.m=64", "--set", "bench.n=96", "--set", "bench.k=64"),
     "many launches": ("--bench", "many.py"),
-    "banks": ("--bench", "many.py", *(word for each in BANKS for word in ("--set", f"cube.{each}"))),
 }
 SPENT_BY_SLICES = {
     "data": "data_ps",

@@ -7,6 +7,7 @@ from itertools import zip_longest
 import pytest
 from one_program import EVERY_STEP, SMALL, outcomes
 
+from engine_support import two_cubes
 from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
 from kernbench.common.config import apply_overrides, load_document
 from kernbench.engine.engine import GraphEngine
@@ -29,7 +30,7 @@ def slice_pa(offset: int = 0) -> int:
 
 
 def engine(*changes: str) -> GraphEngine:
-    return GraphEngine(resolve_topology("default", (*BANKED, *changes)), enable_data=False)
+    return GraphEngine(two_cubes(*BANKED, *changes), enable_data=False)
 
 
 def ends_ns(made: GraphEngine, *messages: PeDmaMsg) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.components.hbm.channels import Channels
@@ -55,7 +55,6 @@ accesses = st.builds(
 
 
 @given(accesses, st.floats(0, 1))
-@settings(deadline=None, max_examples=100)
 def test_loads_are_what_brute_force_finds(access: Access, part: float) -> None:
     for end in (access.nbytes, round(part * access.nbytes)):
         assert XOR.loads(access, end) == brute_force(access, end, 8, 256, 64, xor=True)
@@ -65,7 +64,6 @@ def test_loads_are_what_brute_force_finds(access: Access, part: float) -> None:
 
 
 @given(st.integers(0, 1 << 30), st.integers(1, 40_000))
-@settings(deadline=None, max_examples=50)
 def test_a_long_run_is_what_brute_force_finds(pa: int, nbytes: int) -> None:
     assert XOR.loads(Access(pa, nbytes), nbytes) == brute_force(Access(pa, nbytes), nbytes, 8, 256, 64, xor=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.components.hbm.layout import Layout
@@ -63,7 +63,6 @@ def test_bursts_that_rows_share_are_read_once():
     assert runs == [(0, 0, 2)]
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     mapping=st.sampled_from(list(ALL.values())),
     pa=st.integers(0, 4 * SWEEP),

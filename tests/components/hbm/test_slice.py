@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from slice_support import MIB, QUANTUM, Asked, banked, ideal
 from slice_support import run as run_at
 
+from covering import covering
 from kernbench.components.hbm.slice import Slice
 from kernbench.core.clock import Clock
 
@@ -65,14 +66,12 @@ def test_what_was_promised_of_quanta_that_had_their_turn_stands():
     assert rest[0][0] == cut_at
 
 
-@pytest.mark.parametrize("n", [2, 4, 8])
-@pytest.mark.parametrize("nbytes", [64, 4096, MIB])
-@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
+@pytest.mark.parametrize(("memory", "n", "nbytes"), covering(MEMORIES, (2, 4, 8), (64, 4096, MIB)))
 def test_equal_requesters_share(memory, n, nbytes):
     each = max(MIB // 8, nbytes)
     asked = [[Asked(i, i * 16 * MIB + k * nbytes, nbytes) for k in range(each // nbytes)] for i in range(n)]
     # The queues take 8 KiB at once: nobody is to have them all to itself at the start.
-    run_at(memory(), *((0, request) for together in zip(*asked, strict=True) for request in together))
+    run_at(MEMORIES[memory](), *((0, request) for together in zip(*asked, strict=True) for request in together))
     ends = [max(request.last_ps for request in requests) for requests in asked]
     assert max(ends) <= 1.05 * min(ends)
 

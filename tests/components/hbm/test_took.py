@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import hbm, machine, place
@@ -103,7 +103,6 @@ def test_writes_in_idle_time_are_no_time_of_the_access_that_finds_it():
     assert took.turned > 0
 
 
-@settings(max_examples=30)
 @given(
     accesses=st.lists(
         st.tuples(st.integers(0, 200_000), st.integers(0, 1 << 16), st.integers(1, 96), st.booleans()),
