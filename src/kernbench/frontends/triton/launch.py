@@ -18,6 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernbench.common.errors import InputError
 from kernbench.frontends.placed import Placed
 from kernbench.frontends.triton.pace import Pace
+from kernbench.frontends.triton.pointers import Pointers
 from kernbench.frontends.triton.running import Grid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
 from kernbench.messages.requests import KernelRef, PeCoord
@@ -65,7 +66,7 @@ class Pointer:
     def at(self, address: int) -> Any:
         """The argument, when the tensor begins at ``address``."""
         to = tl.pointer_type(self.ty)
-        pointer = tl.tensor(TensorHandle(np.array([address + self.offset], np.uint64), to), to)
+        pointer = tl.tensor(Pointers(address + self.offset, to), to)
         if self.descriptor is None:
             return pointer
         return interpreter.interpreter_semantic.make_tensor_descriptor(
