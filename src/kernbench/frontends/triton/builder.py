@@ -149,8 +149,8 @@ class Builder(interpreter.InterpreterBuilder):
                 return _symbolic(rhs.data.issue(acc), rhs.data.shape, rhs.dtype)
             return _elementwise(_operator(op), lhs, rhs)
         a, b = thin(lhs.data), thin(rhs.data)
-        made = None if a.dtype == np.bool_ else op(a, b)
-        if made is None or made.dtype not in (a.dtype, np.bool_):
+        made = None if a.dtype.kind == "b" else op(a, b)
+        if made is None or (made.dtype != a.dtype and made.dtype.kind != "b"):
             return super().binary_op(lhs, rhs, op)
         return value_of(repeated(made, _common(lhs.data.shape, rhs.data.shape)), lhs.dtype.scalar)
 
