@@ -61,6 +61,16 @@ def test_how_a_script_ends(kernbench: Run, script: Callable[[str], str], end: st
 
 
 @pytest.mark.parametrize(
+    ("options", "limit"), [((), 600.0), (("--max-wall-s", "7"), 7.0), (("--max-wall-s", "inf"), None)]
+)
+def test_how_long_a_script_may_take(
+    kernbench: Run, script: Callable[[str], str], options: tuple[str, ...], limit: float | None
+) -> None:
+    ran = kernbench("run", *options, "--script", script(f"{PROGRAM}print(torch.engine.limits.wall_s)\n"), *SMALL)
+    assert f"\n{limit}\n" in ran.out
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--script", "nowhere.py"), "nowhere.py: no such file"),

@@ -92,6 +92,17 @@ def test_what_the_host_computes_costs_its_copies_and_is_listed(context: RuntimeC
     assert not [each for each in context.traces if each.phase == "launch"]
 
 
+def test_numbers_that_are_made_on_the_host_are_sent_only(context: RuntimeContext[Any]) -> None:
+    x = torch.empty(6, 4, device=AHBM)
+    makers = [x.zero_, x.normal_, lambda: x.fill_(2.0), lambda: torch.rand_like(x), lambda: x.bernoulli_(0.5)]
+    for make in makers:
+        make()
+    assert {each.phase for each in context.traces if each.phase in ("h2d", "d2h")} == {"h2d"}
+    x.bernoulli_(torch.ones(6, 4, device=AHBM))  # reads another tensor
+    assert any(each.phase == "d2h" for each in context.traces)
+    assert x.sum().item() == 24
+
+
 def test_views_cost_nothing(context: RuntimeContext[Any]) -> None:
     x = torch.ones(6, 4, device=AHBM)
     before = context.engine.now

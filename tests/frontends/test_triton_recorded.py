@@ -104,3 +104,13 @@ def test_what_does_not_fit_a_type_is_refused_after_what_does() -> None:
     for number in (128, -129):
         with pytest.raises(ValueError, match="out of range"):
             x + number
+
+
+@pytest.mark.parametrize("call", [tl.tensor.__mul__, tl.maximum], ids=["operator", "function"])
+def test_a_call_with_one_tensor_twice_says_nothing_of_two(call: Callable[..., Any]) -> None:
+    """In a shape that no other test has: what comes first is what would be recorded."""
+    x, y = (tensor(tl.float32, (2, 16), seed) for seed in range(2))
+    for left, right in ((x, x), (x, y), (y, x), (y, y)):
+        assert outcome(lambda a=left, b=right: call(a, b)) == outcome(
+            lambda a=left, b=right: call(a, b, _semantic=ITSELF)
+        )

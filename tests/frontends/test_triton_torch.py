@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extras import need
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, LimitReached, RunStopped
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
 
@@ -28,6 +30,8 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 import triton.profiler  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
+from kernbench.frontends.triton.pace import Pace  # noqa: E402
 
 MACHINE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 AHBM = torch.device("ahbm")
@@ -95,6 +99,42 @@ def test_descriptors_that_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=message):
             product[1, 1](bad, good, good, 32, SPECIALIZE=False)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "programs", "stops"), [(1e-9, 12, True), (1e-9, 1, False), (1e9, 12, False), (None, 12, False)]
+)
+def test_a_launch_that_takes_too_long_is_stopped(limit_s: float | None, programs: int, stops: bool) -> None:
+    """Of 1 ns nothing is left, which is enough for what has run; of 32 years no tenth is over."""
+    pace = Pace("attention", (programs, 1, 1), GraphEngine(MACHINE, limits=Limits(wall_s=limit_s)))
+    with pytest.raises(RunStopped) if stops else nullcontext() as stopped:
+        pace.count_program()
+    if stopped is not None:
+        message = str(stopped.value.why)
+        assert (
+            "stopped by --max-wall-s 1e-09 before it is over: kernel 'attention' has run 1 of the 12 programs"
+            in message
+        )
+        assert "and 0 s are left. Make the problem smaller (of a benchmark: --points N)" in message
+
+
+def test_a_report_that_is_stopped_shows_what_it_has_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(n: int, provider: str, scale: int) -> float:
+        if n == 2:
+            raise RunStopped(LimitReached("the time is over"))
+        return n * 0.5 + scale
+
+    names = {
+        "x_names": ["n"],
+        "x_vals": [1, 2, 3],
+        "line_arg": "provider",
+        "line_vals": ["ours"],
+        "line_names": ["Ours"],
+    }
+    report = triton.testing.Benchmark(**names, plot_name="sums", ylabel="GB/s", args={"scale": 2})
+    with pytest.raises(RunStopped):
+        triton.testing.perf_report(report)(measure).run(print_data=True)
+    assert capsys.readouterr().out == "sums (GB/s), as far as it came:\n  n=1, provider=ours: 2.5\n"
 
 
 def test_the_profiler_of_gpus_is_refused() -> None:

@@ -108,6 +108,8 @@ class Limit(click.FloatRange):
 
 
 LIMIT = Limit(min=0)
+SCRIPT_WALL_S = 600.0
+"""A program that was written for a GPU may have sizes that take days here: unless the user says so, it does not try."""
 
 
 @click.command(name="run")
@@ -124,7 +126,7 @@ LIMIT = Limit(min=0)
 @click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.')
 @click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
 @click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
-@click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.")
+@click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.  [default: 600 of a script]")
 @click.option(
     "--set",
     "overrides",
@@ -203,6 +205,8 @@ def command(
     outputs = wanted_outputs(
         machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize, trace_ccl=trace_ccl
     )
+    if script is not None and max_wall_s is None:
+        max_wall_s = SCRIPT_WALL_S
     limits = Limits(_finite(max_sim_ns), _finite(max_wall_s))
     foreign = script is not None or imported_frontends() > before or names_frontend(bench.function)
     keeps = _keeps_data(data, verify=verify, sanitize=sanitize, foreign=foreign)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -271,9 +272,21 @@ class GraphEngine:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise self.out_of_time()
 
-    def out_of_time(self) -> LimitReached:
-        """The error of a run that has taken as long as it may."""
-        return LimitReached(f"stopped by --max-wall-s {self._limits.wall_s:g}, {self._reached}")
+    @property
+    def limits(self) -> Limits:
+        """How far the run may go."""
+        return self._limits
+
+    def seconds_left(self) -> float:
+        """Of the user's time; inf without a limit."""
+        return math.inf if self._deadline is None else self._deadline - time.monotonic()
+
+    def out_of_time(self, foreseen: str | None = None) -> LimitReached:
+        """The error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
+        stopped = f"stopped by --max-wall-s {self._limits.wall_s:g}"
+        return LimitReached(
+            f"{stopped}, {self._reached}" if foreseen is None else f"{stopped} before it is over: {foreseen}"
+        )
 
     @property
     def _reached(self) -> str:

@@ -36,10 +36,9 @@ _SOURCES = frozenset(
         "eye",
         "linspace",
         "scalar_tensor",
-        "clone",
-        "lift_fresh_copy",
     ]
 )
+_COPIES = frozenset(["clone", "lift_fresh_copy"])
 _NARROW = (torch.float16, torch.bfloat16)
 """The host would keep sums in these; GPUs keep them in f32, and round once."""
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
@@ -101,10 +100,11 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
     sip = here[0].storage.tensor.sip if here else sip_of(device or DEVICE)
     types = None
-    if name not in _SOURCES:
+    if name not in _SOURCES | _COPIES:
         current().unmodelled[name] += 1
         types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
-    copies = {id(each): to_host(each) for each in here}
+    fetch = _blank if name in _SOURCES and len(here) == 1 else to_host
+    copies = {id(each): fetch(each) for each in here}
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
     host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
@@ -122,6 +122,11 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
     if types is not None:
         found = _rounded(found, types, set(written))
     return tree_map(back, found)
+
+
+def _blank(x: AhbmTensor) -> Any:
+    """A tensor of the host in place of one that is written or looked at, and not read."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
 def _result_types(operator: Operator, args: Any, kwargs: Any) -> list[Any] | None:

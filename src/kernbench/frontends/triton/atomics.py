@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from triton._C.libtriton import ir
 
 from kernbench.frontends.triton.calls import result_is_dropped
-from kernbench.frontends.triton.descriptors import Box, describe
+from kernbench.frontends.triton.descriptors import Box
 from kernbench.frontends.triton.memory import memory_type
+from kernbench.frontends.triton.pointers import described, shape_of
 from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import Symbolic, TensorHandle, Value, known, whole
 from kernbench.triton_emu.handles import Handle
@@ -50,20 +51,20 @@ def compare_and_swap(compared: Value, atomic: Atomic) -> Value:
 
 
 def _issue(operation: Any, atomic: Atomic, operands: tuple[Handle, ...]) -> Value:
-    ty, at = atomic.pointers.get_element_ty(), known(atomic.pointers)
+    ty, shape = atomic.pointers.get_element_ty(), shape_of(atomic.pointers)
     item = memory_type(ty)
     mask = None if atomic.mask is None else known(atomic.mask)
-    what = describe(at, mask, item.itemsize, writing=True)
+    what = described(atomic.pointers, mask, item.itemsize, writing=True)
     kernel = running().tl
     if what is None:
-        return TensorHandle(Symbolic(kernel.zeros(at.shape, item), at.shape), ty)
+        return TensorHandle(Symbolic(kernel.zeros(shape, item), shape), ty)
     how: dict[str, Any] = {"fetch": not result_is_dropped(), "release": atomic.semantics in _RELEASING}
     if isinstance(what, Box):
         old = operation(kernel, what.base, *operands, strides=what.strides, valid=what.valid, **how)
     else:
         old = operation(kernel, what.runs, *operands, **how)
     # Nobody looks at a result that is dropped: that it is the operand does not matter.
-    return TensorHandle(Symbolic(operands[0] if old is None else old, at.shape), ty)
+    return TensorHandle(Symbolic(operands[0] if old is None else old, shape), ty)
 
 
 def _extreme(operation: Any, name: str) -> Any:

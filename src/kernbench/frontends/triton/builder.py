@@ -17,6 +17,7 @@ from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
 from kernbench.frontends.triton.descriptors import Shape, repeated, thin
 from kernbench.frontends.triton.memory import load, store
+from kernbench.frontends.triton.pointers import Pointers, moved
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
@@ -120,10 +121,7 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_addptr(self, ptr: Value, offset: Value) -> Value:
         """A pointer moved on by known elements."""
-        ptr, offset = as_known(ptr), as_known(offset)
-        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
-        made = thin(ptr.data) + thin(offset.data).astype(np.uint64) * width
-        return value_of(repeated(made, _common(ptr.data.shape, offset.data.shape)), ptr.dtype)
+        return moved(ptr, offset)
 
     def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
         """A block of a tensor descriptor."""
@@ -151,8 +149,8 @@ class Builder(interpreter.InterpreterBuilder):
                 return _symbolic(rhs.data.issue(acc), rhs.data.shape, rhs.dtype)
             return _elementwise(_operator(op), lhs, rhs)
         a, b = thin(lhs.data), thin(rhs.data)
-        made = None if a.dtype == np.bool_ else op(a, b)
-        if made is None or made.dtype not in (a.dtype, np.bool_):
+        made = None if a.dtype.kind == "b" else op(a, b)
+        if made is None or (made.dtype != a.dtype and made.dtype.kind != "b"):
             return super().binary_op(lhs, rhs, op)
         return value_of(repeated(made, _common(lhs.data.shape, rhs.data.shape)), lhs.dtype.scalar)
 
@@ -245,13 +243,17 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
         """Repeated to a shape: nothing happens until somebody needs all elements."""
+        if isinstance(arg, Pointers):
+            return arg.repeated(tuple(shape))
         if not is_symbolic(arg):
             return value_of(repeated(arg.data, tuple(shape)), arg.dtype.scalar)
         return _symbolic(straight(arg.data), tuple(shape), arg.dtype)
 
     def create_splat(self, ret_ty: Type, arg: Value) -> Value:
         """One element, repeated to a shape."""
-        shape = tuple(int(n) for n in ret_ty.shape)
+        shape = tuple(map(int, ret_ty.shape))
+        if isinstance(arg, Pointers):
+            return arg.repeated(shape)
         if not is_symbolic(arg):
             return value_of(repeated(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
         return _symbolic(arg.data.handle, shape, arg.dtype)

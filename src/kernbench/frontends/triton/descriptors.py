@@ -25,6 +25,10 @@ class Box:
     strides: Shape
     valid: Shape | None = None
 
+    def moved(self, by: int) -> Box:
+        """The same, ``by`` bytes on."""
+        return Box(self.base + by, self.shape, self.strides, self.valid)
+
 
 @dataclass(frozen=True, slots=True)
 class List:
@@ -35,6 +39,10 @@ class List:
 
     shape: Shape
     runs: tuple[tuple[int | None, int], ...]
+
+    def moved(self, by: int) -> List:
+        """The same, ``by`` bytes on."""
+        return List(self.shape, tuple([(None if at is None else at + by, n) for at, n in self.runs]))
 
 
 Descriptor: TypeAlias = Box | List

@@ -102,7 +102,10 @@ def _launches(context: RuntimeContext[Any]) -> int:
 
 
 def points_of_report(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """``Mark._run`` for the first values of x, if the run asks for a few only, which is said."""
+    """``Mark._run`` for the first values of x, if the run asks for a few only, which is said.
+
+    A report that does not come to its end shows what it has measured.
+    """
 
     @wraps(measure)
     def run(mark: Any, bench: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +114,25 @@ def points_of_report(measure: Callable[..., Any]) -> Callable[..., Any]:
             bench = copy(bench)
             bench.x_vals = list(bench.x_vals)[:points]
             print(f"{bench.plot_name}: the first {points} of {total} values of {', '.join(bench.x_names)}")
-        return measure(mark, bench, *args, **kwargs)
+        mark, finished = copy(mark), list[str]()
+        mark.fn = _noting(mark.fn, (*bench.x_names, bench.line_arg), finished)
+        try:
+            return measure(mark, bench, *args, **kwargs)
+        except BaseException:
+            if finished:
+                print(f"{bench.plot_name} ({bench.ylabel}), as far as it came:", *finished, sep="\n")
+            raise
+
+    return run
+
+
+def _noting(measure: Callable[..., Any], names: Sequence[str], finished: list[str]) -> Callable[..., Any]:
+    """``measure``, which also adds a line to ``finished``: its arguments ``names``, and what it has measured."""
+
+    def run(**arguments: Any) -> Any:
+        figure = measure(**arguments)
+        finished.append(f"  {', '.join(f'{name}={arguments[name]}' for name in names)}: {figure}")
+        return figure
 
     return run
 

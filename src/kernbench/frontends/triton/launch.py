@@ -17,6 +17,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.placed import Placed
+from kernbench.frontends.triton.pace import Pace
+from kernbench.frontends.triton.pointers import Pointers
 from kernbench.frontends.triton.running import Grid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
 from kernbench.messages.requests import KernelRef, PeCoord
@@ -64,7 +66,7 @@ class Pointer:
     def at(self, address: int) -> Any:
         """The argument, when the tensor begins at ``address``."""
         to = tl.pointer_type(self.ty)
-        pointer = tl.tensor(TensorHandle(np.array([address + self.offset], np.uint64), to), to)
+        pointer = tl.tensor(Pointers(address + self.offset, to), to)
         if self.descriptor is None:
             return pointer
         return interpreter.interpreter_semantic.make_tensor_descriptor(
@@ -110,7 +112,8 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
         raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
     pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
-    program = _program(function, arguments, tensors, extents, shares, window)
+    pace = Pace(name, extents, context.engine)
+    program = _program(function, arguments, tensors, extents, shares, window, pace)
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
 
 
@@ -132,6 +135,7 @@ def _program(
     grid: Grid,
     shares: Mapping[PeCoord, Iterable[int]],
     window: int | None,
+    pace: Pace,
 ) -> Callable[..., None]:
     """What each PE runs: its share of the programs, one after another."""
 
@@ -144,6 +148,7 @@ def _program(
         with np.errstate(all="ignore"):
             for here.program in coordinates(shares[site.sip, site.cube, site.pe], grid):
                 function(**arguments.values, **pointers)
+                pace.count_program()
 
     return kernel
 

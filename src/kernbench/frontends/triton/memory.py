@@ -8,21 +8,24 @@ import numpy as np
 import triton.language as tl
 
 from kernbench.common.dtypes import DType
-from kernbench.frontends.triton.descriptors import Array, Box, describe, repeated, thin
+from kernbench.frontends.triton.descriptors import Array, Box, Shape, describe, repeated, thin
+from kernbench.frontends.triton.pointers import described, shape_of
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
     Symbolic,
     TensorHandle,
+    Type,
     Value,
     is_symbolic,
     known,
     numpy_type,
     plain_number,
     uniform,
+    value_of,
     whole,
 )
-from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.handles import Number
 
 
 class Selecting(Protocol):
@@ -34,48 +37,51 @@ class Selecting(Protocol):
 
 def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value | None) -> Value:
     """What lies at ``pointers`` where ``mask`` holds (None: everywhere), elsewhere ``other`` (None: zeros)."""
-    ty = pointers.get_element_ty()
-    item, at = memory_type(ty), known(pointers)
-    what = describe(at, mask, item.itemsize, writing=False)
-    if other is None:
-        other = TensorHandle(repeated(np.zeros((1,) * at.ndim, numpy_type(ty)), at.shape), ty)
+    ty, shape = pointers.get_element_ty(), shape_of(pointers)
+    item = memory_type(ty)
+    what = described(pointers, mask, item.itemsize, writing=False)
     if what is None:
-        return other
-    fill = None if is_symbolic(other) else uniform(other.data)
+        return _zeros(ty, shape) if other is None else other
+    fill = 0 if other is None else _one_number(other)
     kernel = running()
     kernel.admit_load()
-    number = 0 if fill is None else plain_number(fill)
+    number = 0 if fill is None else fill
     if isinstance(what, Box):
         handle = kernel.tl.load(what.base, what.shape, item, what.strides, what.valid, number)
     else:
         handle = kernel.tl.load(what.runs, what.shape, item, other=number)
     kernel.note_load(handle)
-    loaded = TensorHandle(Symbolic(handle, at.shape), ty)
-    return (
-        loaded
-        if fill is not None or mask is None or thin(mask).all()
-        else builder.create_select(TensorHandle(mask, tl.int1), loaded, other)
-    )
+    loaded = value_of(Symbolic(handle, shape), ty)
+    if fill is not None or mask is None or thin(mask).all():
+        return loaded
+    return builder.create_select(TensorHandle(mask, tl.int1), loaded, other)
+
+
+def _zeros(ty: Type, shape: Shape) -> Value:
+    return value_of(repeated(np.zeros((1,) * len(shape), numpy_type(ty)), shape), ty)
+
+
+def _one_number(value: Value) -> Number | None:
+    """The number that all elements are; None when they differ, or are data."""
+    found = None if is_symbolic(value) else uniform(value.data)
+    return None if found is None else plain_number(found)
 
 
 def store(pointers: Value, value: Value, mask: Array | None) -> None:
     """Write ``value`` to ``pointers`` where ``mask`` holds (None: everywhere)."""
-    item, at = memory_type(pointers.get_element_ty()), known(pointers)
-    handle, at, mask = _source(value, at, mask)
-    what = describe(at, mask, item.itemsize, writing=True)
+    item, data = memory_type(pointers.get_element_ty()), value.data
+    if isinstance(data, Symbolic) and data.swapped and data.handle.shape == data.shape[::-1]:
+        # A transpose goes to transposed addresses.
+        at, handle = known(pointers), data.handle
+        flipped = None if mask is None else np.broadcast_to(mask, at.shape).T
+        what = describe(np.ascontiguousarray(at.T), flipped, item.itemsize, writing=True)
+    else:
+        handle = running().tl.reshape(whole(value), shape_of(pointers))
+        what = described(pointers, mask, item.itemsize, writing=True)
     if isinstance(what, Box):
         running().tl.store(what.base, handle, what.strides, what.valid)
     elif what is not None:
         running().tl.store(what.runs, handle)
-
-
-def _source(value: Value, at: Array, mask: Array | None) -> tuple[Handle, Array, Array | None]:
-    """The handle to store, with the addresses of its elements; a transposed one goes to transposed addresses."""
-    data: Any = value.data
-    if is_symbolic(value) and data.swapped and data.handle.shape == data.shape[::-1]:
-        flipped = None if mask is None else np.broadcast_to(mask, at.shape).T
-        return data.handle, np.ascontiguousarray(at.T), flipped
-    return running().tl.reshape(whole(value), at.shape), at, mask
 
 
 def memory_type(ty: Any) -> DType:

@@ -7,8 +7,9 @@ later ones ask the builder for the same with other operands. Errors are not reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any, TypeAlias
 
@@ -36,39 +37,29 @@ class _NotPlainError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """A method of the builder with its arguments; ``places``: (argument, number of the operand) of those that vary."""
-
-    method: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    places: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Recording:
-    """What a call asks of the builder. Operands are numbered: those of the call, then what each request gives.
+    """What a call asks of the builder: methods, each with what picks its arguments from what is there by then.
 
-    ``result``: the number of the one that the call returns (None: a constant), and the attributes of its tensor; None:
-    the call returns nothing.
+    There are constants first, then the operands of the call, then what each request gives. ``result``: the place of
+    what the call returns (None: a constant), and the attributes of its tensor; None: the call returns nothing.
     """
 
-    requests: tuple[_Request, ...]
+    constants: tuple[Any, ...]
+    requests: tuple[tuple[Callable[..., Any], Callable[[list[Any]], Iterable[Any]]], ...]
     result: tuple[int | None, dict[str, Any]] | None
 
     def replay(self, operands: list[Operand]) -> Any:
         """The result of the same requests for other operands."""
-        for request in self.requests:
-            arguments = list(request.arguments)
-            for argument, number in request.places:
-                arguments[argument] = operands[number]
-            operands.append(request.method(*arguments))
+        there = [*self.constants, *operands]
+        for method, pick in self.requests:
+            there.append(method(*pick(there)))
         if self.result is None:
             return None
         place, attributes = self.result
         made = _Tensor.__new__(_Tensor)
-        vars(made).update(attributes)
+        made.__dict__ = attributes.copy()
         if place is not None:
-            made.handle = operands[place]
+            made.handle = there[place]
         return made
 
 
@@ -78,7 +69,8 @@ class _Recorder:
     def __init__(self, builder: Any, operands: list[Operand]) -> None:
         self._builder = builder
         self._operands = operands
-        self._requests: list[_Request] = []
+        self._constants: list[Any] = []
+        self._requests: list[tuple[Callable[..., Any], list[tuple[bool, int]]]] = []
         self._complete = True
 
     def __getattr__(self, name: str) -> Any:
@@ -91,19 +83,22 @@ class _Recorder:
 
         def ask(*arguments: Any, **named: Any) -> Any:
             made = method(*arguments, **named)
-            number = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
-            places = tuple((i, place) for i, place in enumerate(number) if place is not None)
-            if places or (isinstance(made, TensorHandle) and not name.startswith(_CONSTANT)):
-                # Without the operands: a recording would keep their memory in TCM.
-                fixed = tuple(
-                    None if place is not None else each for each, place in zip(arguments, number, strict=True)
-                )
-                self._requests.append(_Request(method, fixed, places))
+            numbers = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
+            varies = any(number is not None for number in numbers)
+            if varies or (isinstance(made, TensorHandle) and not name.startswith(_CONSTANT)):
+                self._requests.append((method, list(map(self._place, arguments, numbers))))
                 self._operands.append(made)
             self._complete &= not named and not any(map(_holds_handles, arguments))
             return made
 
         return ask
+
+    def _place(self, argument: Any, number: int | None) -> tuple[bool, int]:
+        """Whether an argument is an operand, and its number; else that of the constant which it becomes."""
+        if number is not None:
+            return True, number
+        self._constants.append(argument)
+        return False, len(self._constants) - 1
 
     def _number(self, operand: Operand) -> int | None:
         return next((i for i, each in enumerate(self._operands) if each is operand), None)
@@ -112,13 +107,26 @@ class _Recorder:
         """What was asked by a call that gave ``result``; None if that cannot be asked again."""
         if not self._complete:
             return None
+        constants, behind = tuple(self._constants), len(self._constants)
+        requests = tuple(
+            (method, _picking([number + behind * is_operand for is_operand, number in places]))
+            for method, places in self._requests
+        )
         if result is None:
-            return _Recording(tuple(self._requests), None)
+            return _Recording(constants, requests, None)
         if type(result) is not _Tensor:
             return None
-        place = self._number(result.handle)
-        attributes = vars(result) | {"handle": result.handle if place is None else None}
-        return _Recording(tuple(self._requests), (place, attributes))
+        number = self._number(result.handle)
+        attributes = vars(result) | {"handle": result.handle if number is None else None}
+        return _Recording(constants, requests, (None if number is None else behind + number, attributes))
+
+
+def _picking(places: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
+    """What picks the elements of a list at ``places``, in C: as many as there are."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    first = places[0] if places else 0
+    return itemgetter(slice(first, first + len(places)))
 
 
 def _holds_handles(argument: object) -> bool:
@@ -156,7 +164,9 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
         recording = recordings.get(key)
         if recording is not None:
             return recording.replay(operands)
-        if key in recordings or len(recordings) == _LIMIT:
+        # Of x * x one cannot tell which operand is which; what is recorded of x * y holds for it.
+        alike = len(operands) > len({id(each) for each in operands})
+        if alike or key in recordings or len(recordings) == _LIMIT:
             return function(*arguments, _semantic=interpreter.interpreter_semantic, **named)
         recorder = _Recorder(interpreter.interpreter_builder, operands)
         result = function(*arguments, _semantic=TritonSemantic(recorder), **named)

@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from kernbench.frontends.triton.running import refused, running
-from kernbench.frontends.triton.values import Symbolic, TensorHandle, Type, is_symbolic, whole
+from kernbench.frontends.triton.values import Symbolic, Type, is_symbolic, value_of, whole
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -31,21 +31,19 @@ _known = interpreter.ReduceScanOpInterface.apply
 
 def apply(operation: Any, inputs: Any) -> Any:
     """In place of ``ReduceScanOpInterface.apply``: a reduction or a scan of one tensor or a tuple of them."""
-    if not isinstance(inputs, tuple):
-        return operation.apply((inputs,))[0]
-    if not is_symbolic(*(each.handle for each in inputs)):
+    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not is_symbolic(*[each.handle for each in tensors]):
         return _known(operation, inputs)
-    operation.check_tensor(inputs)
-    if isinstance(operation, interpreter.ScanOps):
-        return (_scanned(operation, inputs[0]),)
-    return _reduced(operation, inputs[0])
+    operation.check_tensor(tensors)
+    found = (_scanned if isinstance(operation, interpreter.ScanOps) else _reduced)(operation, tensors[0])
+    return found if tensors is inputs else found[0]
 
 
-def _scanned(operation: Any, x: Any) -> Any:
+def _scanned(operation: Any, x: Any) -> tuple[Any, ...]:
     if operation.combine_fn is not _STANDARD._sum_combine or operation.reverse:  # noqa: SLF001
         raise refused(f"a scan by {_name(operation.combine_fn)}{' in reverse' * operation.reverse}: MATH has cumsum")
     made = running().tl.cumsum(whole(x.handle), index(operation.axis))
-    return _tensor(made, made.shape, x.dtype)
+    return (_tensor(made, made.shape, x.dtype),)
 
 
 def _reduced(operation: Any, x: Any) -> tuple[Any, ...]:
@@ -56,14 +54,13 @@ def _reduced(operation: Any, x: Any) -> tuple[Any, ...]:
     axis = None if operation.axis is None else index(operation.axis)
     keep = bool(operation.keep_dims)
     made = [reduce(kernel, source, axis, keep) for reduce in reductions]
-    types = (x.dtype, tl.int32)
-    return tuple(_tensor(each, each.shape, ty) for each, ty in zip(made, types, strict=False))
+    return tuple([_tensor(each, each.shape, ty) for each, ty in zip(made, (x.dtype, tl.int32), strict=False)])
 
 
 def _tensor(handle: Handle, shape: tuple[int, ...], ty: Type) -> Any:
     """A tensor of the language; one without axes is a scalar, which the interpreter has as one element."""
     data, scalar = Symbolic(handle, shape or (1,)), ty.scalar
-    return tl.core.tensor(TensorHandle(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)
+    return tl.core.tensor(value_of(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)
 
 
 def _name(function: Any) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from kernbench.common.errors import KernelError
+from kernbench.frontends.triton.descriptors import Array, Descriptor
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.source import call_place, kernel_error
 from kernbench.triton_emu.tl_context import TLContext
@@ -30,13 +31,14 @@ class Running:
     """A kernel on one PE: its ``tl``, the grid, and the program that it is at.
 
     ``window``: how many loads may be under way; None: as many as the machine takes. That is how far a kernel runs ahead
-    of its data, which ``num_stages`` says.
+    of its data, which ``num_stages`` says. ``plans``: what loads and stores of it become, by what they are found by.
     """
 
     tl: TLContext
     grid: Grid
     window: int | None = None
     program: Grid = (0, 0, 0)
+    plans: dict[Hashable, tuple[Array, Descriptor | None]] = field(default_factory=dict)
     _loads: list[Handle] = field(default_factory=list)
 
     def admit_load(self) -> None:

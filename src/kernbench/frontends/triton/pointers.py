@@ -1,0 +1,81 @@
+"""Pointers of a kernel: one address, and how many elements each of them is from there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernbench.frontends.triton.descriptors import Array, Descriptor, Shape, describe, repeated, thin
+from kernbench.frontends.triton.running import running
+from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, value_of
+
+_HERE = np.zeros(1, np.int32)
+_PLANS = (
+    64  # of a kernel: those of the blocks of a loop, or of a program, are found again before there are so many others
+)
+
+
+class Pointers(TensorHandle):
+    """``base`` and ``steps``, in elements of the type ``ty`` points to; who asks for ``data`` gets the addresses.
+
+    What is added to all of them changes ``base`` only. So the blocks that a loop goes through have the same array of
+    ``steps``, and a descriptor that was found for one of them is that of the others.
+    """
+
+    def __init__(self, base: int, ty: Type, steps: Array = _HERE) -> None:
+        self.base, self.steps, self.dtype = base, steps, ty
+        self.attr: dict[str, object] = {}
+
+    @property
+    def data(self) -> Array:
+        """The addresses."""
+        at = thin(self.steps).astype(np.uint64) * _width(self) + np.uint64(self.base % 2**64)
+        return repeated(at, self.steps.shape)
+
+    def repeated(self, shape: Shape) -> Pointers:
+        """The same, repeated to a shape that they broadcast to."""
+        return Pointers(self.base, self.dtype, repeated(self.steps, shape))
+
+
+def moved(pointers: Value, offset: Value) -> Value:
+    """``pointers`` moved on by known elements."""
+    more = known(offset)
+    if not isinstance(pointers, Pointers):
+        at = thin(known(pointers)) + thin(more).astype(np.uint64) * _width(pointers)
+        return value_of(repeated(at, np.broadcast_shapes(pointers.data.shape, more.shape)), pointers.dtype)
+    base, steps = pointers.base, pointers.steps
+    shape = steps.shape if steps.shape == more.shape else np.broadcast_shapes(steps.shape, more.shape)
+    if thin(more).size == 1:
+        base += more.item(0) * _width(pointers)
+    elif thin(steps).size == 1:
+        base, steps = base + steps.item(0) * _width(pointers), more
+    else:
+        steps = thin(steps).astype(np.int64) + thin(more).astype(np.int64)
+    return Pointers(base, pointers.dtype, repeated(steps, shape))
+
+
+def shape_of(pointers: Value) -> Shape:
+    """How many they are along each axis."""
+    found: Shape = pointers.steps.shape if isinstance(pointers, Pointers) else pointers.data.shape
+    return found
+
+
+def described(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
+    """As `describe`, for pointers of a kernel."""
+    if not isinstance(pointers, Pointers):
+        return describe(known(pointers), mask, itemsize, writing=writing)
+    plans, steps = running().plans, pointers.steps
+    core = None if mask is None else thin(mask)
+    key = id(steps), itemsize, writing, core if core is None else (core.shape, core.tobytes())
+    found = plans.get(key)
+    if found is None:
+        if len(plans) == _PLANS:
+            plans.clear()
+        at = repeated(thin(steps).astype(np.int64) * itemsize, steps.shape)
+        # With the array, whose number would be that of another one otherwise.
+        found = plans[key] = steps, describe(at, mask, itemsize, writing=writing)
+    plan = found[1]
+    return None if plan is None else plan.moved(pointers.base)
+
+
+def _width(pointers: Value) -> int:
+    return max(1, int(pointers.get_element_ty().primitive_bitwidth) // 8)
