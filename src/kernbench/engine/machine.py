@@ -168,7 +168,7 @@ class Machine:
         self.addresses = AddressMap(graph.spec)
         self.log = Log()
         self.recorder = Recorder(self.log, keep_data=keep_data)
-        self.contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
+        self.contents = ContentMaker(self.addresses.place_of, graph.spec.pe.gemm.tile_sizes)
         self.observation: Observation | None = None
         self.op_log = RecordViews(self.log, self.contents)
         self.memories = Memories(graph.spec)
