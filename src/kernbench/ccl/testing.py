@@ -12,14 +12,13 @@ import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import checked_count, edges_of
+from kernbench.ccl.layouts import leader_only, nth_pe, single_shard_per_rank
 from kernbench.ccl.loading import Algorithm, topology_called
-from kernbench.ccl.mappers import leader_only, nth_pe
 from kernbench.ccl.mock_machine import MockMachine, kernel_name
 from kernbench.ccl.mock_memory import Array
-from kernbench.ccl.rings import ring_values
 from kernbench.ccl.schedule_check import Place, play_schedules
+from kernbench.ccl.sip_ring import ring_of_all
 from kernbench.ccl.topologies import Edges, TopologyFunction, fabric_edges
-from kernbench.ccl.validators import single_shard_per_rank
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
@@ -238,6 +237,6 @@ def _computed(
     algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """The arguments that the algorithm makes for one rank."""
-    ring = {} if algorithm.config.ranks_are_pes else ring_values(spec, sip)
+    ring = {} if algorithm.config.ranks_are_pes else {"sips": ring_of_all(spec, sip)}
     own = {"dtype": element_type(array.dtype).name, **ring, **config}
     return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)
