@@ -13,7 +13,7 @@ from kernbench.ccl.config import AlgorithmConfig, QueueSettings
 from kernbench.ccl.install import edges_of, layout_of
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.queues import install_edges
-from kernbench.ccl.rings import ring_values
+from kernbench.ccl.sip_ring import ring_of_all
 from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
@@ -279,7 +279,7 @@ def over_sips(name: str, machine: Topology, tensors: list[Shards], **config: Any
             if target:
                 table += [target[0][sip, cube, pe][0], x.itemsize * x.shape[-1]]
     args = {
-        sip: chosen.args_for(spec, n_elem=1, sip_rank=sip, shards=tuple(table), **ring_values(spec, sip), **config)
+        sip: chosen.args_for(spec, n_elem=1, sip_rank=sip, shards=tuple(table), sips=ring_of_all(spec, sip), **config)
         for sip in range(spec.num_sips)
     }
     taking_part = {pe[1:] for pe in source}

@@ -7,7 +7,7 @@ from ccl_support import by_source, config, machine, sips
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.mappers import leader_only, rank_pes
+from kernbench.ccl.layouts import leader_only, rank_pes
 from kernbench.ccl.topologies import (
     TOPOLOGIES,
     fabric_edges,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from ccl_support import machine
 
-from kernbench.ccl.validators import VALIDATORS
+from kernbench.ccl.layouts import VALIDATORS
 from kernbench.common.dtypes import F16, DType
 from kernbench.common.errors import InputError
 from kernbench.messages.mapping import MappedShard

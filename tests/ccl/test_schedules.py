@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from covering import covering
 from kernbench.ccl.algorithms import ring_allreduce, ring_allreduce_rs_ag
-from kernbench.ccl.pairing import pair_queues
 from kernbench.ccl.schedule_check import Content, Place, play_schedules
 from kernbench.ccl.testing import check_schedule, run_kernel_in_mock
-from kernbench.common.errors import InputError, IpcqDeadlock, IpcqError, IpcqInvalidDirection
+from kernbench.common.errors import InputError, IpcqDeadlock, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import Chunk, Step, await_message, copy, load, receive, reduce, scale, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
@@ -72,20 +71,24 @@ def of(*steps: Step) -> Callable[..., Sequence[Step]]:
         (
             (await_message("W", 4), load(0, ONE), send("E", 0)),
             IpcqDeadlock,
-            r"rank 1, step 1 \(await W\): waits for a message",
+            r"rank 1 \(.*\): its kernel waits for a message of queue W, at step 1 of .* \(await W, 4 f32\)",
         ),
         (
             (load(0, ONE), send("E", 0), send("E", 0), receive("W", 4), receive("W", 4)),
             IpcqDeadlock,
-            r"rank 0, step 3 \(send E\): waits for a slot",
+            r"rank 0 \(.*\): its kernel waits for a slot of queue E, at step 3 of .* \(send E, 4 f32\)",
         ),
-        ((load(0, ONE), send("E", 0)), IpcqError, r"nobody receives: 1 of queue E of rank 0"),
+        ((load(0, ONE), send("E", 0)), IpcqError, r"left messages unreceived: 1 of queue W"),
         (
             (load(0, ONE), send("E", 0), receive("W", 3)),
-            IpcqError,
-            r"rank 1, step 3 \(receive W\): message 0 .* 16 bytes, 12",
+            KernelError,
+            r"message 0 of queue W has 16 bytes, .* receives 12: .*\nstep 3 of .* \(receive W, 3 f32\)\non rank 1",
         ),
-        ((receive("N", 4),), IpcqInvalidDirection, r"rank 0, step 1 \(receive N\): .* there are: W, E"),
+        (
+            (receive("N", 4),),
+            IpcqInvalidDirection,
+            r"has no queue 'N'; installed: E, W\nstep 1 of .* \(receive N, 4 f32\)\non rank 0",
+        ),
         ((send("E", 7),), InputError, r"rank 0, step 1 \(send E\): buffer 7 is used before it is written"),
         ((store("W", ONE),), InputError, r"rank 0, step 1 \(store\): no message of W has been received"),
         ((load(0, ONE), store(0, Chunk(0, 3))), InputError, r"step 2 \(store\): the chunk has 3 .* stored 4"),
@@ -105,10 +108,8 @@ def ends_of(run: Collective, n_slots: int) -> dict[PeCoord, dict[Place, Content]
     """What the chunks of a collective end as."""
     kernel = run.kernel
     assert isinstance(kernel, ScheduledKernel)
-    counts = len({pe[2] for pe in run.pes}), len({pe[1] for pe in run.pes}), len(run.sips)
-    ops = {pe: kernel.ops(run.args[pe[0]], (pe[2], pe[1], pe[0]), counts) for pe in run.pes}
-    ends = pair_queues(run.edges, run.topology.spec)
-    return play_schedules(ops, ends, n_slots, {pe: str(pe) for pe in ops})
+    args = {pe: run.args[pe[0]] for pe in run.pes}
+    return play_schedules(kernel, args, run.topology.spec, run.edges, n_slots=n_slots, slot_size=run.slot_size)
 
 
 def contributors(content: Content) -> Counter[PeCoord]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.ccl.pairing import pair_queues
-from kernbench.ccl.sip_ring import ring_order, sip_ring
+from kernbench.ccl.sip_ring import SipRing, ring_of_all
 from kernbench.ccl.topologies import fabric_edges
 from kernbench.topology.spec import TopologySpec
 
@@ -17,21 +17,22 @@ KINDS = ("ring_1d", "ring_1d_unidir", "fully_connected", "switch", "torus_2d", "
 
 def check(spec: TopologySpec) -> int:
     """How many steps of the ring are direct pairs, once it is known to be a ring that both ends agree on."""
-    ring = sip_ring(spec)
-    assert ring is not None
-    assert sorted(ring_order(ring)) == list(range(spec.num_sips))
+    ring = places(spec)
+    assert sorted(ring[0].order) == list(range(spec.num_sips))
     edges = by_source(fabric_edges(spec))
     ends = {(e.pe, e.direction): (e.peer, e.peer_direction) for e in pair_queues(fabric_edges(spec), spec)}
-    for sip, place in enumerate(ring):
-        after = ring[place.next_sip]
-        assert after.prev_sip == sip
-        assert edges[sip, 0, 0][place.next_direction] == (place.next_sip, 0, 0)
-        assert ends[(sip, 0, 0), place.next_direction] == ((place.next_sip, 0, 0), after.prev_direction)
-    return sum(place.next_direction.startswith("sip") for place in ring)
+    for sip, (place, order) in enumerate(ring):
+        assert order == ring[0].order
+        assert order[place.place] == sip
+        after = order[(place.place + 1) % len(order)]
+        assert edges[sip, 0, 0][place.next] == (after, 0, 0)
+        assert ends[(sip, 0, 0), place.next] == ((after, 0, 0), ring[after].ring.prev)
+    return sum(place.next.startswith("sip") for place, _ in ring)
 
 
-def test_one_sip_has_no_ring() -> None:
-    assert sip_ring(sips(1)) is None
+def places(spec: TopologySpec) -> list[SipRing]:
+    """The place of every SIP in the ring."""
+    return [ring_of_all(spec, sip) for sip in range(spec.num_sips)]
 
 
 @given(st.sampled_from(KINDS), st.integers(1, 8), st.integers(1, 8))
@@ -44,10 +45,9 @@ def test_it_is_a_ring_that_both_ends_agree_on(kind: str, w: int, h: int) -> None
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("kind", ["ring_1d", "ring_1d_unidir"])
 def test_a_ring_of_sips_is_followed(kind: str, count: int) -> None:
-    ring = sip_ring(sips(count, kind))
-    assert ring is not None
-    assert ring_order(ring) == tuple(range(count))
-    assert {(place.next_direction, place.prev_direction) for place in ring} == {("global_E", "global_W")}
+    ring = places(sips(count, kind))
+    assert ring[0].order == tuple(range(count))
+    assert {(place.next, place.prev) for place, _ in ring} == {("global_E", "global_W")}
 
 
 @pytest.mark.parametrize(

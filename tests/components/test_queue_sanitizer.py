@@ -11,9 +11,12 @@ import test_pe_ipcq as programs
 from queue_support import install, launch, line_of, ring_of, share
 
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.queue_state import queue_part
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+from kernbench.messages.steps import Chunk, Step, load, send
 from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.triton_emu.schedules import ScheduledKernel
 from observed import findings, sanitized
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -252,3 +255,23 @@ def test_removed_queues_leave_ordinary_memory(engine: GraphEngine) -> None:
     install(engine, line_of(A, B), kind="tcm")
     launch(engine, programs.pour, data, 16, 4, 0, pes=(A, B))
     assert findings(engine) == ()
+
+
+def test_of_a_schedule_steps_are_named_wherever_a_kernel_would_have_lines(engine: GraphEngine) -> None:
+    """What rank 0 sends is never received."""
+
+    def schedule(*, rank: int, world_size: int, n_elem: int) -> list[Step]:
+        return [load(0, Chunk(0, n_elem)), send("E", 0)] if rank == 0 else []
+
+    kernel = ScheduledKernel(schedule)
+    install(engine, line_of(A, B))
+    args = (own(engine, A, B).args[0], *kernel.args(n_elem=16, world_size=2))
+    named = KernelRef(name=kernel.name, function=kernel)
+    engine.wait(engine.submit(KernelLaunchMsg(kernel=named, args=args, targets=(A, B))))
+    (finding,) = findings(engine)
+    assert "send E at step 2 (send E, 16 f32) of kernel 'test_queue_sanitizer'" in finding.message
+    (message,) = queue_part(engine.machine, B).unreceived
+    assert str(message).endswith("64 bytes of kernel 'test_queue_sanitizer', step 2 (send E, 16 f32)")
+    log = engine.op_log
+    told = [log.place_of(record) for record in log if record.kernel]
+    assert told == ["step 1 (load, 16 f32)", "step 2 (send E, 16 f32)"]

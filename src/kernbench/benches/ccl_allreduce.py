@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_on, verdict
 from kernbench.benches.operands import FloatName
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.mappers import all_pes, pe0_of_every_cube
+from kernbench.ccl.layouts import all_pes, pe0_of_every_cube
 from kernbench.common.config import ConfigModel
 from kernbench.messages.steps import ReduceName
 from kernbench.runtime_api.bench_registry import bench

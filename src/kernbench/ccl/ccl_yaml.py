@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from importlib import resources
 from itertools import chain
 from pathlib import Path
@@ -93,18 +92,20 @@ def load_ccl_config(path: str | os.PathLike[str] | None = None, overrides: Itera
 
 def ccl_config_of(document: Document) -> CclConfig:
     """The configuration in a parsed file. ConfigError with every problem, in file order."""
-    taken = _Taken(deepcopy(document.data))
-    bare = Document(document.source, taken.data, document.marks, document.problems)
+    data = deepcopy(document.data)
+    passed = {path: _taken_out(section) for path, section in _sections(data)}
+    bare = Document(document.source, data, document.marks, document.problems)
     checked = check(bare, _CclFile)
     folder = Path(document.source).absolute().parent
-    rules = _broken_rules(bare, folder), _foreign_keys(document)
-    report(document, [*checked.complaints, *taken.complaints(), *chain(*rules)])
+    rules = _not_passable(passed), _broken_rules(bare, folder), _foreign_keys(document)
+    report(document, [*checked.complaints, *chain(*rules)])
     assert checked.value is not None, "a document without complaints has a value"
-    for section in taken.idle:
-        place = document.place((*section, IDLE_KEY))
-        warnings.warn(f"{place.source}:{place.key[0]}: {IDLE_KEY} does nothing; leave it out", stacklevel=3)
+    for path, section in _sections(document.data):
+        if IDLE_KEY in section:
+            place = document.place((*path, IDLE_KEY))
+            warnings.warn(f"{place.source}:{place.key[0]}: {IDLE_KEY} does nothing; leave it out", stacklevel=3)
     file = checked.value
-    resolved = tuple(_resolved(name, file, taken.passed, document, folder) for name in file.algorithms)
+    resolved = tuple(_resolved(name, file, passed, document, folder) for name in file.algorithms)
     report(document, _chunks_without_slot(document, resolved))
     return CclConfig(document.source, file.defaults.algorithm, resolved)
 
@@ -127,29 +128,18 @@ def packaged_file() -> str:
     return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
 
 
-@dataclass(slots=True)
-class _Taken:
-    """Takes the keys out of ``data`` that no model knows: those that pass through, and those that do nothing."""
+def _taken_out(section: dict[str, Any]) -> dict[str, Any]:
+    """What passes through, taken out of a section, for no model knows it; nor the key that does nothing."""
+    section.pop(IDLE_KEY, None)
+    return {name: section.pop(name) for name in tuple(section) if name.startswith(PASSED_PREFIX)}
 
-    data: dict[str, Any]
-    passed: dict[_Section, dict[str, Any]] = field(default_factory=dict)
-    idle: list[_Section] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        for path, section in _sections(self.data):
-            names = [name for name in section if name.startswith(PASSED_PREFIX)]
-            self.passed[path] = {name: section.pop(name) for name in names}
-            if IDLE_KEY in section:
-                del section[IDLE_KEY]
-                self.idle.append(path)
-
-    def complaints(self) -> Iterator[Complaint]:
-        for path, entries in self.passed.items():
-            for name, value in entries.items():
-                items = value if isinstance(value, list) else [value]
-                if not all(isinstance(item, Scalar) for item in items):
-                    wanted = "must be a number, a text, true or false, or a list of those"
-                    yield Complaint((*path, name), f"found {show(value)}, {wanted}")
+def _not_passable(passed: Mapping[_Section, Mapping[str, Any]]) -> Iterator[Complaint]:
+    for path, entries in passed.items():
+        for name, value in entries.items():
+            if not all(isinstance(item, Scalar) for item in (value if isinstance(value, list) else [value])):
+                wanted = "must be a number, a text, true or false, or a list of those"
+                yield Complaint((*path, name), f"found {show(value)}, {wanted}")
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any]]]:

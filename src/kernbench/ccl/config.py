@@ -25,7 +25,7 @@ class QueueSettings:
     poll_ns: float = 50.0
     n_slots: int = 4
     slot_size: int = 4096
-    credit_bytes: int = 16
+    ipcq_credit_size_bytes: int = 16
 
     @property
     def ring_stride(self) -> int:
@@ -34,8 +34,8 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlgorithmConfig:
-    """An algorithm with everything that applies to it.
+class AlgorithmConfig(QueueSettings):
+    """An algorithm with everything that applies to it, its queues too.
 
     ``module``, ``topology``, ``mapper``, ``validator``: built-in names, or paths from ``folder``. ``world_size`` None:
     as many ranks as SIPs; ``ranks_are_pes``: PEs even then. ``passthrough``: what its ``kernel_args`` gets beside
@@ -48,12 +48,6 @@ class AlgorithmConfig:
     topology: str
     mapper: str = "leader_only"
     validator: str = "single_shard_per_rank"
-    buffer_kind: BufferKind = "tcm"
-    backpressure: Backpressure = "sleep"
-    poll_ns: float = 50.0
-    n_slots: int = 4
-    slot_size: int = 4096
-    ipcq_credit_size_bytes: int = 16
     n_elem: int | None = None
     world_size: int | None = None
     ranks_are_pes: bool = False
@@ -62,18 +56,6 @@ class AlgorithmConfig:
     folder: Path | None = field(default=None, repr=False)
     place: str = field(default="", compare=False, repr=False)
     passed_at: tuple[tuple[str, Problem], ...] = field(default=(), compare=False, repr=False)
-
-    @property
-    def queues(self) -> QueueSettings:
-        """The queues that it asks for."""
-        return QueueSettings(
-            buffer_kind=self.buffer_kind,
-            backpressure=self.backpressure,
-            poll_ns=self.poll_ns,
-            n_slots=self.n_slots,
-            slot_size=self.slot_size,
-            credit_bytes=self.ipcq_credit_size_bytes,
-        )
 
     @property
     def label(self) -> str:

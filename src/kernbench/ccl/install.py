@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 
 from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, QueueSettings, resolve_algorithm_config
+from kernbench.ccl.layouts import RankPes, rank_pes
 from kernbench.ccl.loading import Algorithm, Neighbors, load_algorithm, told_of
-from kernbench.ccl.mappers import RankPes, rank_pes
 from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall, warn_of_lost
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
@@ -199,7 +199,7 @@ def install_ipcq(
     """
     chosen = configured(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)
-    queues = install_edges(engine, edges_of(chosen, engine.spec), chosen.config.queues)
+    queues = install_edges(engine, edges_of(chosen, engine.spec), chosen.config)
     return plan_of(chosen.config, layout, queues)
 
 

@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.delays import hop_bytes, load_bytes
-from kernbench.ccl.mappers import MAPPERS, Mapper, mapper_called
+from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator, mapper_called
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
-from kernbench.ccl.validators import VALIDATORS, Validator
 from kernbench.common.complaints import close_to
 from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
 from kernbench.common.imports import import_file, import_module, named_function

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.ccl.mock_memory import TCM_BASE, CommandUnit, MockMemory, MockTcm
-from kernbench.ccl.mock_pe import MockPe
-from kernbench.ccl.mock_queues import MockQueues
+from kernbench.ccl.mock_memory import TCM_BASE, MockMemory, PeMemory
+from kernbench.ccl.mock_pe import MockPe, MockQueues
 from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
 from kernbench.ccl.topologies import Edge
 from kernbench.common.errors import InputError, SimulationDeadlock
@@ -27,13 +26,15 @@ from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_source
 
+_TCM_BITS = 40
 _NAMES = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 
 
 class MockMachine:
     """The PEs of ``spec`` with queues along ``edges``, paired by the rule of the machine; rings lie in TCM.
 
-    ``memory[sip]`` holds what kernels read and write; ``names`` says what errors call a PE.
+    ``memory[sip]`` holds what kernels read and write, unless they work on something else; ``names``: what errors call
+    a PE.
     """
 
     def __init__(
@@ -44,15 +45,16 @@ class MockMachine:
         n_slots: int = 4,
         slot_size: int = 4096,
         names: Mapping[PeCoord, str] | None = None,
+        works_on: Sequence[PeMemory] | None = None,
     ) -> None:
         if n_slots < 1 or slot_size < 1:
             raise InputError(f"n_slots={n_slots}, slot_size={slot_size}: both must be at least 1")
         self.memory = tuple(MockMemory() for _ in range(spec.num_sips))
+        self._works_on = self.memory if works_on is None else works_on
         self._spec = spec
         self._slots = (n_slots, slot_size)
         self._names = {pe_name(pe): f"{name} ({pe_name(pe)})" for pe, name in (names or {}).items()}
         self._ends = dict(by_pe(pair_queues(list(edges), spec)))
-        self._tcm: dict[PeCoord, MockTcm] = {}
         self._queues: dict[PeCoord, MockQueues] = {}
 
     def queues(self, pe: PeCoord) -> Mapping[str, QueuePair]:
@@ -91,11 +93,9 @@ class MockMachine:
     def _started(
         self, kernel: Callable[..., object], pe: PeCoord, args: tuple[Any, ...], everywhere: Sequence[PeCoord]
     ) -> MockPe:
-        queues, tcm = self._queues_of(pe), self._tcm[pe]
-        scratch = ScratchAllocator(TCM_BASE, tcm.scratch_bytes)
+        scratch = ScratchAllocator(self._tcm(pe), self._spec.pe.tcm.scratch_bytes)
         run = begin_run(kernel, args, {}, self._site(kernel, pe, everywhere), scratch)
-        name = self._named(pe_name(pe))
-        return MockPe(pe, run, queues, CommandUnit(name, self.memory[pe[0]], tcm), tcm)
+        return MockPe(self._named(pe_name(pe)), run, self._queues_of(pe))
 
     def _site(self, kernel: Callable[..., object], pe: PeCoord, everywhere: Sequence[PeCoord]) -> KernelSite:
         sips, cubes, pes = (len(set(ids)) for ids in zip(*everywhere, strict=True))
@@ -114,11 +114,8 @@ class MockMachine:
     def _queues_of(self, pe: PeCoord) -> MockQueues:
         found = self._queues.get(pe)
         if found is None:
-            ends = self._ends.get(pe, [])
-            n_slots, slot_size = self._slots
-            here = self._tcm[pe] = MockTcm(self._spec.pe.tcm.scratch_bytes, len(ends) * n_slots * slot_size)
-            pairs = {end.direction: self._pair(end) for end in ends}
-            found = self._queues[pe] = MockQueues(pe, pairs, here, self._queues_of)
+            pairs = {end.direction: self._pair(end) for end in self._ends.get(pe, ())}
+            found = self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues_of)
         return found
 
     def _pair(self, end: QueueEnd) -> QueuePair:
@@ -136,7 +133,11 @@ class MockMachine:
         """Where the ring of a queue begins: behind the scratch of its PE, rings in the order of its queues."""
         at = [end.direction for end in self._ends[pe]].index(direction)
         n_slots, slot_size = self._slots
-        return TCM_BASE + self._spec.pe.tcm.scratch_bytes + at * n_slots * slot_size
+        return self._tcm(pe) + self._spec.pe.tcm.scratch_bytes + at * n_slots * slot_size
+
+    def _tcm(self, pe: PeCoord) -> int:
+        """Where the TCM of a PE begins; they are far apart."""
+        return TCM_BASE + (pe[1] * self._spec.pes_per_cube + pe[2] << _TCM_BITS)
 
     def _named(self, pe: str) -> str:
         return self._names.get(pe, pe)

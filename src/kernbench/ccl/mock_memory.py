@@ -1,260 +1,179 @@
-"""The memories of the mock, and what the commands of a kernel compute in them: at once, by the operators of phase 2."""
+"""The memories of the mock: what the commands of a kernel make of them at once, by the rules of phase 2."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, product
-from mmap import mmap
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import F32, U8, DType, row_major
+from kernbench.common.dtypes import F32, U8, row_major
+from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import AddressFaultError
-from kernbench.common.operators import ATOMICS, EPILOGUE, Attributes, compute, gemm, narrow, operator
+from kernbench.common.operators import PLAIN
+from kernbench.core.op_log import OpRecord
+from kernbench.engine.address_map import MemoryPlace, Segment
+from kernbench.engine.record_content import ContentMaker, Moved, Streamed, describe
 from kernbench.messages.commands import (
     AtomicCommand,
-    DotCommand,
-    EpilogueStep,
     GemmComposite,
     LoadCommand,
     MathCommand,
     MathComposite,
     MemoryRef,
     PeCommand,
-    PrintCommand,
     StoreCommand,
 )
-from kernbench.messages.operands import NOWHERE, Operand, Run
+from kernbench.messages.operands import NOWHERE, Operand
+from kernbench.numerics.memory_store import MemoryStore
+from kernbench.numerics.replay_operands import OperandMemory
+from kernbench.numerics.replay_ops import result
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
 
+TCM_BASE = 1 << 60
+"""From here on addresses are of TCMs, below they are of tensors."""
 _FIRST_VA = 1 << 20
 _GUARD_BYTES = 4096
-TCM_BASE = 1 << 16
 
-MEMORY_COMMANDS = (LoadCommand, StoreCommand, AtomicCommand, GemmComposite, MathComposite)
-"""Those that access memory: in program order where they touch the same bytes, as the machine's DMA has it"""
+
+class PeMemory(Protocol):
+    """What the PEs of a SIP work on: their TCMs, and tensors. What an array holds is for it alone to understand."""
+
+    def carry_out(self, command: PeCommand) -> None:
+        """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
+
+    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+        """Whether both access the same bytes of a tensor, and one of them writes."""
+
+    def get(self, array: Operand) -> Any:
+        """What an array in TCM holds now."""
+
+    def put(self, address: int, message: Any) -> None:
+        """Write to a TCM what ``get`` has given, here or elsewhere."""
 
 
 class MockMemory:
-    """The memory of a SIP: arrays that were placed, with gaps between them that no access may touch."""
+    """Numbers: tensors at virtual addresses, with gaps between them that no access may touch, and the TCMs of PEs."""
 
     def __init__(self) -> None:
-        self._bases: list[int] = []
-        self._regions: list[Array] = []
+        self._store = MemoryStore()
+        self._operands = OperandMemory(self._store)
+        self._contents = ContentMaker(_place_of, (0, 0, 0))
+        self._tensors: list[Segment] = []
         self._next = _FIRST_VA
 
     def place(self, array: Array) -> int:
         """Copy ``array`` into memory; returns its virtual address."""
         va = self._next
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy()
-        self._bases.append(va)
-        self._regions.append(raw)
-        self._next = va + -(-(raw.nbytes + _GUARD_BYTES) // _GUARD_BYTES) * _GUARD_BYTES
+        self._store.write("hbm", va, np.ascontiguousarray(array))
+        self._tensors.append((va, array.nbytes))
+        self._next = va + -(-(array.nbytes + _GUARD_BYTES) // _GUARD_BYTES) * _GUARD_BYTES
         return va
 
     def read(self, va: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """A copy of the array at ``va``."""
-        return self._view(va, shape, dtype, None).copy()
+        return self._store.read("hbm", va, shape, element_type(dtype.name))
 
-    def view(self, ref: MemoryRef, valid: Shape | None = None) -> Array:
-        """The part of an array in memory that is within ``valid``, to be read or written."""
-        strides = ref.strides
-        if strides is None and valid is not None:
-            strides = row_major(ref.shape, ref.dtype.itemsize)
-        return self._view(ref.va, ref.shape if valid is None else valid, ref.dtype.numpy, strides)
+    def get(self, array: Operand) -> Array:
+        """The elements."""
+        return self._store.read("tcm", array.address, array.shape, array.dtype)
 
-    def pieces(self, runs: tuple[Run, ...]) -> Iterator[tuple[slice, Array]]:
-        """Those of the bytes of a scatter-gather list that are there: which they are of all, and their place."""
-        at = 0
-        for va, nbytes in runs:
-            if va != NOWHERE:
-                yield slice(at, at + nbytes), self._view(va, (nbytes,), U8.numpy, None)
-            at += nbytes
-
-    def _view(self, va: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array:
-        if 0 in shape:
-            return np.zeros(shape, dtype)
-        steps = row_major(shape, dtype.itemsize) if strides is None else strides
-        span = sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + dtype.itemsize
-        at = bisect_right(self._bases, va) - 1
-        region = self._regions[at] if at >= 0 else np.zeros(0, np.uint8)
-        offset = va - self._bases[at] if at >= 0 else va
-        if offset + span > region.nbytes:
-            raise AddressFaultError(f"{span} bytes at virtual address {va:#x}: {self._nearest(at, offset)}")
-        return np.ndarray(shape, dtype, region.data, offset, steps)
-
-    def _nearest(self, at: int, offset: int) -> str:
-        if at < 0:
-            return "no tensor is there"
-        return f"the tensor before it ends {offset - self._regions[at].nbytes:+d} bytes from there"
-
-
-class MockTcm:
-    """The TCM of a PE: scratch, and behind it the rings of its queues."""
-
-    def __init__(self, scratch_bytes: int, ring_bytes: int) -> None:
-        self.scratch_bytes = scratch_bytes
-        # Most of it is never touched: pages of its own cost nothing until they are, a NumPy array may be filled.
-        self._raw: Array = np.frombuffer(mmap(-1, scratch_bytes + ring_bytes), np.uint8)
-
-    @property
-    def rings(self) -> int:
-        """Where the rings begin."""
-        return TCM_BASE + self.scratch_bytes
-
-    def view(self, array: Operand) -> Array:
-        """An array, to be read or written."""
-        return self._view(array.address, array.shape, array.dtype)
-
-    def window(self, address: int, nbytes: int) -> Array:
-        """Bytes, to be read or written."""
-        return self._raw[address - TCM_BASE : address - TCM_BASE + nbytes]
-
-    def _view(self, address: int, shape: Shape, dtype: DType) -> Array:
-        return np.ndarray(shape, dtype.numpy, self._raw.data, address - TCM_BASE)
-
-
-class CommandUnit:
-    """The engines of a PE ``name``: everything but its queues."""
-
-    def __init__(self, name: str, memory: MockMemory, tcm: MockTcm) -> None:
-        self._name = name
-        self._memory = memory
-        self._tcm = tcm
+    def put(self, address: int, message: Array) -> None:
+        """Write elements to a TCM."""
+        self._store.write("tcm", address, message)
 
     def carry_out(self, command: PeCommand) -> None:
         """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
-        match command:
-            case LoadCommand(dst=dst, runs=runs) if runs:
-                self._tcm.view(dst)[...] = narrow(np.asarray(command.other), dst.dtype)
-                raw = self._tcm.window(dst.address, dst.nbytes)
-                for part, place in self._memory.pieces(runs):
-                    raw[part] = place
-            case LoadCommand():
-                self._load(command)
-            case StoreCommand(runs=runs) if runs:
-                raw = self._tcm.window(command.src.address, command.src.nbytes)
-                for part, place in self._memory.pieces(runs):
-                    place[...] = raw[part]
-            case StoreCommand():
-                source = self._tcm.view(command.src)
-                target = self._at(command.va, command.src, command.strides, command.valid, command.physical)
-                target[...] = source[tuple(map(slice, target.shape))]
-            case AtomicCommand():
-                self._change(command)
-            case DotCommand():
-                factors = [self._array(x) for x in (command.a, command.b, command.acc) if x is not None]
-                attributes = Attributes(trans_a=command.trans_a, trans_b=command.trans_b)
-                self._tcm.view(command.dst)[...] = gemm(factors, command.dst.dtype, attrs=attributes)
-            case MathCommand():
-                self._compute(command)
-            case GemmComposite():
-                factors = [self._array(command.a), self._array(command.b)]
-                steps = [self._step(step) for step in command.epilogue]
-                self._memory.view(command.out)[...] = gemm(factors, command.out.dtype, steps)
-            case MathComposite():
-                self._compute_tiles(command)
-            case PrintCommand():
-                print(f"{self._name}:", *(x if isinstance(x, str) else self._array(x) for x in command.parts))
+        what: object = command
+        if isinstance(command, LoadCommand | StoreCommand | AtomicCommand):
+            segments = self._segments(command)
+            what = Moved(command, segments) if any(va != NOWHERE for va, _ in segments) else _of_nothing(command)
+        elif isinstance(command, GemmComposite | MathComposite):
+            given = [ref for ref in (*_read_by(command), command.out) if isinstance(ref, MemoryRef)]
+            what = Streamed(command, tuple((self._extent(ref.va, ref.shape, ref),) for ref in given))
+        if what is None:
+            return
+        kind, name, _ = describe(what)
+        inputs, output, params, _ = self._contents.of(what)
+        record = OpRecord(0, "", kind.label, 0, 0, 0, 0, name, inputs, output, params)  # type: ignore[arg-type]
+        assert output is not None
+        self._operands.deposit(output, result(record, self._operands, F32, False))
 
     def meet(self, a: PeCommand, b: PeCommand) -> bool:
-        """Whether both access the same bytes of memory, and one of them writes."""
+        """Whether both access the same bytes of a tensor, and one of them writes."""
         (reads, writes), (others_read, others_write) = self._touched(a), self._touched(b)
         pairs = chain(product(writes, [*others_read, *others_write]), product(reads, others_write))
         return any(np.shares_memory(x, y) for x, y in pairs)
 
     def _touched(self, command: PeCommand) -> tuple[list[Array], list[Array]]:
-        """What ``command`` reads and what it writes of memory."""
-        match command:
-            case LoadCommand(physical=False, runs=runs) if runs:
-                return [place for _, place in self._memory.pieces(runs)], []
-            case LoadCommand(physical=False, dst=dst):
-                return [self._at(command.va, dst, command.strides, command.valid, False)], []
-            case StoreCommand(runs=runs) | AtomicCommand(runs=runs) if runs:
-                return [], [place for _, place in self._memory.pieces(runs)]
-            case StoreCommand(physical=False, src=src) | AtomicCommand(physical=False, src=src):
-                return [], [self._at(command.va, src, command.strides, command.valid, False)]
-            case GemmComposite() | MathComposite():
-                given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
-                used = (*given, *(step.operand for step in command.epilogue))
-                reads = [self._memory.view(x) for x in used if isinstance(x, MemoryRef)]
-                return reads, [self._memory.view(command.out)]
-        return [], []
-
-    def _array(self, x: Operand | MemoryRef | float) -> Any:
-        if isinstance(x, Operand):
-            return self._tcm.view(x)
-        return self._memory.view(x) if isinstance(x, MemoryRef) else x
-
-    def _at(
-        self,
-        address: int,
-        like: Operand,
-        strides: tuple[int, ...] | None,
-        valid: tuple[int, ...] | None,
-        physical: bool,
-    ) -> Array:
-        """The array like ``like`` at an address: a virtual one, or a physical one in TCM."""
-        if physical:
-            return self._tcm.view(replace(like, address=address))
-        return self._memory.view(MemoryRef(address, like.shape, like.dtype, strides), valid)
-
-    def _load(self, command: LoadCommand) -> None:
-        source = self._at(command.va, command.dst, command.strides, command.valid, command.physical)
-        target = self._tcm.view(command.dst)
-        if source.shape != target.shape:
-            target[...] = narrow(np.asarray(command.other), command.dst.dtype)
-        target[tuple(map(slice, source.shape))] = source
-
-    def _change(self, command: AtomicCommand) -> None:
-        """Element by element, as runs of a list may overlap."""
-        op, src = ATOMICS[command.operator], command.src
-        given = [self._tcm.view(x).reshape(-1) for x in (command.compared, src) if x is not None]
-        old = np.zeros(src.shape, src.dtype.numpy).reshape(-1)
-        for at, place in self._elements(command):
-            old[at] = place[0]
-            place[...] = compute(op, [place.copy(), *(x[at : at + 1] for x in given)], src.dtype)
-        if command.dst is not None:
-            self._tcm.view(command.dst)[...] = old.reshape(src.shape)
-
-    def _elements(self, command: AtomicCommand) -> Iterator[tuple[int, Array]]:
-        """The elements in memory of an atomic, each an array of one, and which of its operands' each is."""
-        src = command.src
+        """What ``command`` reads and what it writes of tensors."""
+        if isinstance(command, GemmComposite | MathComposite):
+            reads = [self._there(x.va, x.shape, x) for x in _read_by(command) if isinstance(x, MemoryRef)]
+            return reads, [self._there(command.out.va, command.out.shape, command.out)]
+        if not isinstance(command, LoadCommand | StoreCommand | AtomicCommand) or command.physical:
+            return [], []
         if command.runs:
-            for part, place in self._memory.pieces(command.runs):
-                first = part.start // src.dtype.itemsize
-                elements = place.view(src.dtype.numpy)
-                yield from ((first + i, elements[i : i + 1]) for i in range(len(elements)))
-            return
-        there = self._at(command.va, src, command.strides, command.valid, command.physical)
-        for index in np.ndindex(there.shape):
-            at = int(np.ravel_multi_index(index, src.shape)) if index else 0
-            yield at, there[tuple(slice(i, i + 1) for i in index)].reshape(1) if index else there.reshape(1)
+            found = [self._store.view("hbm", va, (n,), U8) for va, n in self._segments(command) if va != NOWHERE]
+        else:
+            found = [self._there(command.va, *_part(command))]
+        return (found, []) if isinstance(command, LoadCommand) else ([], found)
 
-    def _compute(self, command: MathCommand) -> None:
-        op, dst = operator(command.operator), command.dst
-        value = compute(op, [self._array(x) for x in command.inputs], dst.dtype, dst.shape, command.attributes)
-        self._tcm.view(dst)[...] = value.reshape(dst.shape) if op.kind == "reduce" else value
+    def _there(self, va: int, shape: Shape, like: MemoryRef) -> Array:
+        self._extent(va, shape, like)
+        return self._store.view("hbm", va, shape, like.dtype, like.strides)
 
-    def _compute_tiles(self, command: MathComposite) -> None:
-        op, out = operator(command.operator), command.out
-        args = [self._array(x) for x in command.inputs]
-        if not command.epilogue:
-            self._memory.view(out)[...] = compute(op, args, out.dtype, out.shape)
-            return
-        # The operator's result unrounded; of integers exact.
-        floats = any(x.dtype.kind != "i" for x in args if isinstance(x, np.ndarray))
-        value = compute(op, args, F32, out.shape).astype(np.float32 if floats else np.float64)
-        for name, *given in map(self._step, command.epilogue):
-            value = EPILOGUE[name].fn(
-                value, *(x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in given)
+    def _segments(self, command: LoadCommand | StoreCommand | AtomicCommand) -> tuple[Segment, ...]:
+        """Where the memory side of a DMA lies."""
+        if command.runs:
+            return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in command.runs)
+        shape, like = _part(command)
+        if 0 in shape:
+            return ()
+        return ((command.va, 0),) if command.physical else (self._extent(command.va, shape, like),)
+
+    def _extent(self, va: int, shape: Shape, like: MemoryRef) -> Segment:
+        item = like.dtype.itemsize
+        steps = row_major(shape, item) if like.strides is None else like.strides
+        return self._checked(va, sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + item)
+
+    def _checked(self, va: int, nbytes: int) -> Segment:
+        """These bytes, if they are of one tensor; else AddressFaultError."""
+        at = bisect_right(self._tensors, va, key=lambda tensor: tensor[0]) - 1
+        base, size = self._tensors[at] if at >= 0 else (va, 0)
+        if va + nbytes > base + size:
+            near = (
+                f"the tensor before it ends {va - base - size:+d} bytes from there" if at >= 0 else "no tensor is there"
             )
-        self._memory.view(out)[...] = narrow(value, out.dtype)
+            raise AddressFaultError(f"{nbytes} bytes at virtual address {va:#x}: {near}")
+        return va, nbytes
 
-    def _step(self, step: EpilogueStep) -> Any:
-        return (step.name,) if step.operand is None else (step.name, self._array(step.operand))
+
+def _place_of(address: int) -> MemoryPlace:
+    return MemoryPlace("tcm" if address >= TCM_BASE else "hbm", (), 0, 0, 0, ())
+
+
+def _read_by(command: GemmComposite | MathComposite) -> list[Any]:
+    """What a composite reads, operands and numbers."""
+    given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
+    return [*given, *(step.operand for step in command.epilogue)]
+
+
+def _part(command: LoadCommand | StoreCommand | AtomicCommand) -> tuple[Shape, MemoryRef]:
+    """How much of the array in memory a DMA accesses, and the array."""
+    array = command.dst if isinstance(command, LoadCommand) else command.src
+    strides = command.strides
+    if strides is None and command.valid is not None:
+        strides = row_major(array.shape, array.dtype.itemsize)
+    shape = array.shape if command.valid is None else command.valid
+    return shape, MemoryRef(command.va, array.shape, array.dtype, strides)
+
+
+def _of_nothing(command: LoadCommand | StoreCommand | AtomicCommand) -> MathCommand | None:
+    """What is left of a DMA that accesses no memory: a load gives what it has for elsewhere, an atomic 0."""
+    if isinstance(command, StoreCommand) or command.dst is None:
+        return None
+    other = command.other if isinstance(command, LoadCommand) else 0
+    return MathCommand(command.serial, command.line, (), "full", (other,), command.dst, PLAIN)

@@ -1,22 +1,32 @@
-"""A PE of the mock: it runs a kernel and carries out its commands as soon as their operands are there."""
+"""A PE of the mock: its queues, and a kernel whose commands it carries out as soon as their operands are there."""
 
 from __future__ import annotations
 
-from kernbench.ccl.mock_memory import MEMORY_COMMANDS, CommandUnit, MockTcm
-from kernbench.ccl.mock_queues import MockQueues
-from kernbench.common.errors import KernelError
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kernbench.ccl.mock_memory import PeMemory
+from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
+from kernbench.common.ids import pe_part
+from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
 from kernbench.engine.queue_state import QueuePair, QueueWait
 from kernbench.messages.commands import (
+    AtomicCommand,
     AwaitCommand,
     AwaitSpace,
     Command,
+    GemmComposite,
     KernelRequest,
+    LoadCommand,
+    MathComposite,
     Meet,
     PeCommand,
+    PrintCommand,
     ReadValue,
     Receive,
     RecvCommand,
     SendCommand,
+    StoreCommand,
     awaited_by,
 )
 from kernbench.messages.requests import PeCoord
@@ -24,23 +34,110 @@ from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.places import ReceivedSlot
 from kernbench.triton_emu.schedule_run import ScheduleRun
 
+_MEMORY_COMMANDS = (LoadCommand, StoreCommand, AtomicCommand, GemmComposite, MathComposite)
+"""Those that access tensors: in program order where they touch the same bytes, as the machine's DMA has it"""
+
+
+class MockQueues:
+    """The queue pairs of PE ``pe``, whose rings lie in its TCM, in ``memory``; ``queues_of`` finds those of its peers.
+
+    What cannot be raises as on the machine.
+    """
+
+    def __init__(
+        self,
+        pe: PeCoord,
+        pairs: Mapping[str, QueuePair],
+        memory: PeMemory,
+        queues_of: Callable[[PeCoord], MockQueues],
+    ) -> None:
+        self.pe = pe
+        self.pairs = pairs
+        self.memory = memory
+        self._name = pe_part(*pe, "pe_ipcq")
+        self._queues_of = queues_of
+        self._turn = 0
+
+    def to_send(self, direction: str, nbytes: int) -> QueuePair:
+        """The pair by which ``nbytes`` can be sent."""
+        pair = self._fitting(direction, nbytes)
+        if pair.peer.rx_base_pa is None:
+            raise only_receives(self._name, direction, self.pairs.values())
+        return pair
+
+    def to_receive(self, direction: str, nbytes: int) -> QueuePair:
+        """The pair by which a message of ``nbytes`` may come."""
+        pair = self._fitting(direction, nbytes)
+        if pair.my_rx_base_pa is None:
+            raise only_sends(self._name, direction, self.pairs.values())
+        return pair
+
+    def whichever(self) -> QueuePair | None:
+        """The next pair, in turn, that has a message to take."""
+        receiving = [pair for pair in self.pairs.values() if pair.my_rx_base_pa is not None]
+        if not receiving:
+            raise IpcqInvalidDirection(f"{self._name} has no queue that receives")
+        for step in range(len(receiving)):
+            at = (self._turn + step) % len(receiving)
+            if receiving[at].ready:
+                self._turn = at + 1
+                return receiving[at]
+        return None
+
+    def slot(self, pair: QueuePair, sequence: int, nbytes: int) -> ReceivedSlot:
+        """What the kernel gets for message number ``sequence``; when that is there, it has to have ``nbytes``."""
+        pending = pair.peer_head_cache <= sequence
+        if not pending:
+            self.check_size(pair, sequence, nbytes)
+        return ReceivedSlot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
+
+    def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
+        """KernelError when the message, which is there, has another size."""
+        if pair.sizes[sequence] != nbytes:
+            raise other_size(self._name, pair, sequence, nbytes)
+
+    def free(self, slot: ReceivedSlot, /) -> None:
+        """Take ``slot`` back, and give its sender a credit."""
+        pair = self.pairs[slot.direction]
+        if pair.release(slot.sequence):
+            self._queues_of(pair.peer.pe).pairs[pair.peer.direction].peer_tail_cache = pair.my_tail
+
+    def deliver(self, pair: QueuePair, sequence: int, message: Any, nbytes: int) -> None:
+        """Message number ``sequence`` comes to its slot of the peer."""
+        pa, there = pair.peer_slot_pa(sequence), self._queues_of(pair.peer.pe)
+        there.memory.put(pa, message)
+        there.pairs[pair.peer.direction].arrive(sequence, pa, nbytes)
+
+    def check_empty(self) -> None:
+        """IpcqError when messages have come that the kernel never received."""
+        left = [(pair.direction, pair.peer_head_cache - pair.taken, pair.peer.pe) for pair in self.pairs.values()]
+        found = [f"{n} of queue {name} (from {pe_part(*pe, 'pe_ipcq')})" for name, n, pe in left if n]
+        if found:
+            raise IpcqError(f"{self._name}: the kernel has ended and left messages unreceived: {', '.join(found)}")
+
+    def _fitting(self, direction: str, nbytes: int) -> QueuePair:
+        pair = self.pairs.get(direction)
+        if pair is None:
+            raise no_queue(self._name, direction, self.pairs)
+        if nbytes > pair.slot_size:
+            raise too_large(self._name, pair, nbytes)
+        return pair
+
 
 class _Later(Exception):  # noqa: N818 - a signal of this module, not an error
     """The request cannot be answered yet."""
 
 
 class MockPe:
-    """Runs ``run`` on PE ``pe``; ``advance`` until it is ``finished``."""
+    """Runs ``run`` on the PE of ``queues``; ``advance`` until it is ``finished``. ``name``: what it prints as."""
 
-    def __init__(
-        self, pe: PeCoord, run: KernelRun | ScheduleRun, queues: MockQueues, unit: CommandUnit, tcm: MockTcm
-    ) -> None:
-        self.pe = pe
+    def __init__(self, name: str, run: KernelRun | ScheduleRun, queues: MockQueues) -> None:
+        self.pe = queues.pe
         self.queues = queues
         self.finished = False
+        self._name = name
         self._run = run
-        self._unit = unit
-        self._tcm = tcm
+        self._memory = queues.memory
         self._begun = False
         self._request: KernelRequest | None = None
         self._failure: KernelError | None = None
@@ -114,7 +211,7 @@ class MockPe:
             case AwaitCommand(serial):
                 self._later_unless(serial not in self._under_way)
             case ReadValue(array):
-                return self._tcm.view(array).copy()
+                return self._memory.get(array)
             case AwaitSpace():
                 self._later_unless(self._completions > self._seen)
             case Meet():
@@ -138,21 +235,18 @@ class MockPe:
 
     def _post(self, command: RecvCommand) -> ReceivedSlot:
         pair = self.queues.to_receive(command.direction, command.nbytes)
-        pending, sequence = not pair.ready, pair.take()
-        if pending:
+        sequence = pair.take()
+        slot = self.queues.slot(pair, sequence, command.nbytes)
+        if slot.pending:
             self._posted[command.serial] = (pair, sequence)
             self._under_way[command.serial] = command
-        else:
-            self.queues.check_size(pair, sequence, command.nbytes)
-        return self.queues.slot(pair, sequence, pending)
+        return slot
 
     def _receive_any(self, nbytes: int) -> ReceivedSlot:
         pair = self.queues.whichever()
         if pair is None:
             raise _Later
-        sequence = pair.take()
-        self.queues.check_size(pair, sequence, nbytes)
-        return self.queues.slot(pair, sequence)
+        return self.queues.slot(pair, pair.take(), nbytes)
 
     def _receive(self, request: Receive) -> ReceivedSlot:
         assert request.direction is not None
@@ -162,8 +256,7 @@ class MockPe:
         pair, sequence = self._awaited
         self._later_unless(pair.peer_head_cache > sequence)
         self._awaited = None
-        self.queues.check_size(pair, sequence, request.nbytes)
-        return self.queues.slot(pair, sequence)
+        return self.queues.slot(pair, sequence, request.nbytes)
 
     def _carry_out_ready(self) -> bool:
         """Carry out every command whose operands are there; whether there was one."""
@@ -173,10 +266,10 @@ class MockPe:
             again = False
             held: list[PeCommand] = []  # accesses that come earlier and are not done
             for command in tuple(self._under_way.values()):
-                if self._ready(command) and not any(self._unit.meet(command, each) for each in held):
+                if self._ready(command) and not any(self._memory.meet(command, each) for each in held):
                     self._carry_out(command)
                     again = True
-                elif isinstance(command, MEMORY_COMMANDS):
+                elif isinstance(command, _MEMORY_COMMANDS):
                     held.append(command)
         return self._completions > before
 
@@ -189,11 +282,13 @@ class MockPe:
     def _carry_out(self, command: PeCommand) -> None:
         if isinstance(command, SendCommand):
             pair, sequence = self._claims.pop(command.serial)
-            self.queues.deliver(pair, sequence, self._tcm.window(command.src.address, command.src.nbytes))
+            self.queues.deliver(pair, sequence, self._memory.get(command.src), command.src.nbytes)
         elif isinstance(command, RecvCommand):
             self._received(command)
+        elif isinstance(command, PrintCommand):
+            print(f"{self._name}:", *(x if isinstance(x, str) else self._memory.get(x) for x in command.parts))
         else:
-            self._unit.carry_out(command)
+            self._memory.carry_out(command)
         del self._under_way[command.serial]
         self._completions += 1
         self._run.completed(command.serial)
@@ -202,6 +297,7 @@ class MockPe:
         try:
             self.queues.check_size(*self._posted.pop(command.serial), command.nbytes)
         except KernelError as error:
+            error.add_note(self._run.place(command.line))
             self._failure = error
 
     @property

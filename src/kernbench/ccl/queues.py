@@ -221,5 +221,5 @@ def _message(
         buffer_kind=settings.buffer_kind,
         backpressure=settings.backpressure,
         poll_ns=settings.poll_ns,
-        credit_bytes=settings.credit_bytes,
+        credit_bytes=settings.ipcq_credit_size_bytes,
     )

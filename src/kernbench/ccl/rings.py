@@ -11,15 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kernbench.ccl.pieces import Messages, numbered, split_evenly
-from kernbench.ccl.sip_ring import ring_order
-from kernbench.ccl.sip_ring import sip_ring as sip_ring_of
-from kernbench.ccl.topologies import direct_direction
-from kernbench.common.errors import InputError
 from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, store
-from kernbench.topology.spec import TopologySpec
 
 Turns: TypeAlias = Sequence[Sequence[int]]
 """Which pieces belong to each part, part after part."""
@@ -121,76 +116,3 @@ def all_reduce_segment(segment: Chunk, ring: RingPlace, messages: Messages) -> l
     loads = [load(i, pieces[i]) for place in ring.backwards(ring.place) for i in parts[place]]
     rounds = all_reduce_round(ring, parts, pieces, messages, ring.size)
     return [*loads, *rounds, *(store(i, piece) for i, piece in enumerate(pieces))]
-
-
-class SipRing(NamedTuple):
-    """``ring`` over places; ``order`` has the rank of each place."""
-
-    ring: RingPlace
-    order: tuple[int, ...]
-
-    def after(self, rank: int) -> int:
-        """How many places this rank is behind ``rank`` in the direction of sending."""
-        return (self.ring.place - self.order.index(rank)) % self.ring.size
-
-    def slots(self) -> list[int]:
-        """For each place, which block of a tensor with one for every rank is its rank's: they are in order of rank."""
-        ranks = sorted(self.order)
-        return [ranks.index(rank) for rank in self.order]
-
-
-def sip_ring(
-    rank: int,
-    world_size: int,
-    ring_order: Sequence[int] | None,
-    next_direction: str,
-    prev_direction: str,
-    ranks_are_sips: bool,
-) -> SipRing:
-    """The place of ``rank`` in a ring over some ranks, which are SIPs; without an order all, by number.
-
-    InputError for an order that is none, and where ranks are no SIPs.
-    """
-    check_ranks(world_size, ranks_are_sips=ranks_are_sips)
-    order = tuple(range(world_size)) if ring_order is None else tuple(ring_order)
-    if not order or len(set(order)) < len(order) or not set(order) <= set(range(world_size)):
-        raise InputError(f"ring_order={order}: has to name ranks of 0..{world_size - 1}, each once")
-    place = order.index(rank) if rank in order else 0
-    return SipRing(RingPlace(next_direction, prev_direction, place, len(order)), order)
-
-
-def check_ranks(world_size: int, *, ranks_are_sips: bool) -> None:
-    """InputError for ranks that are PEs, where an algorithm is over SIPs."""
-    if not ranks_are_sips:
-        raise InputError(f"this algorithm is over SIPs: its ranks are all of them, not {world_size} PEs")
-
-
-def checked_rank(what: str, rank: int, world_size: int) -> int:
-    """``rank`` if it is one; else InputError."""
-    if not 0 <= rank < world_size:
-        raise InputError(f"{what}={rank}: there are ranks 0..{world_size - 1}")
-    return rank
-
-
-def ring_values(spec: TopologySpec, sip: int) -> dict[str, Any]:
-    """What ``sip_ring`` takes, for the PEs of SIP ``sip`` of a machine: the ring of ``kernbench.ccl.sip_ring``."""
-    places = sip_ring_of(spec)
-    if places is None:
-        return {"ring_order": (0,)}
-    here = places[sip]
-    return {
-        "ring_order": ring_order(places),
-        "next_direction": here.next_direction,
-        "prev_direction": here.prev_direction,
-    }
-
-
-def ring_values_among(sips: Sequence[int], sip: int) -> dict[str, Any]:
-    """The same for a ring over some SIPs, of which ``sip`` is one, by the direct queues between them."""
-    at = sips.index(sip)
-    after, before = sips[(at + 1) % len(sips)], sips[at - 1]
-    return {
-        "ring_order": tuple(sips),
-        "next_direction": direct_direction(after),
-        "prev_direction": direct_direction(before),
-    }

@@ -42,7 +42,7 @@ def configure_sfr_intercube_multisip(
     if spec is not None and not _is_of(spec, machine):
         raise InputError("configure_sfr_intercube_multisip: spec is not that of the engine's machine; pass engine.spec")
     config = cfg if isinstance(cfg, AlgorithmConfig) else resolve_algorithm_config(_loaded(cfg))
-    queues = install_edges(engine, intercube_edges(machine), config.queues)
+    queues = install_edges(engine, intercube_edges(machine), config)
     ranks = tuple(((sip, cube, 0),) for sip in range(machine.num_sips) for cube in range(machine.cubes_per_sip))
     return plan_of(config, RankLayout(ranks, ranks_are_sips=False), queues)
 

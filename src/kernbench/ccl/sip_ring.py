@@ -1,71 +1,85 @@
-"""One ring over all SIPs, along the scale-up links wherever they have one."""
+"""Rings over SIPs: of all of them along the scale-up links wherever they have one, or of some by direct queues."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from kernbench.ccl.rings import RingPlace
 from kernbench.ccl.topologies import direct_direction, global_direction
+from kernbench.common.errors import InputError
 from kernbench.topology.fabric import sip_neighbours
 from kernbench.topology.grid import OPPOSITE, Grid
 from kernbench.topology.spec import SipsSpec, TopologySpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SipRingPlace:
-    """The place of a SIP in the ring: where what it passes on goes, and where what it gets comes from.
+class SipRing(NamedTuple):
+    """``ring`` over places, by the queues of ``fabric_edges``; ``order`` has the rank, or SIP, of each place."""
 
-    The directions are those of ``fabric_edges``, and of two SIPs in a row ``next_direction`` of the one and
-    ``prev_direction`` of the other are the two ends of one queue.
-    """
+    ring: RingPlace
+    order: tuple[int, ...]
 
-    next_direction: str
-    next_sip: int
-    prev_direction: str
-    prev_sip: int
+    def after(self, rank: int) -> int:
+        """How many places this rank is behind ``rank`` in the direction of sending."""
+        return (self.ring.place - self.order.index(rank)) % self.ring.size
+
+    def slots(self) -> list[int]:
+        """For each place, which block of a tensor with one for every rank is its rank's: they are in order of rank."""
+        ranks = sorted(self.order)
+        return [ranks.index(rank) for rank in self.order]
 
 
-def sip_ring(spec: TopologySpec) -> tuple[SipRingPlace, ...] | None:
-    """The place of every SIP, by number; None for one SIP.
+def over_sips(sips: SipRing | None, rank: int, world_size: int, ranks_are_sips: bool) -> SipRing:
+    """The ring that a schedule was given; else all ranks by number. InputError where ranks are no SIPs."""
+    check_ranks(world_size, ranks_are_sips=ranks_are_sips)
+    by_number = RingPlace("global_E", "global_W", rank, world_size)
+    return sips or SipRing(by_number, tuple(range(world_size)))
+
+
+def check_ranks(world_size: int, *, ranks_are_sips: bool) -> None:
+    """InputError for ranks that are PEs, where an algorithm is over SIPs."""
+    if not ranks_are_sips:
+        raise InputError(f"this algorithm is over SIPs: its ranks are all of them, not {world_size} PEs")
+
+
+def checked_rank(what: str, rank: int, world_size: int) -> int:
+    """``rank`` if it is one; else InputError."""
+    if not 0 <= rank < world_size:
+        raise InputError(f"{what}={rank}: there are ranks 0..{world_size - 1}")
+    return rank
+
+
+def ring_of_all(spec: TopologySpec, sip: int) -> SipRing:
+    """The ring over all SIPs of a machine, for the PEs of SIP ``sip``."""
+    order = sip_order(spec.system.sips)
+
+    def directions(a: int, b: int) -> tuple[str, str]:
+        side = next((side for side, peer in sip_neighbours(spec.system.sips, a).items() if peer == b), None)
+        if side is None:
+            return direct_direction(b), direct_direction(a)
+        return global_direction(side), global_direction(OPPOSITE[side])
+
+    return _placed(order, sip, directions)
+
+
+def ring_among(sips: Sequence[int], sip: int) -> SipRing:
+    """The same over some SIPs, of which ``sip`` is one, by the direct queues between them."""
+    return _placed(sips, sip, lambda a, b: (direct_direction(b), direct_direction(a)))
+
+
+def _placed(order: Sequence[int], sip: int, directions: Callable[[int, int], tuple[str, str]]) -> SipRing:
+    """``directions`` from one SIP to another: by which queue it goes, by which it arrives."""
+    at, size = order.index(sip), len(order)
+    out, come = directions(sip, order[(at + 1) % size])[0], directions(order[at - 1], sip)[1]
+    return SipRing(RingPlace(out, come, at, size), tuple(order))
+
+
+def sip_order(sips: SipsSpec) -> list[int]:
+    """All SIPs in the order of their ring.
 
     Rings, tori and meshes with an even side have a ring of links. Else a line of links is closed by a direct pair
     (other meshes), or every step is one (``fully_connected``, ``switch``).
     """
-    sips = spec.system.sips
-    if sips.count == 1:
-        return None
-    order = _order(sips)
-    steps = {a: _step(sips, a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)}
-    before = {b: a for a, (_, b, _) in steps.items()}
-    return tuple(
-        SipRingPlace(
-            next_direction=steps[sip][0],
-            next_sip=steps[sip][1],
-            prev_direction=steps[before[sip]][2],
-            prev_sip=before[sip],
-        )
-        for sip in range(sips.count)
-    )
-
-
-def ring_order(ring: Sequence[SipRingPlace]) -> tuple[int, ...]:
-    """The SIPs in the order of a ring, from SIP 0 on."""
-    order = [0]
-    while len(order) < len(ring):
-        order.append(ring[order[-1]].next_sip)
-    return tuple(order)
-
-
-def _step(sips: SipsSpec, a: int, b: int) -> tuple[str, int, str]:
-    """From ``a`` to ``b``: the direction it goes, ``b``, the direction it arrives on."""
-    side = next((side for side, peer in sip_neighbours(sips, a).items() if peer == b), None)
-    if side is None:
-        return direct_direction(b), b, direct_direction(a)
-    return global_direction(side), b, global_direction(OPPOSITE[side])
-
-
-def _order(sips: SipsSpec) -> list[int]:
-    """The SIPs in the order of the ring."""
     grid = sips.grid
     if not sips.two_dimensional or 1 in (grid.w, grid.h):
         return list(range(sips.count))

@@ -12,15 +12,13 @@ import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import checked_count, edges_of
+from kernbench.ccl.layouts import leader_only, nth_pe, single_shard_per_rank
 from kernbench.ccl.loading import Algorithm, topology_called
-from kernbench.ccl.mappers import leader_only, nth_pe
 from kernbench.ccl.mock_machine import MockMachine, kernel_name
 from kernbench.ccl.mock_memory import Array
-from kernbench.ccl.pairing import pair_queues
-from kernbench.ccl.rings import ring_values
 from kernbench.ccl.schedule_check import Place, play_schedules
+from kernbench.ccl.sip_ring import ring_of_all
 from kernbench.ccl.topologies import Edges, TopologyFunction, fabric_edges
-from kernbench.ccl.validators import single_shard_per_rank
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
@@ -103,19 +101,17 @@ def check_schedule(
 ) -> list[dict[Chunk, Counter[tuple[int, Chunk]]]]:
     """What each rank's chunks end as: how often each rank's chunk has gone into them; of those that it has stored.
 
-    Nothing is simulated. Ranks are PEs, and ``topology`` and ``config`` as for ``run_kernel_in_mock``. Raises
-    IpcqDeadlock for schedules that stop with ``n_slots``, IpcqError for a message of another size than is received or
-    that nobody receives, IpcqInvalidDirection for a queue that a rank does not have: all name the rank and the step.
+    Nothing is simulated. Ranks are PEs, and ``topology`` and ``config`` as for ``run_kernel_in_mock``, as is what is
+    raised: IpcqDeadlock for schedules that stop with ``n_slots``; errors name the rank and the step.
     """
     kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
     spec = mock_spec(checked_count("world_size", world_size, 1), checked_count("pes_per_cube", pes_per_cube, 0))
     algorithm = _algorithm(kernel, topology, None, world_size, (n_slots, slot_size), config)
     pes = {nth_pe(spec, rank): rank for rank in range(world_size)}
     args = algorithm.args_for(spec, n_elem=n_elem, **config)
-    counts = (spec.pes_per_cube, spec.cubes_per_sip, 1)
-    ops = {pe: kernel.ops(args, (pe[2], pe[1], pe[0]), counts) for pe in pes}
-    ends = pair_queues(list(edges_of(algorithm, spec)), spec)
-    found = play_schedules(ops, ends, n_slots, {pe: f"rank {rank}" for pe, rank in pes.items()})
+    names = {pe: f"rank {rank}" for pe, rank in pes.items()}
+    queues = {"n_slots": n_slots, "slot_size": slot_size, "names": names}
+    found = play_schedules(kernel, dict.fromkeys(pes, args), spec, edges_of(algorithm, spec), **queues)
     item = element_type(config.get("dtype", "f32")).itemsize
 
     def chunk(pe: PeCoord, place: Place) -> tuple[int, Chunk]:
@@ -241,6 +237,6 @@ def _computed(
     algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """The arguments that the algorithm makes for one rank."""
-    ring = {} if algorithm.config.ranks_are_pes else ring_values(spec, sip)
+    ring = {} if algorithm.config.ranks_are_pes else {"sips": ring_of_all(spec, sip)}
     own = {"dtype": element_type(array.dtype).name, **ring, **config}
     return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)

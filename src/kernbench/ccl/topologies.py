@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.mappers import RankPes, mapper_called, rank_pes
+from kernbench.ccl.layouts import RankPes, mapper_called, rank_pes
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.fabric import sip_neighbours

@@ -43,6 +43,8 @@ from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.program_text import ProgramText
+from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import program_file
 
@@ -99,6 +101,8 @@ class KernelExecution:
         self._recorder = machine.recorder
         self._name = machine.log.kernels[launch.request_id] = launch.kernel.name
         self._request_id = launch.request_id
+        if isinstance(launch.kernel.function, ScheduledKernel) and launch.request_id not in machine.log.steps:
+            machine.log.steps[launch.request_id] = ProgramText(launch).step
         self._hooks = machine.hooks
         self.failure: Exception | None = None
         self._allocator = machine.memories.pes[coord]
@@ -200,7 +204,9 @@ class KernelExecution:
 
     def _tell_inverted(self, found: Inversion) -> None:
         sides = (found.earlier, found.later)
-        self._hooks.inverted.emit(Inverted(self.coord, self._name, *sides, found.address, found.nbytes))
+        self._hooks.inverted.emit(
+            Inverted(self.coord, self._name, self._request_id, *sides, found.address, found.nbytes)
+        )
 
     def _start_dma(self, command: LoadCommand | StoreCommand, work: Descriptor, cause: Cause) -> None:
         targets = work.targets

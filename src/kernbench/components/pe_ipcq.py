@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 
-from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirection, KernelError
+from kernbench.common.errors import AbandonedError, IpcqError, IpcqInvalidDirection
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.components.queue_lane import Lane, Posting, QueueSite
@@ -13,6 +13,7 @@ from kernbench.components.queue_waits import Awaited, Got
 from kernbench.core.log import END, NONE
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
+from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueueWait, UnreceivedMessage
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import IpcqInitMsg
@@ -157,40 +158,24 @@ class PeIpcq(QueueSite):
         """The queue by which ``nbytes`` can be sent. IpcqInvalidDirection, KernelError for what no slot can hold."""
         lane = self._lanes.get(direction)
         if lane is None:
-            raise self._no_queue(direction)
+            raise no_queue(self.node.id, direction, self._lanes)
         pair = lane.pair
         if pair.peer.rx_base_pa is None:
-            able = [p.direction for p in self.queue_pairs.values() if p.peer.rx_base_pa is not None]
-            raise IpcqInvalidDirection(
-                f"{self.node.id}: queue {direction} only receives; those that send: {', '.join(able) or 'none'}"
-            )
+            raise only_receives(self.node.id, direction, self.queue_pairs.values())
         if nbytes > pair.slot_size:
-            raise self._too_large(pair, nbytes)
+            raise too_large(self.node.id, pair, nbytes)
         return lane
 
     def _lane_to_receive(self, direction: str, nbytes: int) -> Lane:
         lane = self._lanes.get(direction)
         if lane is None:
-            raise self._no_queue(direction)
+            raise no_queue(self.node.id, direction, self._lanes)
         pair = lane.pair
         if pair.my_rx_base_pa is None:
-            able = [p.direction for p in self.queue_pairs.values() if p.my_rx_base_pa is not None]
-            raise IpcqInvalidDirection(
-                f"{self.node.id}: queue {direction} only sends; those that receive: {', '.join(able) or 'none'}"
-            )
+            raise only_sends(self.node.id, direction, self.queue_pairs.values())
         if nbytes > pair.slot_size:
-            raise self._too_large(pair, nbytes)
+            raise too_large(self.node.id, pair, nbytes)
         return lane
-
-    def _no_queue(self, direction: str) -> KernelError:
-        there = ", ".join(self._lanes) or "none: install queues first"
-        return IpcqInvalidDirection(f"{self.node.id} has no queue {direction!r}; installed: {there}")
-
-    def _too_large(self, pair: QueuePair, nbytes: int) -> KernelError:
-        return KernelError(
-            f"{self.node.id}: a message of {nbytes} bytes does not fit a slot of queue {pair.direction}: "
-            f"slot_size is {pair.slot_size}; send it in pieces"
-        )
 
     def arrived(self, message: QueueData) -> None:
         """A message for this PE is in its slot: the pointers move when that is decoded."""
@@ -238,12 +223,8 @@ class PeIpcq(QueueSite):
     def _slot(self, lane: Lane, sequence: int, nbytes: int, *, told: bool = False) -> ReceivedSlot | Exception:
         """The slot of a message that is there; an error when it has another size. ``told``: listeners know."""
         pair = lane.pair
-        came = pair.sizes[sequence]
-        if came != nbytes:
-            return KernelError(
-                f"{self.node.id}: message {sequence} of queue {pair.direction} has {came} bytes, "
-                f"the kernel receives {nbytes}: both ends name the same shape and dtype"
-            )
+        if pair.sizes[sequence] != nbytes:
+            return other_size(self.node.id, pair, sequence, nbytes)
         if self.machine.hooks.queue.listeners and not told:
             self.tell("recv", pair, nbytes, sequence, lane.slot_rows[sequence % pair.n_slots], pair.slot_pa(sequence))
         return lane.slot(sequence)

@@ -235,7 +235,7 @@ class Lane:
     @property
     def unreceived(self) -> list[UnreceivedMessage]:
         """What has come and no kernel has received, in order."""
-        pair, found = self.pair, []
+        pair, log, found = self.pair, self._ipcq.machine.log, []
         for sequence in sorted(sequence for sequence in pair.sizes if sequence >= pair.taken):
             row, peer = self.slot_rows[sequence % pair.n_slots], pair.peer
             message = UnreceivedMessage(
@@ -244,8 +244,8 @@ class Lane:
                 peer=self.coord,
                 there=pair.direction,
                 nbytes=pair.sizes[sequence],
-                kernel=self._ipcq.machine.log.kernels.get(self.rows[row + LAUNCH], ""),
-                line=self.rows[row + LINE],
+                kernel=log.kernels.get(self.rows[row + LAUNCH], ""),
+                place=log.place(self.rows[row + LAUNCH], self.rows[row + LINE], peer.pe),
             )
             found.append(message)
         return found

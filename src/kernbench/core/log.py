@@ -8,7 +8,7 @@ the row after which this one begins, and by which rule. What a row is about besi
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
@@ -121,10 +121,11 @@ class Log:
     """``rows``, and the tables that their numbers point into.
 
     ``whats``: by ``WHAT``, a text, or what a record is made of; ``kernels``: the name of a launch's kernel;
-    ``requests``: the row of a request.
+    ``steps``: of one that is a schedule, what its step of a number is called on a PE; ``requests``: the row of a
+    request.
     """
 
-    __slots__ = ("_names", "_part_of", "_tile_of", "kernels", "parts", "requests", "rows", "tiles", "whats")
+    __slots__ = ("_names", "_part_of", "_tile_of", "kernels", "parts", "requests", "rows", "steps", "tiles", "whats")
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -132,10 +133,16 @@ class Log:
         self.whats: list[object] = []
         self.tiles: list[tuple[int, ...]] = []
         self.kernels: dict[int, str] = {}
+        self.steps: dict[int, Callable[[int, tuple[int, int, int]], str]] = {}
         self.requests: dict[int, Row] = {}
         self._part_of: dict[str, int] = {}
         self._names: dict[Hashable, int] = {}
         self._tile_of: dict[tuple[int, ...], int] = {}
+
+    def place(self, launch: int, line: int, pe: tuple[int, int, int] | None) -> str:
+        """What is said of a line of the kernel of ``launch``: ``line 5``, of a schedule ``step 5 (send E, 64 f16)``."""
+        step = self.steps.get(launch)
+        return f"line {line}" if step is None or pe is None else step(line, pe)
 
     def part(self, name: str) -> int:
         """The number of a part."""

@@ -121,6 +121,10 @@ class OpLog:
         """The records from sequence number ``seq`` on."""
         return self.records[seq:]
 
+    def place_of(self, record: OpRecord) -> str:
+        """What errors call the line of the kernel that a record is of."""
+        return f"line {record.line}"
+
     def add(self, record: OpRecord) -> OpRecord:
         """Take ``record``, whose command reads its operands now, and give it its number."""
         record.seq = len(self._records)

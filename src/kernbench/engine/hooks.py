@@ -72,6 +72,7 @@ class Inverted(NamedTuple):
 
     pe: PeCoord
     kernel: str
+    launch_id: int
     earlier: TookPlace
     later: TookPlace
     address: int

@@ -168,9 +168,9 @@ class Machine:
         self.addresses = AddressMap(graph.spec)
         self.log = Log()
         self.recorder = Recorder(self.log, keep_data=keep_data)
-        self.contents = ContentMaker(self.addresses, graph.spec.pe.gemm.tile_sizes)
+        self.contents = ContentMaker(self.addresses.place_of, graph.spec.pe.gemm.tile_sizes)
         self.observation: Observation | None = None
-        self.op_log = RecordViews(self.log, self.contents)
+        self.op_log = RecordViews(self.log, self.contents, graph)
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
         self._choices = RouteChoices(graph, self._planner)

@@ -201,7 +201,7 @@ class QueueWait:
 class UnreceivedMessage:
     """A message from queue ``direction`` of ``pe`` in queue ``there`` of ``peer``, which no kernel has received.
 
-    ``line``: of ``kernel``, where it was sent.
+    ``place``: the line or step of ``kernel`` that sent it.
     """
 
     pe: PeCoord
@@ -210,11 +210,11 @@ class UnreceivedMessage:
     there: str
     nbytes: int
     kernel: str
-    line: int
+    place: str
 
     def __str__(self) -> str:
         way = f"{pe_name(self.pe)} {self.direction} -> {pe_name(self.peer)} {self.there}"
-        return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, line {self.line}"
+        return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, {self.place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from kernbench.common.dtypes import U8, DType
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.core.log import Kind
 from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams
-from kernbench.engine.address_map import AddressMap, Segment
+from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.messages.commands import (
     AtomicCommand,
     DotCommand,
@@ -134,15 +134,15 @@ _NAMED_BY: dict[type, Callable[[Any], str]] = {
 
 
 class ContentMaker:
-    """Makes contents; ``tile_sizes`` (m, k, n) go into those of composites.
+    """Makes contents; ``place_of``: what memory is at an address; ``tile_sizes`` (m, k, n) go into those of composites.
 
     ``host_arrays``: what requests of the host write, by their number. Each goes into its record, which lets go of it
     once it is in memory, so that it is there once.
     """
 
-    def __init__(self, addresses: AddressMap, tile_sizes: tuple[int, int, int]) -> None:
+    def __init__(self, place_of: Callable[[int], MemoryPlace], tile_sizes: tuple[int, int, int]) -> None:
         self.host_arrays: dict[int, Array] = {}
-        self._addresses = addresses
+        self._place_of = place_of
         self._tile_sizes = tile_sizes
         self._makers: dict[type, Callable[[Any], Content]] = {
             Moved: self._of_moved,
@@ -184,7 +184,7 @@ class ContentMaker:
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
         """A range of physical memory, as bytes."""
-        place = self._addresses.place_of(pa)
+        place = self._place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
     def _of_dot(self, command: DotCommand) -> Content:
@@ -211,7 +211,7 @@ class ContentMaker:
         if isinstance(x, Operand):
             return x
         ranges = next(segments)
-        place = self._addresses.place_of(ranges[0][0])
+        place = self._place_of(ranges[0][0])
         nbytes = prod(x.shape) * x.dtype.itemsize
         several = ranges if len(ranges) > 1 else ()
         return Operand(place.space, place.owner, ranges[0][0], nbytes, x.shape, x.dtype, x.strides, several)
@@ -221,7 +221,7 @@ class ContentMaker:
     ) -> Operand:
         """The memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
         address = next(pa for pa, _ in moved.segments if pa != NOWHERE)
-        place = self._addresses.place_of(address)
+        place = self._place_of(address)
         several = moved.segments if len(moved.segments) > 1 else ()
         layout = (command.strides, several, command.valid, other)
         return Operand(place.space, place.owner, address, array.nbytes, array.shape, array.dtype, *layout)

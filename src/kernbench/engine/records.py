@@ -16,18 +16,20 @@ from kernbench.core.log import (
 )
 from kernbench.core.op_log import OpLog, OpRecord, Sharing
 from kernbench.engine.record_content import ContentMaker, name_of
+from kernbench.topology.graph import Graph
 
 _LABELS = [kind.label for kind in Kind]
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
 
 class RecordViews(OpLog):
-    """The records of ``log`` that have read their operands by now, in that order."""
+    """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order."""
 
-    __slots__ = ("_contents", "_log", "_next", "_open", "_seq_of", "_unread")
+    __slots__ = ("_contents", "_graph", "_log", "_next", "_open", "_seq_of", "_unread")
 
-    def __init__(self, log: Log, contents: ContentMaker) -> None:
+    def __init__(self, log: Log, contents: ContentMaker, graph: Graph) -> None:
         super().__init__()
+        self._graph = graph
         self._log = log
         self._contents = contents
         self._next = 0
@@ -42,6 +44,11 @@ class RecordViews(OpLog):
         if self._next < len(rows) or self._unread or self._open:
             self._bring_up_to_date(rows)
         return self._records
+
+    def place_of(self, record: OpRecord) -> str:
+        """What errors call the line, or of a schedule the step, that a record is of."""
+        node = self._graph.node(record.component)
+        return self._log.place(record.launch_id, record.line, None if node.pe is None else node.pe_coord)
 
     def _bring_up_to_date(self, rows: list[int]) -> None:
         still_open = []

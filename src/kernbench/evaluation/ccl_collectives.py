@@ -11,7 +11,7 @@ import numpy as np
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.install import configured, edges_of, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm
-from kernbench.ccl.rings import ring_values
+from kernbench.ccl.sip_ring import ring_of_all
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document
@@ -79,7 +79,7 @@ class CollectiveRun:
 
     def _closed_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
         """The closed form, or for the algorithm over cubes the bound."""
-        queues = queues_of(config.queues)
+        queues = queues_of(config)
         if self.algorithm == INTERCUBE:
             return Bounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
         return ClosedForms(engine.machine, queues).sip_ns([(0, 0)], nbytes)
@@ -124,7 +124,7 @@ class _Program:
 
     def directly(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
         """One program: the queues by hand, then a launch on every SIP, all at once."""
-        queues = install_edges(engine, self._edges(), self.algorithm.config.queues)
+        queues = install_edges(engine, self._edges(), self.algorithm.config)
         results: dict[int, ByRank] = {}
         for nbytes in self.run.sizes:
             tensors = []
@@ -164,7 +164,7 @@ class _Program:
             sip_rank=tensor.sip,
             dtype=DTYPE,
             shards=shard_table(tensor.layout),
-            **ring_values(self.spec, tensor.sip),
+            sips=ring_of_all(self.spec, tensor.sip),
         )
 
 

@@ -94,7 +94,7 @@ def joined(machine: Document, fabric: Fabric, *changes: str) -> Topology:
 
 def queues_of(settings: QueueSettings) -> Queues:
     """What closed forms are told of the queues of an installation."""
-    return Queues(settings.n_slots, settings.slot_size, settings.credit_bytes)
+    return Queues(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
 
 
 def in_order(sizes: Iterable[int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ stores.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -59,11 +60,28 @@ class RingTime:
 
 
 class Line(NamedTuple):
-    """``n`` SIPs in a row, each a hop of ``way`` from the next; ``both``: a ring that is used both ways round."""
+    """``n`` SIPs in a row, each a hop of ``way`` to ``side`` from the next; ``both``: a ring used both ways round."""
 
+    side: Side
     n: int
     way: QueueWay
     both: bool
+
+
+class Phase(NamedTuple):
+    """From ``begin`` to ``end`` of a timetable ``line`` is used: alone for ``ns``, at work for ``busy_ns`` of it.
+
+    ``latency_ns``: of the turns, each ``one_ns``, if each were of one message; ``messages``: how many a place gets.
+    """
+
+    line: Line
+    begin: int
+    end: int
+    ns: float
+    busy_ns: float
+    one_ns: float
+    latency_ns: float
+    messages: int
 
 
 class ClosedForms:
@@ -148,8 +166,17 @@ class ClosedForms:
             + (ways.math_ns(chunk) if len(pes) > 2 else 0.0),
             max(self._result_ns(back, at, chunk) for at in range(1, len(pes))) / self._queues.n_slots,
         )
-        behind = (ceil(nbytes / chunk) - 1) * each
-        return whole_ps(ways.start_ns + ways.load_ns(chunk) + longest + behind + ways.store_ns(chunk))
+        messages = ceil(nbytes / chunk)
+        # What a leaf has sent ahead of results, but for those in its slots, comes down when it has sent everything.
+        ahead = min(messages, max(self._ahead(up, leaf, chunk) for leaf in range(1, len(pes)))) - self._queues.n_slots
+        last = max(longest, ahead * ways.busiest_ns(down, (), chunk))
+        return whole_ps(ways.start_ns + ways.load_ns(chunk) + (messages - 1) * each + last + ways.store_ns(chunk))
+
+    def _ahead(self, up: Sequence[Hop], leaf: int, chunk: int) -> int:
+        """How many messages a place sends before it takes a result: of each hop as many as are under way, and one."""
+        return sum(
+            min(self._queues.n_slots, 1 + ceil(self.ways.under_way(up[at - 1]) / chunk)) for at in _to_root(leaf)
+        )
 
     def _by_level(self, hops: Sequence[Hop]) -> list[QueueWay]:
         """Hops of places 1, 2, ... of a binary tree, of which those of a level are taken at once."""
@@ -257,19 +284,22 @@ class ClosedForms:
         return sips.two_dimensional and min(sips.grid.w, sips.grid.h) > 1
 
     def _over_grid(self, nbytes: int, lines: Sequence[Line]) -> float:
-        """Everything is loaded, then exchanged along rows and columns, then stored."""
+        """Everything is loaded, exchanged along rows and columns and stored; of much, half begins along the columns.
+
+        Both halves keep to one timetable. What is loaded last is needed at the end of a first phase, and all messages
+        until then come in by the link of the PE that brings what is loaded.
+        """
         even = self._spec.num_sips * (2 if lines[0].both and nbytes > 2 * self._queues.slot_size else 1)
         pieces = ceil(nbytes / (self._queues.slot_size * even)) * even
         chunk = ceil(nbytes / pieces)
         ways = [lines, lines[::-1]] if pieces >= 2 * self._spec.num_sips else [lines]
-        exchange = max((self._along_lines(way, chunk, ceil(pieces / len(ways)), len(ways)) for way in ways), key=sum)
-        # What is loaded last is needed at the end of the first phase; all messages come in by the link of the PE.
-        messages = pieces - pieces // self._spec.num_sips
-        by_lines = max(self.ways.load_ns(chunk), self._loaded_ns(nbytes, pieces, 0) - exchange[0] / 2) + sum(exchange)
-        if len(ways) > 1 and lines[0].n != lines[1].n:  # the two are out of step: one waits for a message of the other
-            by_lines += self.ways.message_ns(lines[0].way, chunk)
-        by_link = self.ways.load_beside_ns(nbytes, messages * chunk) + messages * self.ways.math_ns(chunk)
-        return max(by_lines, by_link) + self._stored_ns(nbytes, pieces)
+        halves = [self._phases(way, chunk, ceil(pieces / len(ways))) for way in ways]
+        first, end = max(half[0].end for half in halves), max(half[-1].end for half in halves)
+        messages = sum(half[0].messages for half in halves)
+        loading = self.ways.load_ns(chunk) + _together_ns(halves, 0, first)
+        loaded = self._loaded_ns(nbytes, pieces, messages * chunk)
+        exchanged = max(loading, loaded) + _together_ns(halves, first, end) + _out_of_step_ns(halves)
+        return exchanged + self._stored_ns(nbytes, pieces)
 
     def _lines(self, owners: Sequence[tuple[int, int]]) -> list[Line]:
         """The rows and the columns of the grid of SIPs."""
@@ -279,25 +309,30 @@ class ClosedForms:
         axes: list[tuple[int, Side, int]] = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
         for n, side, peer in axes:
             hops = [self.beside((0, *pe), (peer, *pe), side) for pe in owners]
-            found.append(Line(n, round_of(self.ways.of(hops)).slowest, both))
+            found.append(Line(side, n, round_of(self.ways.of(hops)).slowest, both))
         return found
 
-    def _along_lines(self, lines: Sequence[Line], chunk: int, count: int, ways: int) -> list[float]:
-        """Reduce-scatter and all-gather along each line of what is left by those before, in parts of whole messages.
+    def _phases(self, lines: Sequence[Line], chunk: int, count: int) -> list[Phase]:
+        """Reduce-scatter along each line of what is left by those before, in parts of whole messages; and back.
 
-        On a line as on a ring: n-1 hops each way, and no link carries more than n-1 of n parts.
+        A line of n has n-1 turns, in each of which a message of every piece of a part goes each way; a ring that is
+        used both ways has half as many, and a queue carries half of (n-1) parts. A place in the middle of a line takes
+        in n + 1 parts, any other n - 1.
         """
-        found, left = [], count
-        for n, way, both in lines:
-            mine = ceil(left / 2) if both else left
-            hops, carried, one = n // 2 if both else n - 1, 2 * (mine - mine // n), self.ways.message_ns(way, chunk)
-            messages, slots = ceil(mine / n), self._queues.n_slots
-            # Where a place uses both axes at once, its messages of both wait for each other's credits.
-            waiting = (ways * messages / slots - 1) * (one + way.credit_ns)
-            last = 2 * hops * one + max(self._behind_ns(way, chunk, messages), waiting)
-            found.append(max(last, self._behind_ns(way, chunk, carried) + one))
-            left = ceil(left / n)
-        return found
+        there: list[Phase] = []
+        begin = 0
+        for line in lines:
+            _, n, way, both = line
+            count = ceil(count / n)
+            turns, carried = (n // 2, ceil((n - 1) / 2 * count)) if both else (n - 1, (n - 1) * count)
+            one = self.ways.message_ns(way, chunk)
+            busy = self._behind_ns(way, chunk, carried)
+            alone = max(turns * one + self._behind_ns(way, chunk, min(count, carried)), busy + one)
+            messages = (n + 1 if n > 2 and not both else n - 1) * count
+            there.append(Phase(line, begin, begin + turns * count, alone, busy, one, turns * one, messages))
+            begin += turns * count
+        back = [phase._replace(begin=2 * begin - phase.end, end=2 * begin - phase.begin) for phase in there[::-1]]
+        return [*there, *back]
 
     def _held(self, nbytes: int) -> Iterator[int]:
         """What a PE has in its scratch at a time: a quarter is of tensors, until all is done."""
@@ -313,6 +348,40 @@ class ClosedForms:
         """From a PE to another; by ``side`` where that is the link between their SIPs."""
         leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
         return Hop(src, dst, side if leads else None)
+
+
+def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> float:
+    """A part of a timetable that several keep to, on different lines at once: those on one line share its work."""
+    phases = [phase for half in halves for phase in half]
+    edges = sorted({begin, end, *(at for phase in phases for at in (phase.begin, phase.end) if begin < at < end)})
+    found = 0.0
+    for at, until in pairwise(edges):
+        busy: defaultdict[Side, float] = defaultdict(float)
+        alone = 0.0
+        for phase in phases:
+            if phase.begin <= at < phase.end:
+                share = (until - at) / (phase.end - phase.begin)
+                alone = max(alone, share * phase.ns)
+                busy[phase.line.side] += share * phase.busy_ns
+        found += max(alone, *busy.values())
+    return found
+
+
+def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
+    """How much longer the chain of messages is as those of a queue leave in the order of the timetable.
+
+    The last of a phase waits for the first of one of the other half, on the same line, that begins before it ends.
+    """
+    latest: dict[tuple[int, int], float] = {(half, -1): 0.0 for half in range(len(halves))}
+    numbered = [(half, i, phase) for half, phases in enumerate(halves) for i, phase in enumerate(phases)]
+    for half, i, phase in sorted(numbered, key=lambda each: each[2].end):
+        between = [
+            latest[other, j - 1] + later.one_ns
+            for other, j, later in numbered
+            if later.line.side == phase.line.side and phase.begin < later.begin < phase.end
+        ]
+        latest[half, i] = max(latest[half, i - 1] + phase.latency_ns, *between, 0.0)
+    return max(latest.values()) - max(sum(phase.latency_ns for phase in phases) for phases in halves)
 
 
 def _to_root(at: int) -> Iterator[int]:

@@ -44,16 +44,23 @@ class Hop:
 class QueueWay:
     """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back.
 
-    ``stream_gbs``: of messages behind each other, which FIFOs of bounded bytes may hold up.
+    ``stream_gbs``: of messages behind each other, which FIFOs of bounded bytes may hold up: ``window_bytes`` at a time.
     """
 
     latency_ns: float
     bw_gbs: float
     credit_ns: float
     stream_gbs: float
+    window_bytes: float
+
+    def bytes_ns(self, nbytes: float) -> float:
+        """From the first of so many bytes to the last: a FIFO takes a window of them, and the next as that leaves."""
+        before = max(0, ceil(nbytes / self.window_bytes) - 1) * self.window_bytes
+        held_up = before / self.stream_gbs - before / self.bw_gbs
+        return nbytes / self.bw_gbs + max(0.0, held_up)
 
 
-NOWHERE = QueueWay(0.0, inf, 0.0, inf)
+NOWHERE = QueueWay(0.0, inf, 0.0, inf, inf)
 
 
 class Ways:
@@ -76,6 +83,11 @@ class Ways:
         """The way of a hop that nobody else takes."""
         return self._way(hop, Counter())
 
+    def under_way(self, hop: Hop) -> float:
+        """Bytes that a hop has under way, there and back, when nobody else takes it."""
+        way = self.alone(hop)
+        return (2 * way.latency_ns + self.ends_ns + self.spec.pe.math.startup_ns) * way.bw_gbs
+
     def busiest_ns(self, hops: Iterable[Hop], loads: Iterable[PeCoord], nbytes: float) -> float:
         """The time of the busiest link, when each hop carries ``nbytes`` and each PE loads and stores as many."""
         carried = Counter(link for hop in hops for link in self._route(hop).links)
@@ -93,7 +105,7 @@ class Ways:
 
     def passing_ns(self, way: QueueWay, nbytes: float) -> float:
         """A message, from the command that sends it until it may be used."""
-        return way.latency_ns + nbytes / way.bw_gbs + self.ends_ns
+        return way.latency_ns + way.bytes_ns(nbytes) + self.ends_ns
 
     def message_ns(self, way: QueueWay, nbytes: float) -> float:
         """A message, from the command that sends it to the end of the command that uses it."""
@@ -167,8 +179,9 @@ class Ways:
         route = self._route(hop)
         credit = self._machine.sideband_ps(pe_dma_id(*hop.dst), pe_dma_id(*hop.src), self.queues.credit_bytes)
         share = min(link.bw_gbs / max(1, users[link]) for link in route.links)
-        stream = min(self._stream_gbs(link) / max(1, users[link]) for link in route.links)
-        return QueueWay(ps_to_ns(route.total_overhead_ps), share, ps_to_ns(credit), stream)
+        held = min(route.links, key=lambda link: self._stream_gbs(link) / max(1, users[link]))
+        stream, window = (x / max(1, users[held]) for x in (self._stream_gbs(held), held.capacity))
+        return QueueWay(ps_to_ns(route.total_overhead_ps), share, ps_to_ns(credit), stream, window)
 
     def _stream_gbs(self, link: Link) -> float:
         """A FIFO holds a packet from its grant until it has left."""
@@ -201,11 +214,13 @@ def round_of(ways: Sequence[QueueWay]) -> Round:
         harmonic_mean([way.bw_gbs for way in ways]),
         fmean(way.credit_ns for way in ways),
         harmonic_mean([way.stream_gbs for way in ways]),
+        fmean(way.window_bytes for way in ways),
     )
     slowest = QueueWay(
         max(way.latency_ns for way in ways),
         min(way.bw_gbs for way in ways),
         max(way.credit_ns for way in ways),
         min(way.stream_gbs for way in ways),
+        min(way.window_bytes for way in ways),
     )
     return Round(step, slowest, min(ways, key=lambda way: way.latency_ns))

@@ -102,7 +102,8 @@ class DataExecutor:
                 self._run(reads, commits)
                 self._advance(self._streams.groups, limit)
         except Exception as error:
-            raise RunError(_failure(self.current, error)) from error
+            what = "" if self.current is None else f"{self._name(self.current)}: "
+            raise RunError(f"{what}{error}") from error
         self.current = None
 
     def _ingest(self) -> None:
@@ -137,7 +138,14 @@ class DataExecutor:
         first += [(record.t_read_ps, record) for record in reads[:1]]
         for time_ps, record in sorted(first, key=itemgetter(0)):
             if time_ps < self._horizon:
-                raise RunError(f"{_name(record)} was logged for {time_ps} ps after a replay up to {self._horizon} ps")
+                raise RunError(
+                    f"{self._name(record)} was logged for {time_ps} ps after a replay up to {self._horizon} ps"
+                )
+
+    def _name(self, record: OpRecord) -> str:
+        what = f"{record.kind} {record.name}".rstrip()
+        where = f" of kernel {record.kernel!r}, {self._log.place_of(record)}" if record.kernel else ""
+        return f"record {record.seq} ({what}) on {record.component}{where}"
 
     def _due(self, until_ps: int) -> tuple[list[OpRecord], list[OpRecord]]:
         """Take the reads and the commits that are to happen.
@@ -257,13 +265,3 @@ def _sort(reads: list[OpRecord], commits: list[OpRecord]) -> None:
 def _operands(record: OpRecord) -> tuple[Operand | float, ...]:
     """What ``record`` reads, its epilogue included."""
     return record.inputs + tuple(e.operand for e in record.params.epilogue if isinstance(e.operand, Operand))
-
-
-def _name(record: OpRecord) -> str:
-    what = f"{record.kind} {record.name}".rstrip()
-    where = f" of kernel {record.kernel!r}, line {record.line}" if record.kernel else ""
-    return f"record {record.seq} ({what}) on {record.component}{where}"
-
-
-def _failure(record: OpRecord | None, error: Exception) -> str:
-    return f"{_name(record)}: {error}" if record is not None else str(error)

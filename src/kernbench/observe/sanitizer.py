@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size, ps_to_ns
-from kernbench.core.log import END, KIND, PART, START, WHAT, WIDTH, Kind
+from kernbench.core.log import END, KIND, LAUNCH, PART, START, WHAT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Inverted, ScratchWaited
@@ -29,7 +29,8 @@ FindingKind: TypeAlias = Literal["unwritten", "race", "inversion", "slot", "mess
 class Side:
     """One party: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
 
-    The host has no kernel (empty), line (0) or PE (None). ``writes``: whether it writes the bytes of the finding.
+    The host has no kernel (empty), line (0) or PE (None). ``place``: the line, or of a schedule the step, in words;
+    ``writes``: whether it writes the bytes of the finding.
     """
 
     action: str
@@ -39,9 +40,10 @@ class Side:
     writes: bool
     t_start_ns: float
     t_end_ns: float
+    place: str
 
     def __str__(self) -> str:
-        where = f" at line {self.line} of kernel {self.kernel!r}" if self.kernel else ""
+        where = f" at {self.place} of kernel {self.kernel!r}" if self.kernel else ""
         on = f" on {cube_part(*self.pe[:2], f'pe{self.pe[2]}')}" if self.pe is not None else " of the host"
         return f"{self.action}{where}{on}"
 
@@ -213,6 +215,7 @@ class Sanitizer(Observer):
             writes=True,
             t_start_ns=ps_to_ns(message.sent_ps),
             t_end_ns=ps_to_ns(message.arrived_ps),
+            place=self._rows.place(self._rows.rows[message.row + LAUNCH], message.line, message.pe),
         )
         text = (
             f"message {message.sequence} of queue {message.queue} of {pe_name(message.peer)} "
@@ -237,15 +240,16 @@ class Sanitizer(Observer):
         return replace(side, t_start_ns=ps_to_ns(access.start_ps), t_end_ns=ps_to_ns(access.end_ps))
 
     def _side(self, record: OpRecord, *, writes: bool) -> Side:
-        tiled = record.params.tile_sizes is not None and record.kind == "math"
+        tiled, pe = record.params.tile_sizes is not None and record.kind == "math", self._pe_of(record.component)
         return Side(
             action=f"composite {record.name}" if tiled else (record.name if record.kernel else record.kind),
             kernel=record.kernel,
             line=record.line,
-            pe=self._pe_of(record.component),
+            pe=pe,
             writes=writes,
             t_start_ns=record.t_start,
             t_end_ns=record.t_end,
+            place=self._rows.place(record.launch_id, record.line, pe),
         )
 
     def _host_reads(self) -> Iterator[OpRecord]:
@@ -276,6 +280,7 @@ class Sanitizer(Observer):
                 writes=each.writes,
                 t_start_ns=ps_to_ns(each.start_ps),
                 t_end_ns=ps_to_ns(each.end_ps),
+                place=self._rows.place(event.launch_id, each.command.line, event.pe),
             )
             for each in (event.later, event.earlier)
         )
@@ -296,6 +301,7 @@ class Sanitizer(Observer):
             writes=False,
             t_start_ns=ps_to_ns(event.start_ps),
             t_end_ns=ps_to_ns(event.end_ps),
+            place=self._rows.place(event.launch_id, event.line, event.pe),
         )
         waited = format_ns(side.t_end_ns - side.t_start_ns)
         message = f"{side} waits {waited} for {format_size(event.nbytes)} of scratch that commands under way hold"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernbench.ccl.loading import Algorithm
-from kernbench.ccl.rings import ring_values_among
+from kernbench.ccl.sip_ring import SipRing, ring_among
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
@@ -48,11 +48,11 @@ class Member:
         """Where its collectives are counted."""
         return "all" if self.among is None else self.among
 
-    def ring(self, spec: TopologySpec) -> dict[str, Any]:
+    def ring(self, spec: TopologySpec) -> SipRing:
         """Its place in the ring over those ranks, as kernels are told of it."""
         if self.among is None:
             return self.group.ring_of(self.rank, spec)
-        return ring_values_among(self.among.ranks, self.rank)
+        return ring_among(self.among.ranks, self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class Collectives:
 
     def _message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
         algorithm = operation.algorithm
-        values = member.ring(self._spec) | operation.config
+        values = {"sips": member.ring(self._spec)} | operation.config
         more = algorithm.args_for(self._spec, sip_rank=member.rank, **values)
         pes = tuple(sorted(operation.pes))
         cubes, in_cube = len({pe[1] for pe in pes}), len({pe[2] for pe in pes})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import (
@@ -21,7 +20,7 @@ from kernbench.ccl.install import (
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.pairing import unite
-from kernbench.ccl.rings import ring_values
+from kernbench.ccl.sip_ring import SipRing, ring_of_all
 from kernbench.ccl.topologies import fabric_edges, world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
@@ -53,7 +52,7 @@ class QueueInstaller:
         """Those of an algorithm, with the queues between all SIPs if asked; returns when every PE has its own."""
         spec = self.engine.spec
         edges = unite(edges_of(algorithm, spec), fabric_edges(spec) if with_fabric else ())
-        queues = prepare_queues(self.engine, edges, algorithm.config.queues)
+        queues = prepare_queues(self.engine, edges, algorithm.config)
         self._there.append(queues)
         self._requests.transfer(queues.messages)
         return queues
@@ -106,7 +105,7 @@ class ProcessGroup:
     queues: InstalledQueues | None = None
     calls: CallBook = field(default_factory=CallBook)
     others: dict[str, Algorithm] = field(default_factory=dict)
-    rings: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rings: dict[int, SipRing] = field(default_factory=dict)
     spoilt: bool = False
 
     def __post_init__(self) -> None:
@@ -126,10 +125,10 @@ class ProcessGroup:
         """Whether one of these is a member, or was."""
         return any(worker in workers for worker in self.members.values())
 
-    def ring_of(self, rank: int, spec: TopologySpec) -> dict[str, Any]:
+    def ring_of(self, rank: int, spec: TopologySpec) -> SipRing:
         """The place of a rank's SIP in the ring over all of them, as collectives are told of it."""
         if rank not in self.rings:
-            self.rings[rank] = ring_values(spec, rank)
+            self.rings[rank] = ring_of_all(spec, rank)
         return self.rings[rank]
 
     def algorithm_called(self, name: str) -> Algorithm:

@@ -29,6 +29,11 @@ class ProgramText:
             return linecache.getline(self.file, line).strip()
         return " | ".join(dict.fromkeys(text_of_step(op) for pe in pes if (op := self._steps_of(pe).get(line))))
 
+    def step(self, line: int, pe: PeCoord) -> str:
+        """What errors call a step of a schedule."""
+        says = self.says(line, (pe,))
+        return f"step {line} ({says})" if says else f"step {line}"
+
     def _steps_of(self, pe: PeCoord) -> Mapping[int, Op]:
         found = self._steps.get(pe)
         if found is None:

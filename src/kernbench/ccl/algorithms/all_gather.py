@@ -7,7 +7,8 @@ computed. Time: (n-1) S/B + (n-1) alpha for shards of S bytes.
 from __future__ import annotations
 
 from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, loaded, messages_of
-from kernbench.ccl.rings import Relay, sip_ring
+from kernbench.ccl.rings import Relay
+from kernbench.ccl.sip_ring import SipRing, over_sips
 from kernbench.messages.steps import Chunk, Step, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -18,9 +19,7 @@ def schedule(
     world_size: int,
     n_elem: int,
     stride: int = 0,
-    ring_order: tuple[int, ...] | None = None,
-    next_direction: str = "global_E",
-    prev_direction: str = "global_W",
+    sips: SipRing | None = None,
     ranks_are_sips: bool = True,
     dtype: str = "f32",
     slot_size: int = SLOT_BYTES,
@@ -29,7 +28,7 @@ def schedule(
     scratch_bytes: int = SCRATCH_BYTES,
 ) -> list[Step]:
     """Fill this PE's slots of the output, ``stride`` elements apart, with the ``n_elem`` elements of all ranks."""
-    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    sips = over_sips(sips, rank, world_size, ranks_are_sips)
     messages = messages_of(dtype, "sum", slot_size, chunk_size)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
     for segment in messages.segments(n_elem, scratch_bytes // ring.size):

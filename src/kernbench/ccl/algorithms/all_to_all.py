@@ -8,7 +8,8 @@ Time: n(n-1)/2 S/B + (n-1) alpha for blocks of S bytes.
 from __future__ import annotations
 
 from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
-from kernbench.ccl.rings import Relay, SipRing, sip_ring
+from kernbench.ccl.rings import Relay
+from kernbench.ccl.sip_ring import SipRing, over_sips
 from kernbench.messages.steps import Chunk, Step, load, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -19,9 +20,7 @@ def schedule(
     world_size: int,
     n_elem: int,
     stride: int = 0,
-    ring_order: tuple[int, ...] | None = None,
-    next_direction: str = "global_E",
-    prev_direction: str = "global_W",
+    sips: SipRing | None = None,
     ranks_are_sips: bool = True,
     dtype: str = "f32",
     slot_size: int = SLOT_BYTES,
@@ -29,7 +28,7 @@ def schedule(
     scratch_bytes: int = SCRATCH_BYTES,
 ) -> list[Step]:
     """Exchange this PE's blocks of ``n_elem`` elements, ``stride`` apart, with those of all ranks."""
-    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    sips = over_sips(sips, rank, world_size, ranks_are_sips)
     messages = messages_of(dtype, "sum", slot_size, chunk_size)
     segments = messages.segments(n_elem, scratch_bytes // sips.ring.size)
     return [step for segment in segments for step in _exchange(messages.pieces(segment), sips, stride)]

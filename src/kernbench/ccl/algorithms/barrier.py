@@ -6,7 +6,7 @@ round k it knows that the k ranks before it have come. Time: (n-1) alpha.
 
 from __future__ import annotations
 
-from kernbench.ccl.rings import sip_ring
+from kernbench.ccl.sip_ring import SipRing, over_sips
 from kernbench.messages.steps import Step, await_message, send, zero
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -15,13 +15,11 @@ def schedule(
     *,
     rank: int,
     world_size: int,
-    ring_order: tuple[int, ...] | None = None,
-    next_direction: str = "global_E",
-    prev_direction: str = "global_W",
+    sips: SipRing | None = None,
     ranks_are_sips: bool = True,
 ) -> list[Step]:
     """Wait for all ranks; no tensor is looked at."""
-    ring = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips).ring
+    ring = over_sips(sips, rank, world_size, ranks_are_sips).ring
     one_round = [send(ring.next, 0), await_message(ring.prev, 1)]
     return [zero(0, 1), *one_round * (ring.size - 1)]
 

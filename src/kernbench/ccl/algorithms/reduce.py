@@ -9,7 +9,7 @@ Rounding: one sum, in the order of the ring. Time: S/B + (n-1) alpha.
 from __future__ import annotations
 
 from kernbench.ccl.pieces import SLOT_BYTES, loaded, messages_of
-from kernbench.ccl.rings import checked_rank, sip_ring
+from kernbench.ccl.sip_ring import SipRing, checked_rank, over_sips
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -20,9 +20,7 @@ def schedule(
     world_size: int,
     n_elem: int,
     root: int = 0,
-    ring_order: tuple[int, ...] | None = None,
-    next_direction: str = "global_E",
-    prev_direction: str = "global_W",
+    sips: SipRing | None = None,
     ranks_are_sips: bool = True,
     dtype: str = "f32",
     reduce_op: str = "sum",
@@ -31,7 +29,7 @@ def schedule(
     load_bytes: int = SLOT_BYTES,
 ) -> list[Step]:
     """Overwrite the ``n_elem`` elements of ``root`` with the reduction of those of all ranks."""
-    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    sips = over_sips(sips, rank, world_size, ranks_are_sips)
     messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
     pieces = messages.pieces(Chunk(0, n_elem))
     ring, distance = sips.ring, sips.after(checked_rank("root", root, world_size))

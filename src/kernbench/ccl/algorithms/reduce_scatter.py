@@ -10,7 +10,8 @@ from __future__ import annotations
 from itertools import chain
 
 from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of, numbered
-from kernbench.ccl.rings import Relay, reduce_round, sip_ring
+from kernbench.ccl.rings import Relay, reduce_round
+from kernbench.ccl.sip_ring import SipRing, over_sips
 from kernbench.messages.steps import Chunk, Step, load, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -21,9 +22,7 @@ def schedule(
     world_size: int,
     n_elem: int,
     stride: int = 0,
-    ring_order: tuple[int, ...] | None = None,
-    next_direction: str = "global_E",
-    prev_direction: str = "global_W",
+    sips: SipRing | None = None,
     ranks_are_sips: bool = True,
     dtype: str = "f32",
     reduce_op: str = "sum",
@@ -32,7 +31,7 @@ def schedule(
     scratch_bytes: int = SCRATCH_BYTES,
 ) -> list[Step]:
     """Fill this PE's output with the reduction of all ranks' blocks of this rank; blocks are ``stride`` apart."""
-    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    sips = over_sips(sips, rank, world_size, ranks_are_sips)
     messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
     for segment in messages.segments(n_elem, scratch_bytes // ring.size):

@@ -6,7 +6,7 @@ Steps: one. Nothing is computed. Time: S/B + alpha.
 from __future__ import annotations
 
 from kernbench.ccl.pieces import SLOT_BYTES, loaded, messages_of
-from kernbench.ccl.rings import check_ranks, checked_rank
+from kernbench.ccl.sip_ring import check_ranks, checked_rank
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 

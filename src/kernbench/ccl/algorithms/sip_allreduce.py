@@ -14,7 +14,7 @@ from __future__ import annotations
 from kernbench.ccl.grids import SipGrid, all_reduce_segment
 from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
 from kernbench.ccl.rings import all_reduce_segment as all_reduce_ring
-from kernbench.ccl.rings import sip_ring
+from kernbench.ccl.sip_ring import SipRing, over_sips
 from kernbench.messages.steps import Step
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -27,9 +27,7 @@ def schedule(
     sip_topology: str = "ring_1d",
     sip_w: int = 0,
     sip_h: int = 0,
-    ring_order: tuple[int, ...] | None = None,
-    next_direction: str = "global_E",
-    prev_direction: str = "global_W",
+    sips: SipRing | None = None,
     ranks_are_sips: bool = True,
     hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
     dtype: str = "f32",
@@ -39,7 +37,7 @@ def schedule(
     scratch_bytes: int = SCRATCH_BYTES,
 ) -> list[Step]:
     """Reduce this PE's ``n_elem`` elements over all SIPs; the ring is not used where all SIPs form a grid."""
-    sips = sip_ring(rank, world_size, ring_order, next_direction, prev_direction, ranks_are_sips)
+    sips = over_sips(sips, rank, world_size, ranks_are_sips)
     messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
     grid = SipGrid.of(len(sips.order), sip_topology, sip_w, sip_h)
     steps: list[Step] = []
