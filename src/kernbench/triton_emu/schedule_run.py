@@ -12,7 +12,6 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import (
-    NO_WINDOW,
     AwaitSpace,
     KernelRequest,
     LoadCommand,
@@ -194,7 +193,7 @@ class ScheduleRun:
         serial, producer = self._serial, source.producer
         self._serial = serial + 1
         after = (producer,) if producer in self.under_way else ()
-        command = SendCommand(serial, op.line, after, op.what, source.array, NO_WINDOW)
+        command = SendCommand(serial, op.line, after, op.what, source.array)
         self.under_way[serial] = (command, (source,))
         return command
 
