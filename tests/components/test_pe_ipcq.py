@@ -494,12 +494,12 @@ def test_a_look_between_release_and_credit_finds_no_credit() -> None:
     peer = QueuePeer(pe=B, direction="W", rx_base_pa=0)
     setup = QueueSetup(direction="E", peer=peer, rx_base_pa=None, n_slots=1, slot_size=64)
     pair = QueuePair.installed(setup, clock)
-    assert pair.claim(8) == 0
+    assert pair.claim() == 0
     pair.credits.append((5, clock.reserve(5), 1, -1, 0))
     clock.advance(4)
-    assert pair.claim(8) is None
+    assert pair.claim() is None
     clock.advance(5)
-    assert pair.claim(8) == 1
+    assert pair.claim() == 1
 
 
 def test_a_message_alone_takes_what_its_parts_take(engine: GraphEngine) -> None:

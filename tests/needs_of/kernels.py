@@ -156,9 +156,7 @@ class Kernels:
     def _slot(self, program: Program, command: SendCommand, since: int) -> Needs:
         """The slot of the peer that a message takes."""
         pair, sequence = self.run.engine.place_of[program.rows[command.serial]]
-        before = sequence - min(
-            pair.n_slots, command.window
-        )  # the message whose slot it takes, or that fills its window
+        before = sequence - pair.n_slots  # the message whose slot it takes
         if before < 0:
             return []
         pe, direction = program.pe, command.direction

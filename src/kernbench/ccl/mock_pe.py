@@ -227,7 +227,7 @@ class MockPe:
 
     def _claim(self, command: SendCommand) -> None:
         pair = self.queues.to_send(command.direction, command.src.nbytes)
-        sequence = pair.claim(command.window)
+        sequence = pair.claim()
         if sequence is None:
             raise _Later
         self._claims[command.serial] = (pair, sequence)

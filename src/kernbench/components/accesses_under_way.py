@@ -65,9 +65,9 @@ class AccessesUnderWay:
     def conflicts(self, touched: Touched) -> list[Conflict]:
         """The accesses that a command which touches these bytes must not overtake."""
         found: dict[int, Conflict] = {}
-        if self._writes:
+        if self._writes.of_length:
             self._writes.meet((*touched.reads, *touched.writes), found)
-        if touched.writes and self._reads:
+        if touched.writes and self._reads.of_length:
             self._reads.meet(touched.writes, found)
         return list(found.values())
 
@@ -93,21 +93,18 @@ class AccessesUnderWay:
 class _ByAddress:
     """Accesses by where their footprints begin; those of about one length together, so that none is looked for far."""
 
-    __slots__ = ("_of_length",)
+    __slots__ = ("of_length",)
 
     def __init__(self) -> None:
-        self._of_length: dict[int, _OfLength] = {}  # by the bits of the length
-
-    def __bool__(self) -> bool:
-        return bool(self._of_length)
+        self.of_length: dict[int, _OfLength] = {}  # by the bits of the length
 
     def add(self, access: MemoryAccess) -> None:
         for footprint in access.footprints:
             length = footprint.high - footprint.low
             bits = length.bit_length()
-            near = self._of_length.get(bits)
+            near = self.of_length.get(bits)
             if near is None:
-                near = self._of_length[bits] = _OfLength()
+                near = self.of_length[bits] = _OfLength()
             near.longest = max(near.longest, length)
             at = bisect_left(near.lows, footprint.low)
             near.lows.insert(at, footprint.low)
@@ -116,17 +113,17 @@ class _ByAddress:
     def remove(self, access: MemoryAccess) -> None:
         for footprint in access.footprints:
             bits = (footprint.high - footprint.low).bit_length()
-            near = self._of_length[bits]
+            near = self.of_length[bits]
             at = bisect_left(near.lows, footprint.low)
             while near.accesses[at][1] is not footprint:
                 at += 1
             del near.lows[at], near.accesses[at]
             if not near.lows:
-                del self._of_length[bits]
+                del self.of_length[bits]
 
     def meet(self, footprints: Footprints, found: dict[int, Conflict]) -> None:
         """Enter what shares bytes with ``footprints``; what is exactly so stays, whatever ranges say."""
-        for near in self._of_length.values():
+        for near in self.of_length.values():
             for mine in footprints:
                 near.meet(mine, found)
 

@@ -10,12 +10,13 @@ from kernbench.common.errors import KernelError
 from kernbench.common.values import value
 from kernbench.components.access_plan import extent, gather, plan
 from kernbench.components.accesses_under_way import NOTHING, Footprints, Touched
-from kernbench.components.footprint import footprint_of, footprints
+from kernbench.components.footprint import Footprint, footprint_of, footprints
 from kernbench.components.initiator import Target
 from kernbench.components.pe_parts import PeParts
 from kernbench.engine.address_map import AddressMap, Segment
 from kernbench.messages.commands import AtomicCommand, Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
-from kernbench.messages.operands import NOWHERE
+from kernbench.messages.fabric import Access
+from kernbench.messages.operands import NOWHERE, Operand
 
 
 @value(kw_only=False)
@@ -62,7 +63,9 @@ class Addressing:
             return Descriptor((), (), NOTHING)
         itemsize = array.dtype.itemsize
         strides = command.strides
-        if strides is None and command.valid is not None:
+        if strides is None:
+            if command.valid is None:
+                return self._of_one_piece(command, array)
             strides = row_major(array.shape, itemsize)
         low, span = extent(shape, itemsize, strides)
         pages: Sequence[int] = ()
@@ -78,6 +81,25 @@ class Addressing:
         touched = footprints(segments, shape, itemsize, strides, self._most_rows)
         loading = isinstance(command, LoadCommand)
         return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched), pages)
+
+    def _of_one_piece(self, command: LoadCommand | StoreCommand | AtomicCommand, array: Operand) -> Descriptor:
+        """An array whose elements lie side by side, as those of most do."""
+        va, nbytes, mmu = command.va, array.nbytes, self._parts.mmu
+        segments: tuple[Segment, ...] = ((va, nbytes),) if command.physical else mmu.table.physical(va, nbytes)
+        pages: Sequence[int] = ()
+        if mmu.tlb is not None and not command.physical:
+            pages = mmu.pages(va, array.shape, array.dtype.itemsize, None)
+        targets: tuple[Target, ...] = ()
+        for node, (pa, length) in self._addresses.by_node(segments):
+            targets += ((node, Access(pa, length)),)
+        self._parts.dma.check_reach(dict(targets))
+        if not self._most_rows:
+            return Descriptor(segments, targets, NOTHING, pages)
+        touched: Footprints = ()
+        for pa, length in segments:
+            touched += (Footprint(pa, pa + length, length),)
+        loading = command.__class__ is LoadCommand
+        return Descriptor(segments, targets, Touched(touched) if loading else Touched((), touched), pages)
 
     def _of_runs(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
         """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""

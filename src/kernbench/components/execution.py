@@ -69,6 +69,7 @@ class KernelExecution:
         "_math",
         "_math_part",
         "_name",
+        "_names_tcm",
         "_order",
         "_plans",
         "_recorder",
@@ -95,6 +96,7 @@ class KernelExecution:
         self.coord = coord
         self.launch = launch = order.launch
         self._plans: dict[int, Any] = {}
+        self._names_tcm = False  # whether commands have named addresses in the TCM: others may meet these
         self._accumulators = Accumulators(machine.spec.pe.gemm.acc_bytes)
         self._math: PeMath | None = None
         self._math_part = NONE
@@ -178,15 +180,18 @@ class KernelExecution:
 
     def issue_send(self, command: SendCommand, lane: Lane, sequence: int, cause: Cause) -> None:
         """Enter a message that goes by ``lane``, as number ``sequence``."""
-        waits = 0 if self._order is None else self._order.enter(command, NOTHING)
+        order = self._order
+        if command.src.by_address:
+            self._names_tcm = True
+        waits = order.enter(command, NOTHING) if self._names_tcm and order is not None else 0
         if not (command.after or waits) or self.board.issue(command, waits):
             lane.send(command, sequence, self._request_id, cause, self._when_done)
         else:
             self._plans[command.serial] = (lane, sequence)
 
-    def issue(self, command: PeCommand, cause: Cause) -> None:
+    def issue(self, command: Any, cause: Cause) -> None:
         """Enter a command that has been issued; an address that nothing maps is the program's failure at this line."""
-        kind = type(command)
+        kind, order, touched, waits = command.__class__, self._order, NOTHING, 0
         prepare = _PREPARED_BY.get(kind)
         work: Descriptor | Streams | None = None
         if prepare is not None:
@@ -196,7 +201,11 @@ class KernelExecution:
                 self.board.withdraw(command.serial)
                 self.fail_next(fault)  # it is the kernel's, at the line of its call
                 return
-        waits = 0 if self._order is None else self._order.enter(command, NOTHING if work is None else work.touched)
+            touched = work.touched
+        elif kind is MathCommand and command.dst.by_address:
+            self._names_tcm = True
+        if order is not None and (self._names_tcm or touched is not NOTHING):
+            waits = order.enter(command, touched)
         if not (command.after or waits) or self.board.issue(command, waits):
             _STARTED_BY[kind](self, command, work, cause)
         else:

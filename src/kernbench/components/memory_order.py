@@ -99,7 +99,8 @@ class ProgramOrder:
 
     def _ended(self, command: PeCommand, row: Row) -> None:
         for access in self._accesses.remove(command.serial):
-            self._release(access, row)
+            if access.waiting:
+                self._release(access, row)
         self._named.pop(command.serial, None)
         for waiter in self._tcm.pop(command.serial, ()):
             self._released(waiter, (row, By.MEMORY_END))

@@ -135,21 +135,20 @@ class KernelProgram:
             self._return(None)
             return
         self._request = request
-        kind = type(request)
-        at_once = _AT_ONCE.get(kind)
-        if at_once is None or not at_once(self, request):
-            clock = self._clock
-            due = self._log_issue(request, self._issue_ps)
-            clock.call_at(due, _EFFECTS.get(kind, ISSUE), self)
-
-    def _log_issue(self, request: Any, takes_ps: int) -> int:
-        """The CPU works on ``request`` from now on; when that will have been done."""
-        rows, board, start = self._rows, self._board, self._clock.time
-        row, end = len(rows), start + takes_ps
-        what, launch, line, after, by = NONE, self._launch_id, request.line, board.now, self._by
-        rows += (self._part, _ISSUE, what, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
-        self._issue, self._by = row, BY_ISSUE
-        return end
+        kind = request.__class__
+        wait = _WAITS.get(kind)
+        if wait is not None:
+            wait(self, request)
+            return
+        # The CPU works on it from now on.
+        rows, clock = self._rows, self._clock
+        start = clock.time
+        end = start + (self._issue_ps if kind is not ReadValue else self._value_ps)
+        launch, line, after, by = self._launch_id, request.line, self._board.now, self._by
+        self._issue, self._by = len(rows), BY_ISSUE
+        rows += (self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        if kind is not Receive or not self._await_message(request, end):
+            clock.call_at(end, _EFFECTS.get(kind, ISSUE), self)
 
     def issue(self) -> None:
         """The request takes effect: a command for an engine."""
@@ -185,7 +184,7 @@ class KernelProgram:
         except KernelError as fault:
             self.fail(fault)
             return
-        sequence = lane.pair.claim(command.window)
+        sequence = lane.pair.claim()
         if sequence is None:
             lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
             return
@@ -195,10 +194,7 @@ class KernelProgram:
 
     def _slot_free(self, command: SendCommand, lane: Lane, since: int, cause: Cause) -> None:
         head = lane.pair.my_head
-        sequence = None if self._returned else lane.pair.claim(command.window)
-        if sequence is None and not self._returned:  # more are taken than its window lets be
-            lane.when_free(command.line, partial(self._slot_free, command, lane, since))
-            return
+        sequence = None if self._returned else lane.pair.claim()
         if self._queue_waited.listeners:
             self._waited("send", command.direction, head, command.line, since)
         if sequence is not None:
@@ -208,17 +204,14 @@ class KernelProgram:
             board.now, self._by = cause
             self.go_on()
 
-    def _await_message(self, request: Any) -> bool:
+    def _await_message(self, request: Any, due_ps: int) -> bool:
         """Wait for a message that is not there when the kernel asks: no event but its arrival. False: it is there."""
         direction, receive = request.direction, self._awaited
         if direction is None:
             return False
         receive.nbytes, receive.line = request.nbytes, request.line
         ipcq = self._ipcq or self._queues
-        if not ipcq.expect(direction, receive, self._clock.time + self._issue_ps):
-            return False
-        self._log_issue(request, self._issue_ps)
-        return True
+        return ipcq.expect(direction, receive, due_ps)
 
     def _receive(self) -> None:
         """The request takes effect: the kernel goes on when a message is there."""
@@ -305,13 +298,8 @@ class KernelProgram:
         where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
         self._queue_waited.emit(QueueWaited(*where, since, self._clock.time))
 
-    def _await_command(self, request: AwaitCommand) -> bool:
+    def _await_command(self, request: AwaitCommand) -> None:
         self._until(lambda: request.serial not in self.run.board, self.go_on, By.OPERAND)
-        return True
-
-    def _read_value(self, request: ReadValue) -> bool:
-        self._clock.call_at(self._log_issue(request, self._value_ps), GIVE, self)
-        return True
 
     def give_value(self) -> None:
         """The kernel gets the numbers that it asked for, as they are now."""
@@ -327,11 +315,10 @@ class KernelProgram:
         else:
             self.go_on(found)
 
-    def _await_space(self, request: AwaitSpace) -> bool:
+    def _await_space(self, request: AwaitSpace) -> None:
         under_way = len(self.run.board)
         since = self._clock.time
         self._until(lambda: len(self.run.board) < under_way, partial(self._space, request, since), By.SPACE)
-        return True
 
     def _space(self, request: AwaitSpace, since: int) -> None:
         hook, run = self.run.machine.hooks.scratch_waited, self.run
@@ -341,9 +328,8 @@ class KernelProgram:
             hook.emit(ScratchWaited(run.coord, launch.kernel.name, launch.request_id, *waited))
         self.go_on()
 
-    def _come_to_barrier(self, request: Meet) -> bool:
+    def _come_to_barrier(self, _: Meet) -> None:
         self._until(self._idle, partial(self._meet, self), By.OPERAND)
-        return True
 
     def _idle(self) -> bool:
         return not len(self.run.board)
@@ -397,11 +383,9 @@ class KernelProgram:
         else:
             self._over(report)
 
-    # What takes no time to issue: True if that is so for the request, and done.
-    AT_ONCE: ClassVar[dict[type, Callable[[KernelProgram, Any], bool]]] = {
-        Receive: _await_message,
+    # Waits that take the CPU no time.
+    WAITS: ClassVar[dict[type, Callable[[KernelProgram, Any], None]]] = {
         AwaitCommand: _await_command,
-        ReadValue: _read_value,
         AwaitSpace: _await_space,
         Meet: _come_to_barrier,
     }
@@ -410,6 +394,7 @@ class KernelProgram:
         SendCommand: _send,
         Receive: _receive,
         RecvCommand: _post,
+        ReadValue: give_value,
     }
 
     def waits_for(self) -> str:
@@ -421,8 +406,7 @@ class KernelProgram:
 
 
 # As the tables of commands in ``execution``.
-_AT_ONCE = KernelProgram.AT_ONCE
+_WAITS = KernelProgram.WAITS
 _EFFECTS = KernelProgram.EFFECTS
 ISSUE = KernelProgram.issue
 TAKE = KernelProgram.take_message
-GIVE = KernelProgram.give_value

@@ -184,7 +184,7 @@ class Machine:
         self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
         # What an array in memory holds now; the engine says, if the run keeps data.
         self.values_of: Callable[[Operand], np.ndarray[Any, Any]] | None = None
-        self._delivered = self._deliver  # bound once
+        self.delivered = self._deliver  # what transfers of messages end with, bound once
 
     def component(self, node_id: str) -> Component:
         """The component at ``node_id``. UnknownNameError when the machine has no such part."""
@@ -279,13 +279,13 @@ class Machine:
         self, port: Port, src: str, dst: str, nbytes: int, message: object, via_port: str | None = None
     ) -> Transfer:
         """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
-        return self.network.make(port, self.route(src, dst, via_port), nbytes, self._delivered, message)
+        return self.network.make(port, self.route(src, dst, via_port), nbytes, self.delivered, message)
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
         """Send ``message`` from the port of ``src`` for ``channel`` now."""
         key = (src, dst, channel)
         port, route = self._senders.get(key) or self._make_sender(key)
-        return self.network.post(port, route, nbytes, self._delivered, message)
+        return self.network.post(port, route, nbytes, self.delivered, message)
 
     def _make_sender(self, key: tuple[str, str, str]) -> tuple[Port, Route]:
         src, dst, channel = key

@@ -113,13 +113,10 @@ class QueuePair:
         assert self.my_rx_base_pa is not None
         return self.my_rx_base_pa + sequence % self.n_slots * self.slot_size
 
-    def claim(self, window: int) -> int | None:
-        """Take the next slot of the peer, for the message of this number; None when a sender has to wait for one.
-
-        That is when all of them, or ``window`` of them, are taken.
-        """
-        sequence, n_slots = self.my_head, self.n_slots
-        last_in_slot = sequence - (n_slots if n_slots < window else window)
+    def claim(self) -> int | None:
+        """Take the next slot of the peer, for the message of this number; None while all of them are taken."""
+        sequence = self.my_head
+        last_in_slot = sequence - self.n_slots
         if self._credited <= last_in_slot and self._released() <= last_in_slot:
             return None
         self.my_head = sequence + 1

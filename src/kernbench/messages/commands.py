@@ -85,17 +85,12 @@ class AtomicCommand(Command):
     runs: tuple[Run, ...] = ()
 
 
-NO_WINDOW = 1 << 20
-"""More than any queue has slots"""
-
-
 @value(kw_only=False)
 class SendCommand(Command):
-    """``src`` goes to a slot of the peer of queue ``direction``, once fewer than ``window`` of its slots are taken."""
+    """``src`` goes to a slot of the peer of queue ``direction``, once one is free."""
 
     direction: str
     src: Operand
-    window: int
 
 
 @value(kw_only=False)

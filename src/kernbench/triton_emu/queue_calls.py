@@ -9,7 +9,6 @@ from typing import Any
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import (
-    NO_WINDOW,
     AwaitCommand,
     MathCommand,
     Receive,
@@ -64,7 +63,7 @@ class QueueCalls(MemoryCalls):
         serial, producer, under_way = self._next_serial, source.producer, self._under_way
         self._next_serial = serial + 1
         after = (producer,) if producer in under_way else ()
-        command = SendCommand(serial, line, after, direction, source.array, NO_WINDOW)
+        command = SendCommand(serial, line, after, direction, source.array)
         under_way[serial] = (command, (source,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         hand_over(command)

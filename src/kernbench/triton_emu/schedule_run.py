@@ -12,7 +12,6 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import (
-    NO_WINDOW,
     AwaitSpace,
     KernelRequest,
     LoadCommand,
@@ -40,13 +39,13 @@ class ScheduleRun:
 
     __slots__ = (
         "_args",
+        "_bases",
         "_coord",
         "_issued",
         "_kernel",
         "_next",
         "_op",
         "_ops",
-        "_pointers",
         "_posted",
         "_scratch",
         "_serial",
@@ -61,7 +60,7 @@ class ScheduleRun:
         self._kernel, self._args, self._site, self._scratch = kernel, args, site, scratch
         self._coord = (site.sip, site.cube, site.pe)
         self.under_way: dict[int, tuple[PeCommand, tuple[Held, ...]]] = {}
-        self._pointers: list[Any] = [x.va if isinstance(x, TensorArg) else x for x in args[: kernel.tensors]]
+        self._bases: tuple[Any, ...] = ()  # where its data begin in each tensor
         self._ops: list[Op] | None = None
         self._op: Op | None = None  # asked for last
         self._issued = False  # whether that was all of it
@@ -75,7 +74,10 @@ class ScheduleRun:
         ops, op = self._ops, self._op
         if ops is None:
             site, kernel = self._site, self._kernel
-            ops = self._ops = kernel.ops(self._args[kernel.tensors :], site.ids, site.counts)
+            pointers = [x.va if isinstance(x, TensorArg) else x for x in self._args[: kernel.tensors]]
+            rest = self._args[kernel.tensors :]
+            ops, self._bases = kernel.ops_from(pointers, rest, site.ids, site.counts)
+            self._ops = ops
         elif op is not None and self._issued:
             if op.what.__class__ is str and op.to >= 0:
                 self._take(op, answer)
@@ -143,11 +145,6 @@ class ScheduleRun:
             array = block.array = Operand("tcm", self._coord, block.address, nbytes, shape, dtype)
         return Held(array, block)
 
-    def _new_serial(self) -> int:
-        serial = self._serial
-        self._serial = serial + 1
-        return serial
-
     def _bring_in(self, op: Op, x: Held) -> KernelRequest:
         """Read a message that lies in HBM or SRAM into scratch: from then on the value is that, and its slot free."""
         there = x.array
@@ -160,7 +157,8 @@ class ScheduleRun:
         x.array, copy.array = here, there
         x.place, copy.place = copy.place, x.place
         x.turn, copy.turn = copy.turn, x.turn
-        serial = x.producer = self._new_serial()
+        serial = x.producer = self._serial
+        self._serial = serial + 1
         load = LoadCommand(serial=serial, line=op.line, after=after, dst=here, va=there.address, physical=True)
         self.under_way[serial] = (load, (x, copy))
         return load
@@ -169,8 +167,9 @@ class ScheduleRun:
         result = self._fresh(op, op.nbytes, op.shape, op.dtype)
         if result is None:
             return AwaitSpace(op.nbytes, op.line)
-        serial = result.producer = self._new_serial()
-        va = self._pointers[op.what] + op.offset
+        serial = result.producer = self._serial
+        self._serial = serial + 1
+        va = self._bases[op.what] + op.offset
         command = LoadCommand(serial, op.line, (), result.array, va)
         self._values[op.to] = result
         self.under_way[serial] = (command, (result,))
@@ -180,9 +179,10 @@ class ScheduleRun:
         source = self._values[op.reads[0]]
         if source.array.space != "tcm":
             return self._bring_in(op, source)
-        serial, producer = self._new_serial(), source.producer
+        serial, producer = self._serial, source.producer
+        self._serial = serial + 1
         after = (producer,) if producer in self.under_way else ()
-        va = self._pointers[op.what] + op.offset
+        va = self._bases[op.what] + op.offset
         command = StoreCommand(serial, op.line, after, source.array, va)
         self.under_way[serial] = (command, (source,))
         return command
@@ -194,12 +194,14 @@ class ScheduleRun:
         serial, producer = self._serial, source.producer
         self._serial = serial + 1
         after = (producer,) if producer in self.under_way else ()
-        command = SendCommand(serial, op.line, after, op.what, source.array, NO_WINDOW)
+        command = SendCommand(serial, op.line, after, op.what, source.array)
         self.under_way[serial] = (command, (source,))
         return command
 
     def _receive(self, op: Op) -> KernelRequest:
-        command = self._posted = RecvCommand(self._new_serial(), op.line, (), op.what, op.nbytes)
+        serial = self._serial
+        self._serial = serial + 1
+        command = self._posted = RecvCommand(serial, op.line, (), op.what, op.nbytes)
         return command
 
     def _await(self, op: Op) -> KernelRequest:

@@ -138,38 +138,48 @@ class ScheduledKernel:
 
     def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
         """All that a PE does."""
+        found, origin = self.ops_from((0,) * self.tensors, args, ids, counts)
+        return [op._replace(offset=op.offset + origin[op.what]) if op.does in {"load", "store"} else op for op in found]
+
+    def ops_from(
+        self, pointers: Sequence[Any], args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]
+    ) -> tuple[list[Op], tuple[Any, ...]]:
+        """All that a PE does, and where its data begin in the tensors at ``pointers``: what the offsets count from.
+
+        None where there is no tensor.
+        """
         values = self.named(args)
         place = self.place(values, ids, counts)
         shares = tuple(self.shares(values, place))
         if not shares:
-            return []
+            return [], ()
         origin = shares[0].bases
         steps = tuple((tuple(self.steps(values, place, each)), tuple(map(sub, each.bases, origin))) for each in shares)
         try:
             found = _ops_of(steps, values["dtype"])
         except InputError as error:
             raise InputError(f"rank {place.rank}, {error}") from None
-        return [op._replace(offset=op.offset + origin[op.what]) if op.does in {"load", "store"} else op for op in found]
+        return found, tuple([at if at is None else at + base for at, base in zip(pointers, origin, strict=True)])
 
     def __call__(self, *args: Any, tl: Any) -> None:
         """Play the schedule call by call."""
         pointers, rest = args[: self.tensors], args[self.tensors :]
         ids = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         counts = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
-        ops = self.ops(rest, ids, counts)
+        ops, bases = self.ops_from(pointers, rest, ids, counts)
         held: dict[int, Any] = {}
         for op in ops:
-            _play(op, pointers, held, tl)
+            _play(op, bases, held, tl)
             for value in op.drops:
                 del held[value]
 
 
-def _play(op: Op, pointers: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
+def _play(op: Op, bases: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
     match op.does:
         case "load":
-            held[op.to] = tl.load(pointers[op.what] + op.offset, op.shape, op.dtype)
+            held[op.to] = tl.load(bases[op.what] + op.offset, op.shape, op.dtype)
         case "store":
-            tl.store(pointers[op.what] + op.offset, held[op.reads[0]])
+            tl.store(bases[op.what] + op.offset, held[op.reads[0]])
         case "send":
             tl.send(op.what, held[op.reads[0]])
         case "receive":

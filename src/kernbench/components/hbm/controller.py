@@ -16,8 +16,8 @@ from kernbench.components.hbm.plan import Planner
 from kernbench.components.hbm.slice import Memory, Request, Slice
 from kernbench.components.memory_service import pace_of
 from kernbench.components.responder import Answering
-from kernbench.messages.fabric import QueueData, ReadRequest, WriteData
-from kernbench.transport import Port, Supply, Transfer
+from kernbench.messages.fabric import QueueData, ReadReply, ReadRequest, WriteData
+from kernbench.transport import Port, Route, Supply, Transfer
 
 if TYPE_CHECKING:
     from kernbench.engine.machine import Component, Machine
@@ -52,8 +52,9 @@ class SliceController(Answering):
         requester = request.requester
         output = self._outputs.get(requester)
         if output is None:
-            port = self.machine.network.port(self.component.node.id, f"read {requester}")
-            output = self._outputs[requester] = _Output(port)
+            here = self.component.node.id
+            port = self.machine.network.port(here, f"read {requester}")
+            output = self._outputs[requester] = _Output(port, self.machine.route(here, requester))
         self.slice.submit(_Read(self, request, output))
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
@@ -85,9 +86,10 @@ class SliceController(Answering):
 
 @dataclass(slots=True)
 class _Output:
-    """Where the replies to a requester leave, and when what was promised of them has come: they come in their order."""
+    """The way of the replies to a requester, and when what was promised of them has come: they come in their order."""
 
     port: Port
+    route: Route
     over_ps: int = 0
 
 
@@ -101,18 +103,27 @@ class _Read(Request):
     """Once it has begun; since when nothing of its own was in its way"""
 
     def __init__(self, controller: SliceController, message: ReadRequest, output: _Output) -> None:
-        super().__init__((message.requester, False), message.access, False, controller.clock.time)
+        # As Request has it, once more: a call for each would be dear.
+        self.requester = message.requester, False
+        self.access = access = message.access
+        self.write = False
+        self.since = controller.clock.time
+        self.served = 0
         self.controller = controller
         self.message = message
         self.output = output
-        self.transfer = controller.make_reply(output.port, message)
+        machine, reply = controller.machine, ReadReply(message.op, message.part)
+        nbytes = access.rows * access.row_bytes
+        self.transfer = machine.network.make(output.port, output.route, nbytes, machine.delivered, reply)
 
     def begin(self, first: int, stretch: Stretch) -> None:
-        network, nbytes = self.controller.machine.network, stretch.end - first
-        since = self.waited_ps = max(self.controller.clock.time, self.output.over_ps)
+        controller, output, nbytes = self.controller, self.output, stretch.end - first
+        network = controller.machine.network
+        since = self.waited_ps = max(controller.clock.time, output.over_ps)
         start = max(stretch.first_ps, since)
-        end = self.output.over_ps = max(stretch.last_ps, start)
-        self.controller.turned(self, self.message, since, stretch)
+        end = output.over_ps = max(stretch.last_ps, start)
+        if controller.machine.observation is not None:
+            controller.turned(self, self.message, since, stretch)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
@@ -142,7 +153,11 @@ class _Write(Request):
     __slots__ = ("controller", "message", "promise")
 
     def __init__(self, controller: SliceController, message: WriteData, since: int) -> None:
-        super().__init__((message.requester, isinstance(message, QueueData)), message.access, True, since)
+        self.requester = message.requester, isinstance(message, QueueData)
+        self.access = message.access
+        self.write = True
+        self.since = since
+        self.served = 0
         self.controller = controller
         self.message = message
         self.promise = 0
@@ -150,7 +165,8 @@ class _Write(Request):
     def begin(self, first: int, stretch: Stretch) -> None:
         controller, clock = self.controller, self.controller.clock
         over = max(stretch.last_ps, clock.time)
-        controller.turned(self, self.message, self.since, stretch)
+        if controller.machine.observation is not None:
+            controller.turned(self, self.message, self.since, stretch)
         if stretch.end == self.access.nbytes:
             clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
 
