@@ -105,6 +105,20 @@ def traffic(torch: Torch) -> None:
         torch.wait(handle)
 
 
+def near_memories(torch: Torch) -> None:
+    """All other PEs of a SIP read the SRAM of the first PE's cube and its TCM at once, each its own part."""
+    fmt = AddressFormat(torch.topology.address.format)
+    sram, tcm = PhysAddr.cube_sram_addr(0, 0, 0, 0, fmt).encode(), PhysAddr.pe_tcm_addr(0, 0, 0, 0, 0, fmt).encode()
+    _, *others = pairs_of(range(torch.topology.cubes_per_sip), range(torch.topology.pes_per_cube))
+    reads = [
+        PeDmaMsg(pe=(0, *pe), pa=memory + 8192 * part, nbytes=8192)
+        for part, pe in enumerate(others)
+        for memory in (sram, tcm)
+    ]
+    for handle in [torch.submit(message) for message in reads]:
+        torch.wait(handle)
+
+
 def all_reduce(torch: Torch, layout: str) -> object:
     """A collective of all SIPs, by the configured algorithm where it takes the layout."""
     spec = torch.topology

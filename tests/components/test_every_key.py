@@ -21,6 +21,7 @@ from one_program import (
     Torch,
     events,
     host_copies,
+    near_memories,
     outcomes,
     queues,
     simulated,
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
 
 TOPOLOGY = apply_overrides(load_document(topology_file("default")), SMALL)
 CCL = load_document(packaged_file())
+SLOW_SRAM, SLOW_TCM = "cube.components.sram.attrs.bw_gbs=32", "pe.tcm.read_bw_gbs=32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,11 @@ SETTINGS = {
         ),
         Setting(IDEAL),
     ),
+    # Where a bank is slower than the links.
+    "topology:cube.sram.banks": Setting((SLOW_SRAM,), steps=(near_memories,)),
+    "topology:cube.sram.bank_bytes": Setting((SLOW_SRAM, "cube.sram.banks=4"), steps=(near_memories,)),
+    "topology:pe.tcm.banks": Setting((SLOW_TCM,), steps=(near_memories,)),
+    "topology:pe.tcm.bank_bytes": Setting((SLOW_TCM, "pe.tcm.banks=4"), steps=(near_memories,)),
     # It is there or it is not: what does not fit any more fails.
     "topology:cube.sram.bytes": Setting(("cube.sram.bytes=48KiB",), ("defaults.buffer_kind=sram",), (queues,)),
     "topology:pe.gemm.acc_bytes": Setting(steps=(accumulated,)),
