@@ -272,7 +272,8 @@ class PeIpcq(QueueSite):
         """The slot of the next message of a queue; when it is ``pending``, ``got`` follows once it has come."""
         lane = self._lane_to_receive(direction, nbytes)
         pair = lane.pair
-        sequence = pair.take()
+        sequence = pair.taken
+        pair.taken = sequence + 1
         if sequence < pair.peer_head_cache:
             return self.taken(direction, sequence, nbytes)
 

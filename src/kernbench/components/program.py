@@ -160,10 +160,6 @@ class KernelProgram:
             board.now = row
             self.go_on()
 
-    def _issued(self) -> None:
-        """What the CPU does now comes after its issue, whatever has ended on the PE since that began."""
-        self._board.now = self._issue
-
     @property
     def _queues(self) -> PeIpcq:
         """The queues of the PE, which the kernel uses from now on."""
@@ -219,7 +215,7 @@ class KernelProgram:
             return
         request: Any = self._request
         ipcq, receive, since = self._ipcq or self._queues, self._awaited, self._clock.time
-        self._issued()
+        self._board.now = self._issue
         receive.nbytes, receive.line = request.nbytes, request.line
         try:
             if request.direction is None:
@@ -249,7 +245,7 @@ class KernelProgram:
         if self._returned or not isinstance(request, Receive):
             return
         assert request.direction is not None
-        self._issued()
+        self._board.now = self._issue
         try:
             slot = self._queues.taken(request.direction, self._awaited.sequence, request.nbytes)
         except KernelError as fault:
@@ -273,7 +269,7 @@ class KernelProgram:
         if self._returned:
             return
         command: Any = self._request
-        self._issued()
+        self._board.now = self._issue
         try:
             slot = (self._ipcq or self._queues).post(
                 command.direction, command.nbytes, command.line, partial(self.run.received, command)
@@ -306,7 +302,7 @@ class KernelProgram:
         request = self._request
         if self._returned or not isinstance(request, ReadValue):
             return
-        self._issued()
+        self._board.now = self._issue
         values_of = self.run.machine.values_of
         try:
             found = None if values_of is None else values_of(request.array)

@@ -24,7 +24,7 @@ from kernbench.topology.graph import Node
 from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import ReceivedSlot
 
-_CREDIT = Kind.CREDIT  # found once, as the reasons of rows
+_CREDIT = int(Kind.CREDIT)  # found once, as the reasons of rows
 
 
 @value(kw_only=False)
@@ -259,15 +259,15 @@ class Lane:
     def log_credit(self, credit: Credit) -> Row:
         """The row of a credit that somebody has waited for."""
         come_ps, _, _, row, given_ps = credit
-        log, rows = self._ipcq.machine.log, self.rows
+        rows = self.rows
         launch, line = (rows[row + LAUNCH], rows[row + LINE]) if row >= 0 else (NONE, 0)
-        cause = (row, BY_OPERAND) if row >= 0 else ROOT
+        after, by = (row, BY_OPERAND) if row >= 0 else ROOT
         what = self._what_credit
         if what < 0:
-            what = self._what_credit = log.named(self.pair.direction)
-        return log.open(
-            self.part, _CREDIT, given_ps, cause, what=what, launch=launch, line=line, read=given_ps, end=come_ps
-        )
+            what = self._what_credit = self._ipcq.machine.log.named(self.pair.direction)
+        start, end, opened = given_ps, come_ps, len(rows)
+        rows += (self.part, _CREDIT, what, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        return opened
 
     def credit(self, when: int, tail: int, row: Row) -> None:
         """At ``when`` it will be known here that the peer released, as ``row`` ended, all messages before ``tail``."""

@@ -55,6 +55,7 @@ class Recorder:
         self.keep_data = keep_data
         self._operations: dict[int, Operation] = {}
         self._computed: dict[tuple[str, int], int] = {}
+        self._names: dict[str, int] = {}  # of records, if they tell of times only
         self._told: dict[int, Callable[[Row], None]] = {}
 
     def math(self, part: int, command: MathCommand, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
@@ -82,7 +83,9 @@ class Recorder:
             what = len(log.whats)
             log.whats.append(SentMessage(name, command, slot))
         else:
-            what = log.named(name)
+            what = self._names.get(name, NONE)
+            if what < 0:
+                what = self._names[name] = log.named(name)
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows += (part, _IPCQ_COPY, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
