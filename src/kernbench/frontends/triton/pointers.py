@@ -9,9 +9,8 @@ from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, value_of
 
 _HERE = np.zeros(1, np.int32)
-_PLANS = (
-    64  # of a kernel: those of the blocks of a loop, or of a program, are found again before there are so many others
-)
+_PLANS = 64
+"""So many descriptors a kernel keeps: those of its loops, and of its next program, are found before there are more."""
 
 
 class Pointers(TensorHandle):
