@@ -19,7 +19,7 @@ SWEEP = 256 * 1024
 
 
 def planner(mapping: Mapping) -> Planner:
-    return Planner(Layout(HBM3, 8, mapping))
+    return Planner(Layout(HBM3, 8, mapping), SWEEP)
 
 
 @pytest.mark.parametrize("timing", [HBM3, HBM2], ids=["hbm3", "hbm2"])
@@ -27,7 +27,9 @@ def planner(mapping: Mapping) -> Planner:
 @pytest.mark.parametrize("row", [0, 5])
 def test_a_sweep_has_every_row_of_every_bank_once(timing, mapping, row):
     layout = Layout(timing, 4, mapping)
-    base, runs = Planner(layout).runs(Access(row * layout.sweep_bytes, layout.sweep_bytes), 0, layout.sweep_bytes)
+    base, runs = Planner(layout, SWEEP).runs(
+        Access(row * layout.sweep_bytes, layout.sweep_bytes), 0, layout.sweep_bytes
+    )
     assert sorted((bank, base + above, n) for bank, above, n in runs) == [
         (bank, row, timing.columns) for bank in range(4 * timing.banks_per_pc)
     ]

@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernbench.components.hbm.banks import FAR, Banks, Counts, Mark, Saved
+from kernbench.components.hbm.bank_times import FAR
+from kernbench.components.hbm.banks import Banks, Mark, Saved
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
-from kernbench.components.hbm.took import Took, TookOfBanks
+from kernbench.components.hbm.took import Counts, Took, TookOfBanks
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_timing import HbmTiming, Mapping
+
+QUANTA_OF_TILES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class BankedMemory:
         self.quanta = 0
         self.observed = False
         self.took: Took | None = None
-        self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
+        self._planner = planner or Planner(Layout(timing, num_pcs, mapping), quantum)
 
     @property
     def counts(self) -> Counts:
@@ -82,6 +85,8 @@ class BankedMemory:
         banks, planner, quantum, sweep = self.banks, self._planner, self.quantum, self.sweep_bytes
         before = banks.taken() if self.observed else None
         first, last, at, over = FAR, now, begin, now
+        # Quanta of a tile are planned together: the next tiles of its matrix have the same plan.
+        step = QUANTA_OF_TILES * quantum if access.rows > 1 and until == FAR else quantum
         repeats = access.rows == 1 and end - begin >= 3 * sweep and not sweep % quantum
         mark_at = begin + sweep if repeats else FAR
         place: _Place | None = None
@@ -95,11 +100,12 @@ class BankedMemory:
                 at, over, last = at + times * sweep, over + times * took, last + times * took
                 place = None
                 continue
-            base, runs = planner.runs(access, at, min(quantum, end - at))
+            nbytes = min(step, end - at)
+            base, runs = planner.runs(access, at, nbytes)
             over, begins, ends = banks.serve(over, base, runs, write)
             first, last = min(first, begins), max(last, ends)
-            at += quantum
-            self.quanta += 1
+            at += nbytes
+            self.quanta += -(-nbytes // quantum)
         if before is not None:
             self.took = TookOfBanks(before, banks.taken(), now, write, self._timing)
         return Stretch(min(at, end), over, first, last)

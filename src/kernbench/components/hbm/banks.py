@@ -18,41 +18,26 @@ when the next access comes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import NamedTuple
+from bisect import insort
+from typing import Any, NamedTuple
 
-from kernbench.common.units import PS_PER_NS, ns_to_ps
+from kernbench.components.hbm.bank_times import FAR, bank_times, places_of_banks
 from kernbench.components.hbm.plan import Runs
+from kernbench.components.hbm.took import Counts, Taken
 from kernbench.topology.hbm_timing import HbmTiming
 
 LONG_AGO = -(1 << 60)
-FAR = 1 << 62
 GAPS = 2
 """Gaps that a lane remembers: more are not more exact against the reference."""
 
 Span = tuple[int, int]
 Spans = tuple[Span, ...]
+Saved = list[list[Any]]
 
+Rows = tuple[int, int, int, int, int]
+"""Of a bank: the open row and the one before, when the open one is ready, and the bursts that opened the two."""
 
-class Counts(NamedTuple):
-    """What the banks have done: bursts served, those whose row was open; and what that took of the time of each bus,
-    in ps: to turn, and until rows were open, of which later runs may have used a part."""
-
-    bursts: int
-    hits: int
-    turn_ps: tuple[int, ...]
-    opening_ps: tuple[int, ...]
-
-
-class Taken(NamedTuple):
-    """What had been promised by some time: ``all`` that was done, what of it was the accesses' ``own`` (the rest are
-    writes in idle time, which gave buses ``idle_ps`` of work), and when each bus is free."""
-
-    all: Counts
-    own: Counts
-    idle_ps: int
-    free: tuple[int, ...]
+NO_ROWS: Rows = (-1, -1, 0, LONG_AGO, LONG_AGO)
 
 
 class Mark(NamedTuple):
@@ -62,16 +47,6 @@ class Mark(NamedTuple):
     serial: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The state of banks at some time."""
-
-    flat: list[list[int]]
-    gaps: list[Spans]
-    leaving: list[list[Span]]
-    pending: list[list[tuple[int, int, int]]]
-
-
 class Banks:
     """What ``num_pcs`` pseudo-channels (PCs) are busy with; two of them are a channel.
 
@@ -79,73 +54,52 @@ class Banks:
     """
 
     def __init__(self, timing: HbmTiming, num_pcs: int, queue_entries: int) -> None:
-        def work(ns: float) -> int:
-            return round(ns * PS_PER_NS / (1 - timing.refresh_share))
-
-        self._burst, self._same_group, self._same_stack = map(work, (timing.ccd_s_ns, timing.ccd_l_ns, timing.ccd_r_ns))
-        self._act, self._command, self._cycle = map(work, (timing.act_ns, timing.row_bus_ns, timing.rc_ns))
-        self._precharge = ns_to_ps(timing.rp_ns)
-        self._column = ns_to_ps(timing.rcd_ns), ns_to_ps(timing.rcd_write_ns)
-        self._closing = (
-            ns_to_ps(timing.rtp_ns + timing.rp_ns),
-            ns_to_ps(timing.cwl_ns + timing.wr_ns + timing.rp_ns),
-        )
-        self._turning = work(timing.wtr_ns + timing.turn_ns), work(timing.rtw_ns + timing.turn_ns)
+        times = self._ps = bank_times(timing)
+        self._burst, self._works = times.burst, times.works
         self._queue = queue_entries
         self._high, self._low = int(timing.high * queue_entries), round(timing.low * queue_entries)
-        self._pcs, self._stacks, self._groups, self._banks = num_pcs, timing.stacks, timing.groups, timing.banks
+        self._pcs, self._stacks, self._groups = num_pcs, timing.stacks, timing.groups
         self._banks_per_channel = 2 * timing.banks_per_pc
-        # Of banks: channel, PC, stack and group, which is a lane behind the buses.
-        self._places = [
-            (bank // (2 * timing.banks_per_pc), bank // timing.banks_per_pc, group // timing.groups, num_pcs + group)
-            for bank in range(num_pcs * timing.banks_per_pc)
-            for group in (bank // timing.banks,)
-        ]
+        self._places = places_of_banks(timing, num_pcs)
         channels, stacks = -(-num_pcs // 2), num_pcs * timing.stacks
         lanes, banks = num_pcs + stacks * timing.groups, num_pcs * timing.banks_per_pc
         # Lanes: the buses, then the groups. When they are free; when they would be if they conserved work; gaps.
         self._free, self._work = [0] * lanes, [0] * lanes
         self._gaps: list[Spans] = [()] * lanes
         self._row_bus, self._acts, self._stack = [0] * channels, [0] * num_pcs, [0] * stacks
-        # When a bank takes its next ACT, and when its open row is ready.
-        self._next, self._ready = [0] * banks, [0] * banks
-        # The open row and the one before, and the numbers of the bursts that opened them.
-        self._row, self._before = [-1] * banks, [-1] * banks
-        self._opened, self._opened_before = [LONG_AGO] * banks, [LONG_AGO] * banks
+        # When a bank takes its next ACT; and its rows.
+        self._next, self._rows = [0] * banks, [NO_ROWS] * banks
         # Of stacks: the group used last, up to which burst, and up to which one another was.
         self._used = [-1] * stacks
         self._used_at, self._other_at = [LONG_AGO] * stacks, [LONG_AGO] * stacks
         # Of channels: bursts so far; those before the last turn, and when it was; the end of all data; direction.
         self._serial, self._turned, self._floor, self._end = ([0] * channels for _ in range(4))
         self._writing = [0] * channels
-        # Bursts in the queues, for reads and then for writes, and when they leave.
-        self._held = [0] * (2 * channels)
-        self._leaving: list[list[Span]] = [[] for _ in range(2 * channels)]
+        # Queues of channels, for reads and for writes: bursts in them, and when which number of them leaves, sorted.
+        self._held = [0] * channels, [0] * channels
+        self._leaving: tuple[list[list[Span]], list[list[Span]]] = _lists(channels), _lists(channels)
         # Writes that are kept back: bank, row and bursts of each; bursts in all; when the last one came.
-        self._pending: list[list[tuple[int, int, int]]] = [[] for _ in range(channels)]
+        self._pending: list[list[tuple[int, int, int]]] = _lists(channels)
         self._pending_bursts, self._offered = [0] * channels, [0] * channels
         # Rows opened, and of each bus: time for turns, and for rows.
         self._counts = [0] * (1 + 2 * num_pcs)
         # Bursts and all that of what was done in idle time, and how long that took.
         self._idle_counts, self._idle_ps = [0] * (2 + 2 * num_pcs), [0]
-        self._times = (
-            *(self._free, self._work, self._row_bus, self._acts, self._stack, self._next, self._ready),
+        self._times: tuple[list[int], ...] = (
+            *(self._free, self._work, self._row_bus, self._acts, self._stack, self._next),
             *(self._floor, self._end, self._offered),
         )
         per_channel = 2 * timing.stacks
         self._serials = (
-            (self._serial, 1),
-            (self._turned, 1),
-            (self._used_at, per_channel),
-            (self._other_at, per_channel),
-            (self._opened, self._banks_per_channel),
-            (self._opened_before, self._banks_per_channel),
+            *((self._serial, 1), (self._turned, 1)),
+            *((self._used_at, per_channel), (self._other_at, per_channel)),
         )
-        self._flat = (
+        queues: list[list[Any]] = [*self._leaving[0], *self._leaving[1], *self._pending]
+        self._state: list[list[Any]] = [
             *(self._counts, self._idle_counts, self._idle_ps, *(array for array, _ in self._serials)),
-            *(*self._times, self._row, self._before),
-            *(self._used, self._writing, self._held, self._pending_bursts),
-        )
+            *(*self._times, self._gaps, self._rows, self._used, self._writing),
+            *(*self._held, *queues, self._pending_bursts),
+        ]
 
     @property
     def counts(self) -> Counts:
@@ -186,19 +140,24 @@ class Banks:
             channel = self._places[bank][0]
             if self._pending[channel]:
                 self._fill_idle(channel, now)
-            now = self._enter(2 * channel + 1, now, self._queue - n - self._pending_bursts[channel])
+            now = self._enter(channel, 1, now, self._queue - n - self._pending_bursts[channel])
             self._write(channel, now, bank, base + row, n)
             first = now if now < first else first
         return now, first, now
 
-    def _enter(self, queue: int, now: int, room: int) -> int:
+    def _enter(self, channel: int, write: int, now: int, room: int) -> int:
         """When no more than ``room`` bursts are in a queue. What has left is counted out when room is wanted."""
-        leaving, held = self._leaving[queue], self._held[queue]
-        while leaving and held > room:
-            when, bursts = heappop(leaving)
+        leaving, held = self._leaving[write][channel], self._held[write][channel]
+        left = 0
+        for when, bursts in leaving:
+            if when > now:
+                if held <= room:
+                    break
+                now = when
             held -= bursts
-            now = when if when > now else now
-        self._held[queue] = held
+            left += 1
+        del leaving[:left]
+        self._held[write][channel] = held
         return now
 
     def _write(self, channel: int, now: int, bank: int, row: int, n: int) -> None:
@@ -212,25 +171,29 @@ class Banks:
                 return
             least = self._low
             self._turn(channel, 1, now)
-        while self._pending_bursts[channel] > least:
-            self._serve_pending(channel, now)
+        self._drain(channel, now, least)
 
-    def _serve_pending(self, channel: int, now: int) -> None:
-        bank, row, n = self._pending[channel].pop(0)
-        self._pending_bursts[channel] -= n
-        self._move(now, 0, ((bank, row, n),), 1)
+    def _drain(self, channel: int, now: int, least: int) -> None:
+        """Serve the pending writes that came first, until no more than ``least`` bursts are left."""
+        pending, left, runs = self._pending[channel], self._pending_bursts[channel], 0
+        while left > least:
+            left -= pending[runs][2]
+            runs += 1
+        self._move(now, 0, tuple(pending[:runs]), 1)
+        del pending[:runs]
+        self._pending_bursts[channel] = left
 
     def _fill_idle(self, channel: int, now: int) -> None:
         """Serve pending writes in the idle time up to ``now``, as far as the buses can turn there and back in it."""
         start = max(self._end[channel], self._offered[channel])
-        back, there = self._turning
+        back, there = self._ps.turning
         if start + (0 if self._writing[channel] else there) + back >= now:
             return
         counts, free = self._done(), self._free[: self._pcs]
         if not self._writing[channel]:
             self._turn(channel, 1, start)
         while self._pending[channel] and self._end[channel] + back < now:
-            self._serve_pending(channel, start)
+            self._drain(channel, start, self._pending_bursts[channel] - 1)
         self._idle_counts[:] = [
             idle + new - old for idle, new, old in zip(self._idle_counts, self._done(), counts, strict=True)
         ]
@@ -246,8 +209,8 @@ class Banks:
         opened = max(self._row_bus[channel], *(self._acts[pc] for pc in pcs))
         floor = max(opened, *(work[pc] for pc in pcs), *work[lanes : lanes + len(pcs) * groups])
         self._floor[channel] = floor
-        over = max(floor, opened + self._column[0])
-        until = over + self._turning[writing]
+        over = max(floor, opened + self._ps.column[0])
+        until = over + self._ps.turning[writing]
         for pc in pcs:
             work[pc] = until
             free = self._free[pc]
@@ -260,30 +223,35 @@ class Banks:
 
         A simulation spends much of its time here, so what each run does is not in functions of its own.
         """
-        first, last, capacity, back = FAR, now, self._queue, self._turning[0]
-        stacked, closing = self._stacks > 1 and not write, self._closing[write]
-        places, floors, serials, ends = self._places, self._floor, self._serial, self._end
-        pending, writing, held, leaving = self._pending, self._writing, self._held, self._leaving
-        rows, before, ready_at, next_at = self._row, self._before, self._ready, self._next
+        first, last, capacity, back = FAR, now, self._queue, self._ps.turning[0]
+        places, floors, serials, ends, closing = (
+            self._places,
+            self._floor,
+            self._serial,
+            self._end,
+            self._ps.closing[write],
+        )
+        pending, writing, held, leaving = self._pending, self._writing, self._held[write], self._leaving[write]
+        rows, turned, next_at, stacked = self._rows, self._turned, self._next, self._stacks > 1 and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
         for bank, above, n in runs:
             channel, pc, stack, group = places[bank]
-            queue = 2 * channel + write
             if not write:
                 if pending[channel] and ends[channel] + back < now:
                     self._fill_idle(channel, now)
-                if held[queue] + n > capacity:
-                    now = self._enter(queue, now, capacity - n)
+                if held[channel] + n > capacity:
+                    now = self._enter(channel, 0, now, capacity - n)
                 if writing[channel]:
                     self._turn(channel, 0, now)
-            row, at, serial = base + above, floors[channel], serials[channel]
-            serials[channel] = serial + n
-            at = at if at > now else now
-            if rows[bank] != row and (before[bank] != row or not self._was_open(channel, bank, serial)):
-                self._open(channel, pc, bank, row, at, write)
-            start = ready_at[bank]
-            start = at if at > start else start
-            serial += n
+            row = base + above
+            floor = floors[channel]
+            at = floor if floor > now else now
+            serial = serials[channel] + n
+            serials[channel] = serial
+            open_row, before, start, _, opened = rows[bank]
+            if open_row != row and (before != row or opened < turned[channel] or opened < serial - n - capacity):
+                start = self._open(channel, pc, bank, row, at, write)
+            start = start if start > at else at
             if stacked:
                 if used[stack] != group:
                     used[stack] = group
@@ -296,8 +264,8 @@ class Banks:
             next_at[bank] = closes if closes > next_at[bank] else next_at[bank]
             ends[channel] = end if end > ends[channel] else ends[channel]
             # Its bursts leave one after another: all at half of its time comes to the same for those that follow.
-            heappush(leaving[queue], ((start + end) // 2, n))
-            held[queue] += n
+            insort(leaving[channel], ((start + end) // 2, n))
+            held[channel] += n
             first = start if start < first else first
             last = end if end > last else last
         return now, first, last
@@ -307,98 +275,117 @@ class Banks:
 
         Runs of several groups alternate on the bus: what waits for its share there keeps its group's pace meanwhile.
         """
-        free_at, gaps_of, burst, on_bus = self._free, self._gaps, self._burst, n * self._burst
-        in_group, end = n * self._same_group, 0
-        for lane, work, length in (group, in_group, in_group - self._same_group + burst), (pc, on_bus, on_bus):
-            done, gaps = self._work[lane], gaps_of[lane]
-            self._work[lane] = (done if done > now else now) + work
-            if gaps and gaps[0][1] <= now:
-                gaps = gaps_of[lane] = gaps[1:]
-            if gaps and gaps[-1][1] >= start + work and (found := self._fill_gap(lane, start, work)) >= 0:
-                start = found
-            else:
-                free = free_at[lane]
-                if start - free >= burst:
-                    gaps_of[lane] = (*(gaps if len(gaps) < GAPS else gaps[1:]), (free, start))
-                elif start < free:
-                    start = free
-                free_at[lane] = start + work
-            end = start + length if start + length > end else end
-        return start, end
+        free_at, work, gaps_of, burst = self._free, self._work, self._gaps, self._burst
+        in_group, group_time, on_bus = self._works[n]
+        done, free, gaps = work[group], free_at[group], gaps_of[group]
+        work[group] = (done if done > now else now) + in_group
+        if gaps and gaps[0][1] <= now:
+            gaps = gaps_of[group] = gaps[1:]
+        if start < free and gaps and gaps[-1][1] >= start + in_group:
+            start = self._fill_gap(group, start, in_group)
+        else:
+            if start - free >= burst:
+                gaps_of[group] = (*gaps[len(gaps) >= GAPS :], (free, start)) if gaps else ((free, start),)
+            elif start < free:
+                start = free
+            free_at[group] = start + in_group
+        end = start + group_time
+        done, free, gaps = work[pc], free_at[pc], gaps_of[pc]
+        work[pc] = (done if done > now else now) + on_bus
+        if gaps and gaps[0][1] <= now:
+            gaps = gaps_of[pc] = gaps[1:]
+        if start < free and gaps and gaps[-1][1] >= start + on_bus:
+            start = self._fill_gap(pc, start, on_bus)
+        else:
+            if start - free >= burst:
+                gaps_of[pc] = (*gaps[len(gaps) >= GAPS :], (free, start)) if gaps else ((free, start),)
+            elif start < free:
+                start = free
+            free_at[pc] = start + on_bus
+        return start, end if end > start + on_bus else start + on_bus
 
-    def _was_open(self, channel: int, bank: int, serial: int) -> bool:
-        """Whether the row before the present one was open so lately that it would have been served then."""
-        return self._opened_before[bank] >= max(self._turned[channel], serial - self._queue)
-
-    def _open(self, channel: int, pc: int, bank: int, row: int, now: int, write: int) -> None:
-        """Activate a row of a bank."""
-        bus, acts = self._row_bus[channel], self._acts[pc]
-        at = now if self._row[bank] < 0 else now + self._precharge
-        at = max(at, self._next[bank], bus, acts)
-        self._row_bus[channel] = (bus if bus > now else now) + self._command
-        self._acts[pc] = (acts if acts > now else now) + self._act
+    def _open(self, channel: int, pc: int, bank: int, row: int, now: int, write: int) -> int:
+        """Activate a row of a bank: when it is ready."""
+        ps, bus, acts = self._ps, self._row_bus[channel], self._acts[pc]
+        before, _, _, opened, _ = self._rows[bank]
+        at = now if before < 0 else now + ps.precharge
+        at = bus if bus > at else at
+        at = acts if acts > at else at
+        closed = self._next[bank]
+        at = closed if closed > at else at
+        self._row_bus[channel] = (bus if bus > now else now) + ps.command
+        self._acts[pc] = (acts if acts > now else now) + ps.act
         self._counts[0] += 1
-        self._next[bank] = at + self._cycle
-        ready = self._ready[bank] = at + self._column[write]
+        self._next[bank] = at + ps.cycle
+        ready = at + ps.column[write]
         free = self._free[pc]
         late = ready - (free if free > now else now)
         if late > 0:
             self._counts[1 + self._pcs + pc] += late
-        self._before[bank], self._opened_before[bank] = self._row[bank], self._opened[bank]
-        self._row[bank], self._opened[bank] = row, self._serial[channel]
+        self._rows[bank] = row, before, ready, self._serial[channel], opened
+        return ready
 
     def _take_stack(self, stack: int, ready: int, now: int, n: int) -> int:
         """Reads of one group only, as far as the queue goes, keep the stack's pace: when ``n`` bursts begin."""
         free = self._stack[stack]
-        self._stack[stack] = max(free, now) + n * self._same_stack
+        self._stack[stack] = max(free, now) + n * self._ps.same_stack
         return max(ready, free)
 
     def _fill_gap(self, lane: int, ready: int, work: int) -> int:
-        """Use a gap that a lane left: from when; -1 if none is left that is long enough."""
+        """Use a gap that a lane left, else it after what it has: from when."""
         gaps = self._gaps[lane]
         for i, (gap, gap_end) in enumerate(gaps):
-            start = max(gap, ready)
-            if start + work <= gap_end:
-                parts = (gap, start), (start + work, gap_end)
-                left = tuple(part for part in parts if part[1] - part[0] >= self._burst)
-                self._gaps[lane] = (*gaps[:i], *left, *gaps[i + 1 :])
+            start = gap if gap > ready else ready
+            end = start + work
+            if end <= gap_end:
+                left = ((end, gap_end),) if gap_end - end >= self._ps.burst else ()
+                if start - gap >= self._ps.burst:
+                    left = ((gap, start), *left)
+                self._gaps[lane] = gaps[:i] + left + gaps[i + 1 :]
                 return start
-        return -1
+        start = self._free[lane]
+        self._free[lane] = start + work
+        return start
 
     # -- the state as a whole --
 
     def save(self) -> Saved:
         """The state, to ``restore``."""
-        return Saved(
-            [each[:] for each in self._flat],
-            self._gaps[:],
-            [each[:] for each in self._leaving],
-            [each[:] for each in self._pending],
-        )
+        return [each[:] for each in self._state]
 
     def restore(self, saved: Saved) -> None:
-        """Be as then."""
-        for now, then in zip(self._flat, saved.flat, strict=True):
-            now[:] = then
-        self._gaps = saved.gaps[:]
-        self._leaving = [each[:] for each in saved.leaving]
-        self._pending = [each[:] for each in saved.pending]
+        """Put the state back to one that was saved."""
+        for each, then in zip(self._state, saved, strict=True):
+            each[:] = then
 
     def mark(self) -> Mark:
         """What has been done so far, for ``repeat``."""
         return Mark(tuple(self._counts), tuple(self._serial))
 
     def repeat(self, since: Mark, times: int, ps: int) -> None:
-        """Be as if the sweep since then, which took ``ps``, were done ``times`` more, each in the next row."""
+        """Advance the state by ``times`` sweeps like the one since then, which took ``ps``; each is a row further."""
         later = ps * times
+        bursts = [(new - old) * times for new, old in zip(self._serial, since.serial, strict=True)]
         for array in self._times:
             array[:] = [time + later for time in array]
-        self._gaps = [tuple((gap + later, end + later) for gap, end in gaps) for gaps in self._gaps]
-        self._leaving = [[(time + later, n) for time, n in leaving] for leaving in self._leaving]
-        self._pending = [[(bank, row + times, n) for bank, row, n in pending] for pending in self._pending]
-        for array in (self._row, self._before):
-            array[:] = [row if row < 0 else row + times for row in array]
-        bursts = [(new - old) * times for new, old in zip(self._serial, since.serial, strict=True)]
+        self._gaps[:] = [tuple((gap + later, end + later) for gap, end in gaps) for gaps in self._gaps]
+        for leaving in (*self._leaving[0], *self._leaving[1]):
+            leaving[:] = [(time + later, n) for time, n in leaving]
+        for pending in self._pending:
+            pending[:] = [(bank, row + times, n) for bank, row, n in pending]
+        for bank, (row, before, ready, opened, opened_before) in enumerate(self._rows):
+            more = bursts[bank // self._banks_per_channel]
+            self._rows[bank] = (
+                row if row < 0 else row + times,
+                before if before < 0 else before + times,
+                ready + later,
+                opened + more,
+                opened_before + more,
+            )
         for array, per_channel in self._serials:
             array[:] = [serial + bursts[i // per_channel] for i, serial in enumerate(array)]
         self._counts[:] = [new + (new - old) * times for new, old in zip(self._counts, since.counts, strict=True)]
+
+
+def _lists(n: int) -> list[list[Any]]:
+    return [[] for _ in range(n)]

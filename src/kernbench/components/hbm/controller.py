@@ -31,7 +31,7 @@ def idle_memory(machine: Machine) -> Memory:
         channels = machine.shared(Channels, lambda: Channels(hbm))
         return IdealMemory(channels, quantum, machine.spec.cube.pc_ps_per_byte)
     mapping = hbm.fields(banks)
-    planner = machine.shared(Planner, lambda: Planner(Layout(banks, hbm.num_pcs, mapping)))
+    planner = machine.shared(Planner, lambda: Planner(Layout(banks, hbm.num_pcs, mapping), quantum))
     return BankedMemory(banks, hbm.num_pcs, mapping, hbm.queue, quantum, planner)
 
 

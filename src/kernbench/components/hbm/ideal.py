@@ -11,8 +11,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from operator import itemgetter
 
+from kernbench.components.hbm.bank_times import FAR
 from kernbench.components.hbm.banked import Stretch
-from kernbench.components.hbm.banks import FAR
 from kernbench.components.hbm.channels import Channels
 from kernbench.components.hbm.took import Took
 from kernbench.core.observed import BankTime

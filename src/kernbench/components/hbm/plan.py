@@ -1,6 +1,6 @@
 """From an access to its quanta, and from a quantum to the runs that its banks serve.
 
-A *run* is what a quantum has in one row of one bank, side by side or not: ``(bank, row, bursts)``.
+A *run* is what a quantum has in one row of one bank, adjacent or not: ``(bank, row, bursts)``.
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ from kernbench.components.hbm.layout import Layout
 from kernbench.messages.fabric import Access
 
 Runs = tuple[tuple[int, int, int], ...]
-MOST_KEPT = 1 << 15
-"""Quanta whose runs are kept: a sweep of small ones, with every fold of its rows."""
+MOST_KEPT = 1 << 18
+"""Runs that are kept: a sweep of small quanta, with every fold of its rows."""
 
 
 class Planner:
-    """The runs of the quanta of one kind of slice. They are kept by place in the sweep, fold of the row, and shape."""
+    """The runs of one kind of slice, ``quantum`` bytes after ``quantum`` bytes.
 
-    __slots__ = ("_kept", "layout")
+    They are kept by place in the sweep, fold of the row, and shape.
+    """
 
-    def __init__(self, layout: Layout) -> None:
+    __slots__ = ("_kept", "_n_kept", "_quantum", "layout")
+
+    def __init__(self, layout: Layout, quantum: int) -> None:
         self.layout = layout
+        self._quantum = quantum
         self._kept: dict[tuple[int, int, int, int, int], Runs] = {}
+        self._n_kept = 0
 
     def runs(self, access: Access, first: int, nbytes: int) -> tuple[int, Runs]:
         """The row that the runs of bytes ``first`` … ``first + nbytes - 1`` of an access count from, and the runs."""
         pa, rows, stride = access.pa + first, 1, 0
         if access.rows > 1:
             row, column = divmod(first, access.row_bytes)
-            whole = not column and not nbytes % access.row_bytes
-            if not whole:
-                return 0, self._merged(_pieces(access, first, nbytes), 0)
+            if column or nbytes % access.row_bytes:
+                return 0, self._planned(access, first, nbytes, 0)
             pa, rows, stride = access.pa + row * access.stride, nbytes // access.row_bytes, access.stride
             nbytes = access.row_bytes
         sweep = self.layout.sweep_bytes
@@ -44,18 +48,27 @@ class Planner:
             key = (place, self.layout.fold_of(base), nbytes, rows, stride)
         found = self._kept.get(key)
         if found is None:
-            if len(self._kept) == MOST_KEPT:
+            found = self._planned(Access(place, nbytes, rows, stride), 0, rows * nbytes, base)
+            self._n_kept += len(found)
+            if self._n_kept > MOST_KEPT:
                 self._kept.clear()
-            found = self._merged(((place + i * stride, nbytes) for i in range(rows)), base)
+                self._n_kept = len(found)
             self._kept[key] = found
         return base, found
 
-    def _merged(self, pieces: Iterator[tuple[int, int]], base: int) -> Runs:
-        """The runs of some pieces of memory; rows count from ``base``. A burst that pieces share is read once."""
+    def _planned(self, access: Access, first: int, nbytes: int, base: int) -> Runs:
+        """The runs of some bytes of an access; rows count from ``base``."""
+        end, quantum = first + nbytes, self._quantum
+        quanta = (_pieces(access, at, min(quantum, end - at)) for at in range(first, end, quantum))
+        return tuple(run for pieces in quanta for run in self._merged(pieces, base))
+
+    def _merged(self, pieces: Iterator[tuple[int, int]], base: int) -> Iterator[tuple[int, int, int]]:
+        """The runs of the pieces of a quantum. A burst that pieces share is read once."""
         layout = self.layout
         block, burst, sweep, banks = layout.block_bytes, layout.burst_bytes, layout.sweep_bytes, layout.banks
         counts: dict[tuple[int, int], int] = {}
-        previous = done = -1
+        previous = done = folded = -1
+        fold = 0
         for start, nbytes in pieces:
             at = start - start % burst
             if start >= previous and at < done:
@@ -64,12 +77,15 @@ class Planner:
             end += -end % burst
             previous, done = start, end
             while at < end:
-                stop = min(at - at % block + block, end)
+                stop = at - at % block + block
+                stop = stop if stop < end else end
                 row, place = divmod(at, sweep)
-                key = (banks[place // block] ^ layout.fold_of(base + row), row)
+                if row != folded:
+                    folded, fold = row, layout.fold_of(base + row)
+                key = (banks[place // block] ^ fold, row)
                 counts[key] = counts.get(key, 0) + (stop - at) // burst
                 at = stop
-        return tuple((bank, row, n) for (bank, row), n in counts.items())
+        return ((bank, row, n) for (bank, row), n in counts.items())
 
 
 def _pieces(access: Access, first: int, nbytes: int) -> Iterator[tuple[int, int]]:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
+from kernbench.components.hbm.bank_times import FAR
 from kernbench.components.hbm.banked import Stretch
-from kernbench.components.hbm.banks import FAR
 from kernbench.components.hbm.took import Took
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
