@@ -72,7 +72,7 @@ class BankedMemory:
         return self.banks.save()
 
     def restore(self, saved: Saved) -> None:
-        """Be as then."""
+        """Put the state back to one that was saved."""
         self.banks.restore(saved)
 
     def serve(
