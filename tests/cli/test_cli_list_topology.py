@@ -110,3 +110,26 @@ def test_text_goes_to_any_stdout() -> None:
     with contextlib.redirect_stdout(text):
         assert main(["topology", "--format", "json"]) == 0
     assert json.loads(text.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("timing=hbm4", ".timing: found 'hbm4', did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2, or a mapping"),
+        ("timing={rc_ns: -5}", ".timing.rc_ns: found -5, must be at least 0"),
+        ("timing={rcns: 5}", ".timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks, groups"),
+        ("timing=[1]", ".timing: found [1], must be one of: ideal, hbm3, hbm2, or a mapping of keys"),
+        ("mapping=foo", ".mapping: found 'foo', must be one of: interleave, MOP4CLXOR, RoBaRaCoCh, or a list"),
+        ("mapping=[{field: pcc}]", ".mapping[0].field: found 'pcc', did you mean 'pc'? must be one of: column, pc"),
+        ("mapping=[{values: 4}]", ".mapping[0]: missing key 'field'"),
+        ("mapping=[{field: pc, fold: bak}]", ".mapping[0].fold: found 'bak', did you mean 'bank'? must be one of"),
+        ("mapping=[]", ".mapping: found no fields; must have pc, stack, group and bank once each"),
+        ("num_pcs=3", ".num_pcs: found 3, must be a power of two; channel_hash: mod takes any"),
+        ("num_pcs=16", ".num_pcs: 16 pseudo-channels of 25.6 GB/s are 409.6 GB/s, but cube.links.xbar_to_hbm carries"),
+    ],
+)
+def test_what_is_wrong_with_hbm_is_one_complaint(kernbench: Run, change: str, complaint: str) -> None:
+    ran = kernbench("topology", "--set", f"cube.hbm.{change}")
+    assert ran.code == 2
+    (line,) = ran.err.splitlines()
+    assert f"cube.hbm{complaint}" in line

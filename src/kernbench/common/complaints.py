@@ -9,7 +9,7 @@ import difflib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -68,17 +68,29 @@ def close_to(name: object, known: Iterable[str]) -> str:
 def explain(model: type[BaseModel], data: object, error: ValidationError) -> list[Complaint]:
     """Every finding of ``error``, which came of validating ``data`` as ``model``."""
     found: list[Complaint] = []
-    items = error.errors(include_url=False)
-    for item in items:
-        if item["type"] == "too_short" and any(_is_below(other, item) for other in items):
-            continue  # only entries that are right were counted
-        found.extend(c for c in _explain_one(model, data, item) if c not in found)
+    items = [(item, _path_in(data, item["loc"])) for item in error.errors(include_url=False)]
+    previous: Path | None = None
+    for item, path in items:
+        wrong_shape = item["type"] in _SHAPES
+        if (wrong_shape or item["type"] == "too_short") and any(_is_below(other, path) for _, other in items):
+            continue  # an entry of it is wrong: it was meant so, and only entries that are right were counted
+        if wrong_shape and path == previous:
+            found[-1] = _or_else(found[-1], item)
+        else:
+            found.extend(c for c in _explain_one(model, data, item) if c not in found)
+        previous = path if wrong_shape else None
     return found
 
 
-def _is_below(item: ErrorDetails, other: ErrorDetails) -> bool:
-    """Whether ``item`` is about an entry of what ``other`` is about."""
-    return len(item["loc"]) > len(other["loc"]) and item["loc"][: len(other["loc"])] == other["loc"]
+def _is_below(path: Path, other: Path) -> bool:
+    """Whether ``path`` is of an entry of what lies at ``other``."""
+    return len(path) > len(other) and path[: len(other)] == other
+
+
+def _or_else(complaint: Complaint, item: ErrorDetails) -> Complaint:
+    """The complaint about an entry that can have one of several shapes, with a further one of them."""
+    shape = _WORDS[item["type"]](item, complaint.path).removeprefix("must be ")
+    return replace(complaint, message=f"{complaint.message}, or {shape}")
 
 
 def _explain_one(model: type[BaseModel], data: object, item: ErrorDetails) -> Iterator[Complaint]:
@@ -187,6 +199,12 @@ def _always(words: str) -> Callable[[ErrorDetails, Path], str]:
 def _length(words: str, key: str) -> Callable[[ErrorDetails, Path], str]:
     return lambda item, _path: f"must have {words} {item['ctx'][key]} {'entry' if item['ctx'][key] == 1 else 'entries'}"
 
+
+_SHAPES = {
+    *("int_type", "float_type", "string_type", "bool_type", "literal_error", "enum"),
+    *("model_type", "model_attributes_type", "dict_type", "list_type", "tuple_type"),
+}
+"""Kinds of errors about a whole entry: it is not a number, a text, a list … at all."""
 
 _WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
     "greater_than": _bound("must be greater than", "gt"),

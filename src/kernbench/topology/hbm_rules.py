@@ -93,7 +93,7 @@ def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: Mapping) -> Iterator[
     missing = [name for name in (*MAPPED_ONCE, "column", "row") if name not in names]
     if missing or any(names.count(name) > 1 for name in (*MAPPED_ONCE, "row")) or names[-1] != "row":
         rule = "must have pc, stack, group and bank once each, column once or more, and row as the last"
-        yield _at("cube.hbm.mapping", f"found {', '.join(names)}; {rule}")
+        yield _at("cube.hbm.mapping", f"found {', '.join(names) or 'no fields'}; {rule}")
         return
     columns = [entry for entry in mapping if entry.field == "column"]
     product = 1

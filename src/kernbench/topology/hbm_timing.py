@@ -96,6 +96,7 @@ HBM2 = HbmTiming(
 TIMINGS = {"hbm3": HBM3, "hbm2": HBM2}
 
 FieldName = Literal["column", "pc", "stack", "group", "bank", "row"]
+Fold = Literal[FieldName, "above"]
 
 
 class MappingField(ConfigModel):
@@ -107,13 +108,13 @@ class MappingField(ConfigModel):
 
     field: FieldName
     values: Count | None = None
-    fold: FieldName | Literal["above"] | None = None
+    fold: Fold | None = None
 
 
 Mapping = tuple[MappingField, ...]
 
 
-def _fields(*entries: tuple[FieldName, int | None, FieldName | Literal["above"] | None]) -> Mapping:
+def _fields(*entries: tuple[FieldName, int | None, Fold | None]) -> Mapping:
     return tuple(MappingField(field=field, values=values, fold=fold) for field, values, fold in entries)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernbench.components.hbm.banks import Banks, Counts, Saved
+from kernbench.components.hbm.banks import Banks, Saved
 from kernbench.components.hbm.channel_figures import FAR
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
-from kernbench.components.hbm.took import Took, TookOfBanks
+from kernbench.components.hbm.took import Counts, Took, TookOfBanks
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_timing import HbmTiming, Mapping
 
@@ -73,7 +73,7 @@ class BankedMemory:
         return self.banks.save()
 
     def restore(self, saved: Saved) -> None:
-        """Be as then."""
+        """Put the state back to one that was saved."""
         self.banks.restore(saved)
 
     def serve(

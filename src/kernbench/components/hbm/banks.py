@@ -14,28 +14,8 @@ from typing import NamedTuple
 from kernbench.components.hbm.channel_banks import ChannelBanks
 from kernbench.components.hbm.channel_figures import FAR, Tally
 from kernbench.components.hbm.plan import Parts
+from kernbench.components.hbm.took import Counts, Taken
 from kernbench.topology.hbm_timing import HbmTiming
-
-
-class Counts(NamedTuple):
-    """What the banks have done: bursts served, those whose row was open; and what that took of the time of each bus,
-    in ps: to turn, and until rows were open, of which later runs may have used a part."""
-
-    bursts: int
-    hits: int
-    turn_ps: tuple[int, ...]
-    opening_ps: tuple[int, ...]
-
-
-class Taken(NamedTuple):
-    """What had been promised by some time: ``all`` that was done, what of it was the accesses' ``own`` (the rest are
-    writes in idle time, which gave buses ``idle_ps`` of work), and when each bus is free."""
-
-    all: Counts
-    own: Counts
-    idle_ps: int
-    free: tuple[int, ...]
-
 
 Like = tuple[int, ...]
 """Of each channel the first one that is in step with it."""

@@ -51,7 +51,7 @@ class IdealMemory:
         return self._free
 
     def restore(self, saved: list[int]) -> None:
-        """Be as then."""
+        """Put the state back to one that was saved."""
         self._free = saved
 
     def serve(

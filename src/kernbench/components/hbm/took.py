@@ -7,12 +7,31 @@ turns of direction, and what it waited for rows or for the pace of bank groups. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kernbench.common.units import PS_PER_NS
-from kernbench.components.hbm.banks import Taken
 from kernbench.core.observed import BankTime
 from kernbench.topology.hbm_timing import HbmTiming
+
+
+class Counts(NamedTuple):
+    """What the banks have done: bursts served, those whose row was open; and what that took of the time of each bus,
+    in ps: to turn, and until rows were open, of which later runs may have used a part."""
+
+    bursts: int
+    hits: int
+    turn_ps: tuple[int, ...]
+    opening_ps: tuple[int, ...]
+
+
+class Taken(NamedTuple):
+    """What had been promised by some time: ``all`` that was done, what of it was the accesses' ``own`` (the rest are
+    writes in idle time, which gave buses ``idle_ps`` of work), and when each bus is free."""
+
+    all: Counts
+    own: Counts
+    idle_ps: int
+    free: tuple[int, ...]
 
 
 class Took(Protocol):
