@@ -99,7 +99,7 @@ class Answering:
 class Responder(Answering):
     """Answers with servers. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
 
-    __slots__ = ("_free_ports", "_n_ports", "_one_writes", "read_ps", "reads", "write_ps", "writes")
+    __slots__ = ("_free_ports", "_n_ports", "_write_server", "read_ps", "reads", "write_ps", "writes")
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Responder(Answering):
         super().__init__(component, access_ps, arrived)
         self.reads = reads
         self.writes = writes
-        self._one_writes = writes if isinstance(writes, MemoryServer) else None
+        self._write_server = writes if isinstance(writes, MemoryServer) else None
         self.read_ps = read_ps
         self.write_ps = write_ps
         self._free_ports: list[Port] = []
@@ -149,7 +149,7 @@ class Responder(Answering):
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered."""
         access, write_ps = message.access, self.write_ps
-        server = self._one_writes or self.writes.serving(access)
+        server = self._write_server or self.writes.serving(access)
         whole = write_ps(access)
         busy = server.work_since(transfer.head_ps, whole)
         if busy < whole and self.machine.observation is not None:
