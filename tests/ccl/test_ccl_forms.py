@@ -74,20 +74,23 @@ CASES = [
     ("mesh_allreduce", "torus_2d", 4, "torus_2d", 4),
     *(("sip_allreduce", "none", sips, kind, sips) for sips, kind in ((2, "ring_1d"), (4, "torus_2d"))),
 ]
+GRID_CASES = [
+    ("sip_allreduce", "none", sips, kind, sips)
+    for sips, kind in ((4, "mesh_2d_no_wrap"), (6, "mesh_2d_no_wrap"), (6, "torus_2d"))
+]
 MORE_CASES = [
     *(
         (name, kind, sips, "ring_1d", ranks)
         for name, kind in RINGS_AND_TREES.items()
         for sips, ranks in ((2, 2), (2, 4))
     ),
-    *((name, "ring_1d", 2, "ring_1d", 16) for name in RINGS_AND_TREES if name != "tree_allreduce"),
+    *((name, kind, 2, "ring_1d", 16) for name, kind in RINGS_AND_TREES.items()),
     *(
         ("mesh_allreduce", "torus_2d", sips, "torus_2d" if sips > 2 else "ring_1d", n)
         for sips, n in ((6, 6), (2, 8), (2, 16))
     ),
     *(("sip_allreduce", "none", sips, "ring_1d", sips) for sips in (4, 6)),
-    *(("sip_allreduce", "none", sips, "mesh_2d_no_wrap", sips) for sips in (4, 6)),
-    ("sip_allreduce", "none", 6, "torus_2d", 6),
+    *GRID_CASES,
 ]
 LINKS = {"default": (), "both x2": _links(2, 2)}
 MORE = {
@@ -123,7 +126,7 @@ def test_collectives_are_as_long_as_their_forms(name, neighbours, sips, kind, ra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), CASES)
+@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), [*CASES, *GRID_CASES])
 def test_a_large_collective_is_as_long_as_its_form(name, neighbours, sips, kind, ranks):
     _check(name, neighbours, sips, kind, ranks, 1024 * KIB, ())
 

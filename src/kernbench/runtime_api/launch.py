@@ -185,9 +185,15 @@ def _argument(launch: str, which: str, value: object) -> LaunchArg:
         return dtype_of(value).name
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, tuple) and all(isinstance(each, int) for each in value):
+    if isinstance(value, tuple) and _is_plain(value):
         return value
     raise InputError(
         f"launch {launch!r}: {which} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, "
-        f"tuples of whole numbers, texts, dtypes and None. Host data gets there with torch.tensor(...) or t.copy_(...)"
+        f"texts, tuples of whole numbers and texts, dtypes and None. Host data gets there with torch.tensor(...) or "
+        f"t.copy_(...)"
     )
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is a whole number or a text, or a tuple of those."""
+    return isinstance(value, int | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))
