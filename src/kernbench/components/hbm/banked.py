@@ -18,6 +18,7 @@ from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_timing import HbmTiming, Mapping
 
 QUANTA_OF_TILES = 16
+"""Quanta of an access of several rows that are planned together, at most."""
 
 
 @dataclass(frozen=True, slots=True)

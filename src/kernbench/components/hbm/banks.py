@@ -351,7 +351,7 @@ class Banks:
 
     def save(self) -> Saved:
         """The state, to ``restore``."""
-        return [each[:] for each in self._state]
+        return list(map(list.copy, self._state))
 
     def restore(self, saved: Saved) -> None:
         """Put the state back to one that was saved."""
