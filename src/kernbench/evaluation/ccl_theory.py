@@ -315,6 +315,8 @@ class ClosedForms:
     def _phases(self, lines: Sequence[Line], chunk: int, count: int) -> list[Phase]:
         """Reduce-scatter along each line of what is left by those before, in parts of whole messages; and back.
 
+        Along the last one all-gather follows message by message.
+
         A line of n has n-1 turns, in each of which a message of every piece of a part goes each way; a ring that is
         used both ways has half as many, and a queue carries half of (n-1) parts. A place in the middle of a line takes
         in n + 1 parts, any other n - 1.
@@ -324,14 +326,16 @@ class ClosedForms:
         for line in lines:
             _, n, way, both = line
             count = ceil(count / n)
+            phases = 2 if line is lines[-1] else 1
             turns, carried = (n // 2, ceil((n - 1) / 2 * count)) if both else (n - 1, (n - 1) * count)
             one = self.ways.message_ns(way, chunk)
-            busy = self._behind_ns(way, chunk, carried)
-            alone = max(turns * one + self._behind_ns(way, chunk, min(count, carried)), busy + one)
+            latency, busy = phases * turns * one, self._behind_ns(way, chunk, phases * carried)
+            alone = max(latency + self._behind_ns(way, chunk, min(count, carried)), busy + one)
             messages = (n + 1 if n > 2 and not both else n - 1) * count
-            there.append(Phase(line, begin, begin + turns * count, alone, busy, one, turns * one, messages))
-            begin += turns * count
-        back = [phase._replace(begin=2 * begin - phase.end, end=2 * begin - phase.begin) for phase in there[::-1]]
+            there.append(Phase(line, begin, begin + phases * turns * count, alone, busy, one, latency, messages))
+            begin = there[-1].end
+        whole = there[-1].begin + begin
+        back = [phase._replace(begin=whole - phase.end, end=whole - phase.begin) for phase in there[-2::-1]]
         return [*there, *back]
 
     def _held(self, nbytes: int) -> Iterator[int]:
