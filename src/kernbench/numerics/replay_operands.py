@@ -17,8 +17,8 @@ from kernbench.numerics.memory_extents import never_changes
 from kernbench.numerics.memory_store import MemoryStore, as_bytes, split
 
 Array: TypeAlias = np.ndarray[Any, Any]
-# How many places are remembered before all are looked up afresh.
-_KEPT_PLACES = 1 << 15
+# How many places are remembered before all are looked up afresh: more than 256 PEs use at once.
+_KEPT_PLACES = 1 << 17
 # From here on arrays that never change are kept and not copied, and where an array lies is looked up each time.
 _LARGE_BYTES = 16 * 1024
 
@@ -71,8 +71,7 @@ class OperandMemory:
         if operand.segments or operand.valid is not None:
             return _padded(operand, _loaded_region(self._store, operand))
         found = self._store.view(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
-        stays = found.base is None or never_changes(found)
-        return found.copy() if private and not stays else found
+        return found.copy() if private and not (found.base is None or never_changes(found)) else found
 
     def deposit(self, operand: Operand, array: Array) -> None:
         """Write ``array`` where the operand lies. RunError when it has another shape."""
@@ -90,11 +89,17 @@ class OperandMemory:
             _deposit(self._store, operand, array)
 
     def _find(self, operand: Operand) -> Array | None:
-        """The bytes of ``operand`` themselves, to read and to write; None if they do not lie together."""
+        """The bytes of ``operand`` themselves, to read and to write; None if it is not one to remember, or if they do
+        not lie together.
+
+        Small arrays in TCM are remembered: in HBM most accesses have an operand of their own, used once.
+        """
+        if operand.space != "tcm" or operand.nbytes >= _LARGE_BYTES or operand.strides is not None:
+            return None
         if operand.segments or operand.valid is not None:
             return None
-        place = self._store.place(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
-        if place is not None and operand.strides is None and operand.nbytes < _LARGE_BYTES:
+        place = self._store.place("tcm", operand.address, operand.shape, operand.dtype)
+        if place is not None:
             if len(self._places) == _KEPT_PLACES:
                 self._forget_places()
             self._places[id(operand)] = place
