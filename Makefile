@@ -14,11 +14,11 @@ run: $(STAMP)
 	$(BIN)/kernbench run --bench gemm-single-pe --verify-data
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # All combinations and sizes, the other cases of what is frozen, and twenty times as many examples of each property.
 test-all: $(STAMP)
-	$(BIN)/pytest -n 2 -m "" --hypothesis-profile=thorough
+	$(BIN)/pytest -n 2 --dist loadfile -m "" --hypothesis-profile=thorough
 
 check: $(STAMP)
 	./check
