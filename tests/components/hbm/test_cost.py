@@ -13,6 +13,7 @@ from kernbench.topology.hbm_timing import HBM3, MAPPINGS, interleave
 
 ALL = {**MAPPINGS, "interleave": interleave(8, xor=True)}
 QUANTUM, BURST = 2048, 32
+BURST_PS = 1400  # 1.25 ns and what refresh takes of it
 SWEEP = 2 * HBM3.banks_per_pc * HBM3.row_bytes
 ACCESSES = {
     "contiguous": Access(4096, 20_000),
@@ -25,15 +26,16 @@ ACCESSES = {
 
 @pytest.fixture
 def steps(monkeypatch):
-    """One entry for every run that was on a bus."""
+    """The bursts of every run that was on a bus: lanes 0 and 1 are the buses."""
     found = []
-    step = ChannelBanks._transfer  # noqa: SLF001 - what is counted
+    step = ChannelBanks._reserve  # noqa: SLF001 - what is counted
 
-    def counted(self, group, pc, start, now, n):
-        found.append(n)
-        return step(self, group, pc, start, now, n)
+    def counted(self, lane, start, now, work):
+        if lane < 2:
+            found.append(work // BURST_PS)
+        return step(self, lane, start, now, work)
 
-    monkeypatch.setattr(ChannelBanks, "_transfer", counted)
+    monkeypatch.setattr(ChannelBanks, "_reserve", counted)
     return found
 
 

@@ -192,8 +192,9 @@ class ChannelBanks:
         A simulation spends much of its time here, so what each run does is hardly in functions of its own.
         """
         of, first, last, turned, floor = self._of, FAR, now, self._turned, self._floor
-        places, capacity, closing, stacked = of.places, of.queue, of.closing[write], of.stacked and not write
-        rows, next_at, leaving, held, room = self._rows, self._next, self._leaving[write], self._held, of.rooms[write]
+        places, lengths, capacity, stacked = of.places, of.lengths, of.queue, of.stacked and not write
+        rows, next_at, closing, room = self._rows, self._next, of.closing[write], of.rooms[write]
+        leaving, held = self._leaving[write], self._held
         used, used_at, other_at, serial, end_ps = self._used, self._used_at, self._other_at, self.serial, self.end_ps
         for bank, above, n in runs:
             pc, stack, group = places[bank]
@@ -213,7 +214,12 @@ class ChannelBanks:
                 used_at[stack] = serial
                 if serial - other_at[stack] > capacity:
                     start = self._take_stack(stack, start, at, n)
-            start, end = self._transfer(group, pc, start, at, n)
+            # Runs of several groups alternate on the bus: what waits for it keeps its group's pace meanwhile.
+            in_group, in_turn, on_bus = lengths[n]
+            start = self._reserve(group, start, at, in_group)
+            end = start + in_turn
+            start = self._reserve(pc, start, at, on_bus)
+            end = start + on_bus if start + on_bus > end else end
             closes = end + closing
             next_at[bank] = closes if closes > next_at[bank] else next_at[bank]
             # Its bursts leave one after another: all at half of its time comes to the same for those that follow.
@@ -224,36 +230,18 @@ class ChannelBanks:
         self.serial, self.end_ps = serial, last if last > end_ps else end_ps
         return now, first, last
 
-    def _transfer(self, group: int, pc: int, start: int, now: int, n: int) -> tuple[int, int]:
-        """Use the group and the bus, each in a gap it left if that will do, else after what it has: from when to when.
-
-        Runs of several groups alternate on the bus: what waits for its share there keeps its group's pace meanwhile.
-        """
-        of, free_at, work, gaps_of = self._of, self._free, self._work, self._gaps
-        burst, (in_group, in_turn, on_bus) = of.burst, of.lengths[n]
-        done, free, gaps = work[group], free_at[group], gaps_of[group]
-        work[group] = (done if done > now else now) + in_group
-        if start < free and gaps and gaps[-1][1] >= start + in_group:
-            start = self._fill_gap(group, start, in_group)
-        else:
-            if start < free:
-                start = free
-            elif start - free >= burst and start - now >= burst:
-                gaps_of[group] = _with_gap(gaps, (max(free, now), start), now)
-            free_at[group] = start + in_group
-        end = start + in_turn
-        done, free, gaps = work[pc], free_at[pc], gaps_of[pc]
-        work[pc] = (done if done > now else now) + on_bus
-        if start < free and gaps and gaps[-1][1] >= start + on_bus:
-            start = self._fill_gap(pc, start, on_bus)
-        else:
-            if start < free:
-                start = free
-            elif start - free >= burst and start - now >= burst:
-                gaps_of[pc] = _with_gap(gaps, (max(free, now), start), now)
-            free_at[pc] = start + on_bus
-        over = start + on_bus
-        return start, over if over > end else end
+    def _reserve(self, lane: int, start: int, now: int, work: int) -> int:
+        """Use a lane for ``work`` ps, in a gap that it left if that will do, else after what it has: from when."""
+        done, free, gaps = self._work[lane], self._free[lane], self._gaps[lane]
+        self._work[lane] = (done if done > now else now) + work
+        if start < free and gaps and gaps[-1][1] >= start + work:
+            return self._fill_gap(lane, start, work)
+        if start < free:
+            start = free
+        elif start - free >= self._of.burst and start - now >= self._of.burst:
+            self._gaps[lane] = _with_gap(gaps, (max(free, now), start), now)
+        self._free[lane] = start + work
+        return start
 
     def _open(self, pc: int, bank: int, row: int, now: int, write: int, serial: int) -> int:
         """Activate a row of a bank for the bursts up to number ``serial``: when it is ready."""
@@ -318,8 +306,10 @@ class ChannelBanks:
     def state(self, now: int) -> State:
         """What it makes of whatever comes from ``now`` on. Bursts count back from the last."""
         serial, kept = self.serial, bool(self._pending)
-        # A turn begins with the end of what was before it, and what is over this long is no matter even then.
-        since = now - self._of.column[0] - max(self._of.turning)
+        # Idle time is filled from its beginning on. A turn begins with the end of what was before it; what is over this
+        # long is no matter even then.
+        begin = min(now, max(self.end_ps, self._offered)) if kept else now
+        since = begin - self._of.column[0] - max(self._of.turning)
 
         def ahead(times: list[int]) -> tuple[int, ...]:
             return tuple([time - since if time > since else 0 for time in times])
@@ -331,7 +321,7 @@ class ChannelBanks:
             *(ahead(self._free), ahead(self._work), ahead(self._acts), ahead(self._stack), ahead(self._next)),
             ahead([self._row_bus, self._floor]),
             (self.end_ps - now, self._offered - now) if kept else (),
-            tuple([tuple([(gap - now, end - now) for gap, end in gaps if end > now]) for gaps in self._gaps]),
+            tuple([tuple([(gap - now, end - now) for gap, end in gaps if end > since]) for gaps in self._gaps]),
             tuple([(row, before, *ahead([ready])) for row, before, ready, _, _ in self._rows]),
             bursts([opened for *_, opened, _ in self._rows]),
             bursts([opened for *_, opened in self._rows]),
