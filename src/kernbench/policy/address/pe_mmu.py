@@ -100,9 +100,11 @@ class PeMMU:
 
     def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
         """As ``segments``, with encoded addresses."""
-        found = self._range_at(va, nbytes)
-        if va + nbytes <= found.end:
-            return ((found.pa + va - found.start, nbytes),)
+        at = bisect_right(self._starts, va) - 1
+        if at >= 0 < nbytes:
+            found = self._ranges[at]
+            if va + nbytes <= found.end:
+                return ((found.pa + va - found.start, nbytes),)
         return tuple([(pa.encode(), length) for pa, length in self.segments(va, nbytes)])
 
     def _rest(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
