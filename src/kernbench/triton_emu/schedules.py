@@ -17,7 +17,7 @@ from kernbench.messages.steps import Source, Step
 
 Over: TypeAlias = Literal["ranks", "cubes", "sips"]
 """Who has data where no table says so: every PE; PE 0 of every cube; PE 0 of cube 0"""
-_PLACE = ("rank", "cube", "pe")
+_PLACE = frozenset({"rank", "cube", "pe"})
 
 
 class Op(NamedTuple):
@@ -71,10 +71,10 @@ class ScheduledKernel:
             self.name = Path(schedule.__code__.co_filename).stem
         self.tensors = tensors
         self._over = over
+        wanted = inspect.signature(schedule).parameters
+        self._wanted = tuple(wanted)
         self._parameters = {
-            name: each
-            for name, each in inspect.signature(schedule).parameters.items()
-            if name not in _PLACE and each.kind is not each.VAR_KEYWORD
+            name: each for name, each in wanted.items() if name not in _PLACE and each.kind is not each.VAR_KEYWORD
         }
         known = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
         self._defaults = known | {
@@ -103,8 +103,7 @@ class ScheduledKernel:
         """The steps of a PE for its ``share``."""
         given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
-        wanted = inspect.signature(self.schedule).parameters
-        return self.schedule(**{name: given[name] for name in wanted if name in given})
+        return self.schedule(**{name: given[name] for name in self._wanted if name in given})
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """The ``args`` of a launch, by name."""
@@ -154,9 +153,11 @@ class ScheduledKernel:
         if not shares:
             return [], ()
         origin = shares[0].bases
-        steps = tuple((tuple(self.steps(values, place, each)), tuple(map(sub, each.bases, origin))) for each in shares)
+        shares = tuple([each._replace(bases=tuple(map(sub, each.bases, origin))) for each in shares])
+        # Who does not ask where it is does the same everywhere.
+        asks = not _PLACE.isdisjoint(self._wanted)
         try:
-            found = _ops_of(steps, values["dtype"])
+            found = _ops_at(self, tuple(args), place if asks else None, shares)
         except InputError as error:
             raise InputError(f"rank {place.rank}, {error}") from None
         return found, tuple([at if at is None else at + base for at, base in zip(pointers, origin, strict=True)])
@@ -196,6 +197,14 @@ def _play(op: Op, bases: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
             held[op.to] = held[op.reads[0]] / op.number
         case name:
             held[op.to] = tl.elementwise(name, *(held[i] for i in op.reads))
+
+
+@lru_cache(maxsize=8)
+def _ops_at(kernel: ScheduledKernel, args: tuple[Any, ...], place: Place | None, shares: tuple[Share, ...]) -> list[Op]:
+    """The commands at ``place`` for ``shares``, whose bases count from the first one's."""
+    values = kernel.named(args)
+    steps = [tuple(kernel.steps(values, place or Place(0, 0, 0, 0), each)) for each in shares]
+    return _ops_of(tuple(zip(steps, [each.bases for each in shares], strict=True)), values["dtype"])
 
 
 @lru_cache(maxsize=8)

@@ -19,7 +19,6 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 
 def schedule(
     *,
-    rank: int,  # noqa: ARG001 - all ranks do the same
     world_size: int,
     n_elem: int,
     n_slots: int = 2,
