@@ -208,10 +208,11 @@ class Log:
 
     def columns(self) -> Columns:
         """All rows as arrays, valid until the run goes on."""
-        rows = np.array(self.rows, dtype=np.int64).reshape(-1, WIDTH)
-        table = np.empty((WIDTH, len(rows)), np.int64)
-        for at in range(0, len(rows), _BLOCK):
-            table[:, at : at + _BLOCK] = rows[at : at + _BLOCK].T
+        rows = self.rows
+        table = np.empty((WIDTH, len(rows) // WIDTH), np.int64)
+        for at in range(0, table.shape[1], _BLOCK):
+            block = np.array(rows[at * WIDTH : (at + _BLOCK) * WIDTH], np.int64)
+            table[:, at : at + _BLOCK] = block.reshape(-1, WIDTH).T
         for column in (PARENT, CAUSE, LAST):
             table[column] //= WIDTH
         table.flags.writeable = False

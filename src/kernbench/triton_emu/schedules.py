@@ -24,7 +24,8 @@ class Op(NamedTuple):
     """One command of a schedule: step number ``line`` of it, or a part of that.
 
     ``to``: the number of the value that it makes, ``reads``: of those it uses, ``drops``: of those nobody uses after.
-    ``what``: the direction, the operator, or the tensor; ``offset``: bytes behind that; ``number``: a third operand.
+    ``what``: the direction, the operator, or the tensor; ``at``: which of the PE's accesses a load or a store is;
+    ``number``: a third operand.
     """
 
     does: str
@@ -35,7 +36,7 @@ class Op(NamedTuple):
     shape: tuple[int, ...]
     dtype: DType
     nbytes: int
-    offset: int
+    at: int
     number: float | None
     drops: tuple[int, ...]
 
@@ -137,50 +138,47 @@ class ScheduledKernel:
 
     def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
         """All that a PE does."""
-        found, origin = self.ops_from((0,) * self.tensors, args, ids, counts)
-        return [op._replace(offset=op.offset + origin[op.what]) if op.does in {"load", "store"} else op for op in found]
+        return self.ops_from((0,) * self.tensors, args, ids, counts)[0]
 
     def ops_from(
         self, pointers: Sequence[Any], args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]
-    ) -> tuple[list[Op], tuple[Any, ...]]:
-        """All that a PE does, and where its data begin in the tensors at ``pointers``: what the offsets count from.
-
-        None where there is no tensor.
-        """
+    ) -> tuple[list[Op], list[Any]]:
+        """All that a PE does, and where in the tensors at ``pointers`` its accesses begin: None where there is none."""
         values = self.named(args)
         place = self.place(values, ids, counts)
         shares = tuple(self.shares(values, place))
         if not shares:
-            return [], ()
+            return [], []
         origin = shares[0].bases
         shares = tuple([each._replace(bases=tuple(map(sub, each.bases, origin))) for each in shares])
         # Who does not ask where it is does the same everywhere.
         asks = not _PLACE.isdisjoint(self._wanted)
         try:
-            found = _ops_at(self, tuple(args), place if asks else None, shares)
+            found, accesses = _ops_at(self, tuple(args), place if asks else None, shares)
         except InputError as error:
             raise InputError(f"rank {place.rank}, {error}") from None
-        return found, tuple([at if at is None else at + base for at, base in zip(pointers, origin, strict=True)])
+        starts = [at if at is None else at + base for at, base in zip(pointers, origin, strict=True)]
+        return found, [None if (start := starts[tensor]) is None else start + offset for tensor, offset in accesses]
 
     def __call__(self, *args: Any, tl: Any) -> None:
         """Play the schedule call by call."""
         pointers, rest = args[: self.tensors], args[self.tensors :]
         ids = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         counts = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
-        ops, bases = self.ops_from(pointers, rest, ids, counts)
+        ops, places = self.ops_from(pointers, rest, ids, counts)
         held: dict[int, Any] = {}
         for op in ops:
-            _play(op, bases, held, tl)
+            _play(op, places, held, tl)
             for value in op.drops:
                 del held[value]
 
 
-def _play(op: Op, bases: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
+def _play(op: Op, places: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
     match op.does:
         case "load":
-            held[op.to] = tl.load(bases[op.what] + op.offset, op.shape, op.dtype)
+            held[op.to] = tl.load(places[op.at], op.shape, op.dtype)
         case "store":
-            tl.store(bases[op.what] + op.offset, held[op.reads[0]])
+            tl.store(places[op.at], held[op.reads[0]])
         case "send":
             tl.send(op.what, held[op.reads[0]])
         case "receive":
@@ -200,19 +198,45 @@ def _play(op: Op, bases: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
 
 
 @lru_cache(maxsize=8)
-def _ops_at(kernel: ScheduledKernel, args: tuple[Any, ...], place: Place | None, shares: tuple[Share, ...]) -> list[Op]:
-    """The commands at ``place`` for ``shares``, whose bases count from the first one's."""
+def _ops_at(
+    kernel: ScheduledKernel, args: tuple[Any, ...], place: Place | None, shares: tuple[Share, ...]
+) -> tuple[list[Op], list[tuple[int, int]]]:
+    """The commands at ``place`` for ``shares``, and where they access memory: in which tensor, and how far behind
+    where the first share begins in it."""
     values = kernel.named(args)
-    steps = [tuple(kernel.steps(values, place or Place(0, 0, 0, 0), each)) for each in shares]
-    return _ops_of(tuple(zip(steps, [each.bases for each in shares], strict=True)), values["dtype"])
+    item = element_type(values["dtype"]).itemsize
+    alike: list[_Alike] = []
+    accesses: list[tuple[int, int]] = []
+    for share in shares:
+        steps = kernel.steps(values, place or Place(0, 0, 0, 0), share)
+        chunks = [step.chunk for step in steps if step.chunk is not None]
+        accesses += [(chunk.tensor, share.bases[chunk.tensor] + chunk.offset * item) for chunk in chunks]
+        alike.append(_Alike(steps))
+    return _ops_of(tuple(alike), values["dtype"]), accesses
+
+
+class _Alike:
+    """``steps``, equal to others that differ only in where their chunks begin: these make the same commands."""
+
+    __slots__ = ("_key", "steps")
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+        self._key = tuple([step if step.chunk is None else (step[:3], step.chunk[1:]) for step in steps])
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self._key == other._key
 
 
 @lru_cache(maxsize=8)
-def _ops_of(shares: tuple[tuple[tuple[Step, ...], tuple[int, ...]], ...], dtype: str) -> list[Op]:
-    """The commands for ``shares``: steps, and where their data begin. PEs with equal steps have them in common."""
+def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
+    """The commands for the steps of ``shares``. PEs with steps that are alike have them in common."""
     found = _Ops(element_type(dtype))
-    for steps, bases in shares:
-        found.add(steps, bases)
+    for each in shares:
+        found.add(each.steps)
     return found.finish()
 
 
@@ -228,11 +252,11 @@ class _Ops:
         self._last: list[int] = []  # by value: the command that uses it last, or makes it
         self._counts: list[int] = []
         self._named: dict[Hashable, int] = {}
+        self._accesses = 0
 
-    def add(self, steps: Sequence[Step], bases: Sequence[int]) -> None:
-        """Behind all others, those of ``steps`` on data at ``bases``."""
+    def add(self, steps: Sequence[Step]) -> None:
+        """Behind all others, those of ``steps``."""
         self._named = {}
-        item = self._dtype.itemsize
         for line, step in enumerate(steps, 1):
             does, chunk = step.does, step.chunk
             try:
@@ -243,7 +267,8 @@ class _Ops:
                 elif does == "reduce":
                     self._named[step.to] = self._reduce(step, line)
                 elif chunk is not None:
-                    place = chunk.tensor, bases[chunk.tensor] + chunk.offset * item
+                    place = chunk.tensor, self._accesses
+                    self._accesses += 1
                     if does == "load":
                         self._named[step.to] = self._make("load", line, (), chunk.size, *place)
                     else:
@@ -278,12 +303,12 @@ class _Ops:
             raise InputError(f"the chunk has {count} elements, what is stored {self._counts[value]}")
         return value
 
-    def _take(self, does: str, line: int, value: int, what: Any, offset: int = 0) -> None:
+    def _take(self, does: str, line: int, value: int, what: Any, at: int = 0) -> None:
         """A command that makes nothing of ``value``, which is of the kernel's type."""
         count = self._counts[value]
         self._last[value] = len(self._ops)
         nbytes = count * self._dtype.itemsize
-        self._ops.append((does, line, -1, (value,), what, (count,), self._dtype, nbytes, offset, None))
+        self._ops.append((does, line, -1, (value,), what, (count,), self._dtype, nbytes, at, None))
 
     def _reduce(self, step: Step, line: int) -> int:
         a, b = self._value(step.what), self._value(step.other)
@@ -311,17 +336,17 @@ class _Ops:
         reads: tuple[int, ...],
         count: int,
         what: Any = None,
-        offset: int = 0,
+        at: int = 0,
         number: float | None = None,
         dtype: DType | None = None,
     ) -> int:
-        to, at = len(self._last), len(self._ops)
-        self._last.append(at)
+        to, here = len(self._last), len(self._ops)
+        self._last.append(here)
         self._counts.append(count)
         for value in reads:
-            self._last[value] = at
+            self._last[value] = here
         kind = dtype or self._dtype
-        self._ops.append((does, line, to, reads, what, (count,), kind, count * kind.itemsize, offset, number))
+        self._ops.append((does, line, to, reads, what, (count,), kind, count * kind.itemsize, at, number))
         return to
 
 
