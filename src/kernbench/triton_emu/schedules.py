@@ -17,7 +17,7 @@ from kernbench.messages.steps import Source, Step
 
 Over: TypeAlias = Literal["ranks", "cubes", "sips"]
 """Who has data where no table says so: every PE; PE 0 of every cube; PE 0 of cube 0"""
-_PLACE = frozenset({"rank", "cube", "pe"})
+_PLACE = ("rank", "cube", "pe")
 
 
 class Op(NamedTuple):
@@ -58,20 +58,27 @@ class Place(NamedTuple):
     local: int
 
 
+_ANYWHERE = Place(0, 0, 0, 0)
+
+
 class ScheduledKernel:
     """``schedule(*, rank, world_size, n_elem, …)`` as ``kernel(*pointers, *args, tl)`` of so many ``tensors``.
 
     The schedule is given those of its parameters that ``args`` knew; ``cube`` and ``pe`` if it asks for them. A launch
-    has it played without Python in between; called with a ``tl``, it does the same call by call.
+    has it played without Python in between; called with a ``tl``, it does the same call by call. ``alike``: the steps
+    depend on what the schedule is given, but not on the rank, and are made once for all.
     """
 
-    def __init__(self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1) -> None:
+    def __init__(
+        self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1, alike: bool = False
+    ) -> None:
         self.schedule = schedule
         self.name = type(schedule).__name__
         if isinstance(schedule, FunctionType):
             self.name = Path(schedule.__code__.co_filename).stem
         self.tensors = tensors
         self._over = over
+        self._alike = alike
         wanted = inspect.signature(schedule).parameters
         self._wanted = tuple(wanted)
         self._parameters = {
@@ -151,10 +158,8 @@ class ScheduledKernel:
             return [], []
         origin = shares[0].bases
         shares = tuple([each._replace(bases=tuple(map(sub, each.bases, origin))) for each in shares])
-        # Who does not ask where it is does the same everywhere.
-        asks = not _PLACE.isdisjoint(self._wanted)
         try:
-            found, accesses = _ops_at(self, tuple(args), place if asks else None, shares)
+            found, accesses = _ops_at(self, tuple(args), _ANYWHERE if self._alike else place, shares)
         except InputError as error:
             raise InputError(f"rank {place.rank}, {error}") from None
         starts = [at if at is None else at + base for at, base in zip(pointers, origin, strict=True)]
@@ -199,7 +204,7 @@ def _play(op: Op, places: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
 
 @lru_cache(maxsize=8)
 def _ops_at(
-    kernel: ScheduledKernel, args: tuple[Any, ...], place: Place | None, shares: tuple[Share, ...]
+    kernel: ScheduledKernel, args: tuple[Any, ...], place: Place, shares: tuple[Share, ...]
 ) -> tuple[list[Op], list[tuple[int, int]]]:
     """The commands at ``place`` for ``shares``, and where they access memory: in which tensor, and how far behind
     where the first share begins in it."""
@@ -208,7 +213,7 @@ def _ops_at(
     alike: list[_Alike] = []
     accesses: list[tuple[int, int]] = []
     for share in shares:
-        steps = kernel.steps(values, place or Place(0, 0, 0, 0), share)
+        steps = kernel.steps(values, place, share)
         chunks = [step.chunk for step in steps if step.chunk is not None]
         accesses += [(chunk.tensor, share.bases[chunk.tensor] + chunk.offset * item) for chunk in chunks]
         alike.append(_Alike(steps))

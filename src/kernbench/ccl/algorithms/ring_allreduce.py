@@ -19,6 +19,7 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 
 def schedule(
     *,
+    rank: int,  # noqa: ARG001 - all ranks do the same
     world_size: int,
     n_elem: int,
     n_slots: int = 2,
@@ -69,5 +70,5 @@ def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
                 yield piece, turn % hops + 1
 
 
-kernel = ScheduledKernel(schedule)
+kernel = ScheduledKernel(schedule, alike=True)
 kernel_args = kernel.args
