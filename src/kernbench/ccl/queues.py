@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from kernbench.ccl.config import QueueSettings
@@ -82,7 +82,19 @@ def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSe
         for at, direction in enumerate(receiving[taken.pe])
     }
     installation = engine.machine.next_op()
-    messages = tuple(replace(_message(pe, own, rings, settings), installation=installation) for pe, own in ends.items())
+    messages = tuple(
+        IpcqInitMsg(
+            name="install queues",
+            pe=pe,
+            queues=queue_setups(own, rings, settings.n_slots, settings.slot_size),
+            buffer_kind=settings.buffer_kind,
+            backpressure=settings.backpressure,
+            poll_ns=settings.poll_ns,
+            credit_bytes=settings.ipcq_credit_size_bytes,
+            installation=installation,
+        )
+        for pe, own in ends.items()
+    )
     trace_if_asked(engine)
     return InstalledQueues(edges=tuple(edges), settings=settings, reservations=tuple(reservations), messages=messages)
 
@@ -196,10 +208,11 @@ def _check_disjoint(reservations: Iterable[Reservation]) -> None:
             raise IpcqError(f"the rings of {pe_name(one)} and {pe_name(other)} overlap at {start:#x}")
 
 
-def _message(
-    pe: PeCoord, ends: list[QueueEnd], rings: dict[tuple[PeCoord, str], int], settings: QueueSettings
-) -> IpcqInitMsg:
-    setups = tuple(
+def queue_setups(
+    ends: Iterable[QueueEnd], rings: Mapping[tuple[PeCoord, str], int], n_slots: int, slot_size: int
+) -> tuple[QueueSetup, ...]:
+    """The queues of a PE whose ends these are; ``rings``: where those of each PE and direction lie."""
+    return tuple(
         QueueSetup(
             direction=end.direction,
             peer=QueuePeer(
@@ -207,19 +220,10 @@ def _message(
                 direction=end.peer_direction,
                 rx_base_pa=rings[end.peer, end.peer_direction] if end.sends else None,
             ),
-            rx_base_pa=rings[pe, end.direction] if end.receives else None,
-            n_slots=settings.n_slots,
-            slot_size=settings.slot_size,
+            rx_base_pa=rings[end.pe, end.direction] if end.receives else None,
+            n_slots=n_slots,
+            slot_size=slot_size,
             via_port=end.direction.removeprefix(_GLOBAL) if end.direction.startswith(_GLOBAL) else None,
         )
         for end in ends
-    )
-    return IpcqInitMsg(
-        name="install queues",
-        pe=pe,
-        queues=setups,
-        buffer_kind=settings.buffer_kind,
-        backpressure=settings.backpressure,
-        poll_ns=settings.poll_ns,
-        credit_bytes=settings.ipcq_credit_size_bytes,
     )
