@@ -225,11 +225,6 @@ class SipGrid(NamedTuple):
     w: int
     h: int
 
-    @classmethod
-    def of(cls, n: int, topology: str, w: int, h: int) -> SipGrid:
-        """The grid that a configuration says, whose names may be old ones."""
-        return cls(n, current_topology_name(topology), w, h)
-
     @property
     def is_grid(self) -> bool:
         """Whether these are all SIPs of a torus or mesh with several rows and columns."""
@@ -253,12 +248,19 @@ class SipGrid(NamedTuple):
         return min(n_elem, -(-n_elem // (chunk * even)) * even)
 
 
-def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messages, hop_bytes: int) -> list[Step]:
-    """Load ``segment`` as it is needed, reduce it over the grid, and store it.
+def sip_grid(n: int, /, *, sip_topology: str = "ring_1d", sip_w: int = 0, sip_h: int = 0, **_others: object) -> SipGrid:
+    """The grid that a configuration says, whose names may be old ones."""
+    return SipGrid(n, current_topology_name(sip_topology), sip_w, sip_h)
 
-    ``hop_bytes``: what a hop between SIPs has under way there and back.
-    """
+
+def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messages) -> list[Step]:
+    """Load ``segment`` as it is needed, reduce it over the grid, and store it."""
     pieces = split_evenly(segment, sips.pieces(segment.size, messages.chunk))
     table = timetable(sips.axes(here), len(pieces))
-    loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces), messages.under_way(hop_bytes // 2))]
+    loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces), half_a_hop(messages))]
     return [*loads, *all_reduce_by(table, pieces, messages, sips.n), *(store(i, x) for i, x in enumerate(pieces))]
+
+
+def half_a_hop(messages: Messages) -> int:
+    """How many messages are on their way between two SIPs, one way."""
+    return messages.under_way(messages.hop_bytes[-1] // 2)

@@ -101,11 +101,10 @@ def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
 
     Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
     """
-    functions = vars(module)
-    takes = functions.get("schedule") or functions["kernel_args"]
-    parameters = inspect.signature(takes).parameters.values()
-    own = (p.name for p in parameters if p.kind is not p.VAR_KEYWORD and passes(p.name))
-    return tuple(dict.fromkeys([*own, *functions.get("config_keys", ()), *_KEYS_OF_TOPOLOGY.get(topology, ())]))
+    kernel, kernel_args = kernel_of(module)
+    own = kernel.keys if isinstance(kernel, ScheduledKernel) else inspect.signature(kernel_args).parameters
+    listed, of_topology = vars(module).get("config_keys", ()), _KEYS_OF_TOPOLOGY.get(topology, ())
+    return tuple(dict.fromkeys([*filter(passes, own), *listed, *of_topology]))
 
 
 def first_line(what: Any) -> str:

@@ -29,7 +29,9 @@ class SipRing(NamedTuple):
         return [ranks.index(rank) for rank in self.order]
 
 
-def over_sips(sips: SipRing | None, rank: int, world_size: int, ranks_are_sips: bool) -> SipRing:
+def over_sips(
+    rank: int, world_size: int, /, *, sips: SipRing | None = None, ranks_are_sips: bool = True, **_others: object
+) -> SipRing:
     """The ring that a schedule was given; else all ranks by number. InputError where ranks are no SIPs."""
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     by_number = RingPlace("global_E", "global_W", rank, world_size)

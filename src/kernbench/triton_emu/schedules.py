@@ -60,8 +60,9 @@ class Place(NamedTuple):
 class ScheduledKernel:
     """``schedule(*, rank, world_size, n_elem, …)`` as ``kernel(*pointers, *args, tl)`` of so many ``tensors``.
 
-    The schedule is given those of its parameters that ``args`` knew; ``cube`` and ``pe`` if it asks for them. A launch
-    has it played without Python in between; called with a ``tl``, it does the same call by call.
+    The schedule is given those of its parameters that ``args`` knew, all of it when it takes ``**config``, and ``cube``
+    and ``pe`` if it asks for them. A launch has it played without Python in between; called with a ``tl``, it does the
+    same call by call.
     """
 
     def __init__(self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1) -> None:
@@ -71,9 +72,11 @@ class ScheduledKernel:
             self.name = Path(schedule.__code__.co_filename).stem
         self.tensors = tensors
         self._over = over
+        self._signature = inspect.signature(schedule).parameters
+        self._takes_all = any(each.kind is each.VAR_KEYWORD for each in self._signature.values())
         self._parameters = {
             name: each
-            for name, each in inspect.signature(schedule).parameters.items()
+            for name, each in self._signature.items()
             if name not in _PLACE and each.kind is not each.VAR_KEYWORD
         }
         known = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
@@ -94,21 +97,24 @@ class ScheduledKernel:
         if missing:
             raise InputError(f"the schedule {self.schedule.__qualname__} has to be given {', '.join(missing)}")
         given["dtype"] = element_type(given["dtype"]).name
-        values = {name: given[name] for name in self._names}
+        values = {name: given.pop(name) for name in self._names}
+        rest = given if self._takes_all else {}
         # What is wrong with the configuration is to come out here.
-        self.steps(values, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
-        return tuple(values.values())
+        self.steps(values | rest, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
+        return (*values.values(), tuple(rest.items()))
 
     def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
         """The steps of a PE for its ``share``."""
         given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
-        wanted = inspect.signature(self.schedule).parameters
-        return self.schedule(**{name: given[name] for name in wanted if name in given})
+        if self._takes_all:
+            return self.schedule(**given)
+        return self.schedule(**{name: given[name] for name in self._signature if name in given})
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """The ``args`` of a launch, by name."""
-        return dict(zip(self._names, args, strict=True))
+        *values, rest = args
+        return dict(zip(self._names, values, strict=True)) | dict(rest)
 
     def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> Place:
         """Where the PE ``ids`` (PE, cube, SIP) stands among ``counts``."""

@@ -14,10 +14,10 @@ columns and h rows; of many messages a grid has half as many bytes on each link,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kernbench.ccl.grids import SipGrid, all_reduce_by, order_of_results, order_of_use, timetable
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, Messages, messages_of
+from kernbench.ccl.grids import SipGrid, all_reduce_by, half_a_hop, order_of_results, order_of_use, sip_grid, timetable
+from kernbench.ccl.pieces import Messages, messages_of
 from kernbench.ccl.sip_ring import check_ranks
 from kernbench.ccl.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
@@ -36,17 +36,10 @@ def schedule(
     cube_w: int = 1,
     cube_h: int = 1,
     root_cube: int | None = None,
-    sip_topology: str = "ring_1d",
-    sip_w: int = 0,
-    sip_h: int = 0,
     ranks_are_sips: bool = True,
-    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
-    load_bytes: int = SLOT_BYTES,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    **config: Any,
 ) -> list[Step]:
     """Reduce the row of ``n_elem`` elements of each cube. ``root_cube``: where SIPs meet, else the last one.
 
@@ -57,15 +50,10 @@ def schedule(
     root = last if root_cube is None else root_cube
     if not 0 <= root <= last:
         raise InputError(f"root_cube={root}: a SIP has cubes 0..{last}")
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
-    cubes, sips = _Cubes(cube_w, cube_h, root, cube), SipGrid.of(world_size, sip_topology, sip_w, sip_h)
-    segments = messages.segments(n_elem, scratch_bytes)
-    ahead = messages.under_way(hop_bytes[-1] // 2)
-    return [
-        step
-        for each in segments
-        for step in _all_reduce(messages.pieces(each), cubes, sips, rank, load_bytes, messages, ahead)
-    ]
+    messages, sips = messages_of(reduce_op, chunk_size, **config), sip_grid(world_size, **config)
+    cubes = _Cubes(cube_w, cube_h, root, cube)
+    segments = map(messages.pieces, messages.segments(n_elem))
+    return [step for pieces in segments for step in _all_reduce(pieces, cubes, sips, rank, messages)]
 
 
 class _Cubes(NamedTuple):
@@ -93,20 +81,12 @@ class _Cubes(NamedTuple):
         return along + [j * self.w + x for j in range(self.h - 2, y - 1, -1)]
 
 
-def _all_reduce(
-    pieces: list[Chunk],
-    cubes: _Cubes,
-    sips: SipGrid,
-    sip: int,
-    load_bytes: int,
-    messages: Messages,
-    ahead: int,
-) -> list[Step]:
+def _all_reduce(pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, messages: Messages) -> list[Step]:
     n, way, table = len(pieces), cubes.way, timetable(sips.axes(sip), len(pieces))
     # Pieces come to the root as it needs them, and leave it as it is done with them.
-    going, coming = order_of_use(table, n, ahead), order_of_results(table, n)
+    going, coming = order_of_use(table, n, half_a_hop(messages)), order_of_results(table, n)
     at_root = cubes.here == cubes.root
-    steps = reduced(cubes.branch, going, pieces, load_bytes, messages)
+    steps = reduced(cubes.branch, going, pieces, messages)
     steps += _moved(going, pieces, way, cubes)
     if at_root:
         steps += all_reduce_by(table, pieces, messages, cubes.w * cubes.h * sips.n)
