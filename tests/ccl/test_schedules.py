@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from covering import covering
 from kernbench.ccl.algorithms import ring_allreduce, ring_allreduce_rs_ag
-from kernbench.ccl.schedule_check import Content, Place, play_schedules
-from kernbench.ccl.testing import check_schedule, run_kernel_in_mock
+from kernbench.ccl.testing import Content, Place, check_schedule, play_schedules, run_kernel_in_mock
 from kernbench.common.errors import InputError, IpcqDeadlock, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import Chunk, Step, await_message, copy, load, receive, reduce, scale, send, store

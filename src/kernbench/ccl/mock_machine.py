@@ -12,8 +12,7 @@ import numpy as np
 
 from kernbench.ccl.mock_memory import TCM_BASE, MockMemory, PeMemory
 from kernbench.ccl.mock_pe import MockPe, MockQueues
-from kernbench.ccl.pairing import by_pe, pair_queues
-from kernbench.ccl.queues import queue_setups
+from kernbench.ccl.queues import by_pe, pair_queues, queue_setups
 from kernbench.ccl.topologies import Edge
 from kernbench.common.errors import InputError, SimulationDeadlock
 from kernbench.common.ids import pe_name

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of
-from kernbench.ccl.rings import Relay
-from kernbench.ccl.sip_ring import over_sips
+from kernbench.ccl.rings import Relay, over_sips
 from kernbench.messages.steps import Chunk, Step, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 

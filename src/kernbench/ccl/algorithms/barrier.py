@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernbench.ccl.sip_ring import over_sips
+from kernbench.ccl.rings import over_sips
 from kernbench.messages.steps import Step, await_message, send, zero
 from kernbench.triton_emu.schedules import ScheduledKernel
 

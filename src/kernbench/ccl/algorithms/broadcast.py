@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of
-from kernbench.ccl.sip_ring import checked_rank, over_sips
+from kernbench.ccl.rings import checked_rank, over_sips
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 

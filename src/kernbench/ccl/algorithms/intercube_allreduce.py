@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from kernbench.ccl.grids import SipGrid, all_reduce_by, half_a_hop, order_of_results, order_of_use, sip_grid, timetable
 from kernbench.ccl.pieces import Messages, messages_of
-from kernbench.ccl.sip_ring import check_ranks
+from kernbench.ccl.rings import check_ranks
 from kernbench.ccl.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
 from kernbench.messages.steps import Chunk, Step, copy, receive, send

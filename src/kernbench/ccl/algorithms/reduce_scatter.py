@@ -11,8 +11,7 @@ from itertools import chain
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of, numbered
-from kernbench.ccl.rings import Relay, reduce_round
-from kernbench.ccl.sip_ring import over_sips
+from kernbench.ccl.rings import Relay, over_sips, reduce_round
 from kernbench.messages.steps import Chunk, Step, load, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 

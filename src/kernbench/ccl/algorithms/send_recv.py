@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of
-from kernbench.ccl.sip_ring import check_ranks, checked_rank
+from kernbench.ccl.rings import check_ranks, checked_rank
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 

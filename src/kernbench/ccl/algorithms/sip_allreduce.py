@@ -16,7 +16,7 @@ from typing import Any
 from kernbench.ccl.grids import all_reduce_segment, sip_grid
 from kernbench.ccl.pieces import messages_of
 from kernbench.ccl.rings import all_reduce_segment as all_reduce_ring
-from kernbench.ccl.sip_ring import over_sips
+from kernbench.ccl.rings import over_sips
 from kernbench.messages.steps import Step
 from kernbench.triton_emu.schedules import ScheduledKernel
 
