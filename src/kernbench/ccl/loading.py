@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.delays import hop_bytes, load_bytes
-from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator, mapper_called
+from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
 from kernbench.common.complaints import close_to
 from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
-from kernbench.common.imports import import_file, import_module, named_function
+from kernbench.common.imports import import_file, import_module
 from kernbench.topology.spec import TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -49,17 +49,6 @@ KNOWN_NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
 def names_of(kind: str) -> tuple[str, ...]:
     """The built-in names of a kind: module, topology, mapper or validator."""
     return KNOWN_NAMES[kind]()
-
-
-def topology_called(text: str, owner: str, folder: Path | None = None) -> TopologyFunction:
-    """The topology function that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
-    name = current_topology_name(text)
-    return named_function("topology", name, TOPOLOGIES, f"{owner}: topology {text!r}", folder)
-
-
-def validator_called(text: str, owner: str, folder: Path | None = None) -> Validator:
-    """The validator that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
-    return named_function("validator", text, VALIDATORS, f"{owner}: validator {text!r}", folder)
 
 
 def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleType:
@@ -190,11 +179,10 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
     UnknownNameError for a name that is not built in, InputError for a path that leads nowhere and for a module that
     is not an algorithm, ConfigError for a key that it does not know.
     """
-    owner, folder = config.label, config.folder
-    module = module_called(config.module, owner, folder)
+    module = module_called(config.module, config.label, config.folder)
     problems = list(_problems(module))
     if problems:
-        where = f"{owner}: module {config.module!r} ({module.__file__})"
+        where = f"{config.label}: module {config.module!r} ({module.__file__})"
         raise InputError(f"{where}: {'; '.join(problems)}; {_CONTRACT}")
     kernel, kernel_args = kernel_of(module)
     functions = vars(module)
@@ -204,9 +192,9 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
         config=config,
         kernel=kernel,
         kernel_args=kernel_args,
-        topology_fn=topology_called(topology, owner, folder),
-        mapper_fn=mapper_called(config.mapper, owner, folder),
-        validator_fn=validator_called(config.validator, owner, folder),
+        topology_fn=config.named("topology", current_topology_name(topology), TOPOLOGIES),
+        mapper_fn=config.named("mapper", config.mapper, MAPPERS),
+        validator_fn=config.named("validator", config.validator, VALIDATORS),
         neighbors=functions.get("neighbors"),
     )
 

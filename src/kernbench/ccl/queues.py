@@ -6,7 +6,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernbench.ccl.config import QueueSettings
@@ -265,7 +265,19 @@ def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
     by_name = _checked(edges, spec)
     reverse = _reverses(edges, by_name)
     ends = [_two_way(edge, reverse.get(edge), by_name) for edge in edges]
-    receivers = [_receiver(end) for end in ends if not end.receives]
+    receivers = [
+        replace(
+            end,
+            pe=end.peer,
+            direction=end.peer_direction,
+            peer=end.pe,
+            peer_direction=end.direction,
+            sends=False,
+            receives=True,
+        )
+        for end in ends
+        if not end.receives
+    ]
     return ends + receivers
 
 
@@ -350,17 +362,6 @@ def _receiver_name(edge: Edge, by_name: _ByName) -> str:
         )
     by_name[edge[2], free] = edge
     return free
-
-
-def _receiver(end: QueueEnd) -> QueueEnd:
-    return QueueEnd(
-        pe=end.peer,
-        direction=end.peer_direction,
-        peer=end.pe,
-        peer_direction=end.direction,
-        sends=False,
-        receives=True,
-    )
 
 
 def by_pe(ends: Iterable[QueueEnd]) -> Iterator[tuple[PeCoord, list[QueueEnd]]]:

@@ -18,11 +18,11 @@ import numpy as np
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import checked_count, edges_of
 from kernbench.ccl.layouts import leader_only, nth_pe, single_shard_per_rank
-from kernbench.ccl.loading import Algorithm, KernelArgs, topology_called
+from kernbench.ccl.loading import Algorithm, KernelArgs
 from kernbench.ccl.mock_machine import MockMachine, kernel_name
 from kernbench.ccl.mock_memory import Array
 from kernbench.ccl.rings import ring_of_all
-from kernbench.ccl.topologies import Edge, Edges, TopologyFunction, fabric_edges
+from kernbench.ccl.topologies import TOPOLOGIES, Edge, Edges, TopologyFunction, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, IpcqError
 from kernbench.messages.commands import LoadCommand, MathCommand, PeCommand, StoreCommand
@@ -31,7 +31,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import Chunk, Step
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.cube_spec import PeLayoutSpec
-from kernbench.topology.spec import CubeMeshSpec, SipsSpec, TopologySpec
+from kernbench.topology.spec import CubeMeshSpec, SipsSpec, TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 __all__ = ["MockMachine", "check_schedule", "mock_spec", "run_kernel_in_mock"]
@@ -182,18 +182,19 @@ def _algorithm(
     if isinstance(kernel, ScheduledKernel):
         made, name = kernel.args, kernel.name
     functions = {} if module is None else vars(module)
+    given = AlgorithmConfig(
+        name=name,
+        module="given",
+        topology=topology if isinstance(topology, str) else "given",
+        world_size=world_size,
+        passthrough=tuple(sorted(config.items())),
+        **settings,
+    )
     return Algorithm(
-        config=AlgorithmConfig(
-            name=name,
-            module="given",
-            topology=topology if isinstance(topology, str) else "given",
-            world_size=world_size,
-            passthrough=tuple(sorted(config.items())),
-            **settings,
-        ),
+        config=given,
         kernel=kernel,
         kernel_args=functions.get("kernel_args", made),
-        topology_fn=_topology(topology, name),
+        topology_fn=_topology(topology, given),
         mapper_fn=leader_only,
         validator_fn=single_shard_per_rank,
         neighbors=functions.get("neighbors"),
@@ -205,9 +206,9 @@ def _rank_names(spec: TopologySpec, world_size: int) -> dict[PeCoord, str]:
     return {nth_pe(spec, rank): f"rank {rank}" for rank in range(world_size)}
 
 
-def _topology(topology: str | TopologyFunction | RankTable, owner: str) -> TopologyFunction:
+def _topology(topology: str | TopologyFunction | RankTable, config: AlgorithmConfig) -> TopologyFunction:
     if isinstance(topology, str):
-        return topology_called(topology, owner)
+        return config.named("topology", current_topology_name(topology), TOPOLOGIES)
     if callable(topology):
         return topology
     if not isinstance(topology, Mapping) or not all(isinstance(each, Mapping) for each in topology.values()):
