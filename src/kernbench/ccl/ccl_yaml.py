@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from importlib import resources
 from itertools import chain
@@ -14,7 +14,9 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, Scalar, resolve_algorithm_config
+from kernbench.ccl.layouts import MAPPERS, VALIDATORS
 from kernbench.ccl.loading import (
+    MODULES,
     PASSED_KEYS,
     PASSED_PREFIX,
     foreign_key,
@@ -22,10 +24,9 @@ from kernbench.ccl.loading import (
     known_keys,
     load_algorithm,
     module_called,
-    module_names,
-    names_of,
     passes,
 )
+from kernbench.ccl.topologies import TOPOLOGIES
 from kernbench.common.complaints import close_to, one_of, show
 from kernbench.common.config import (
     Complaint,
@@ -48,11 +49,10 @@ _Count = Annotated[int, Field(ge=1, le=1 << 50)]
 _Section: TypeAlias = tuple[str, ...]
 
 
-def _known(kind: str) -> AfterValidator:
+def _known(kind: str, known: Collection[str]) -> AfterValidator:
     """What is no path, seen from the folder of the file, has to be built in."""
 
     def check_name(name: str, info: ValidationInfo) -> str:
-        known = names_of(kind)
         if name not in known and not is_path(name, info.context):
             raise ValueError(
                 f"unknown {kind} {name!r}; {close_to(name, known)}there are: {one_of(known)}; or a path to one of yours"
@@ -65,9 +65,9 @@ def _known(kind: str) -> AfterValidator:
 class _Settings(ConfigModel):
     """What ``defaults`` and every algorithm may say; None: not said here."""
 
-    topology: Annotated[str, BeforeValidator(current_topology_name), _known("topology")] | None = None
-    mapper: Annotated[str, _known("mapper")] | None = None
-    validator: Annotated[str, _known("validator")] | None = None
+    topology: Annotated[str, BeforeValidator(current_topology_name), _known("topology", TOPOLOGIES)] | None = None
+    mapper: Annotated[str, _known("mapper", MAPPERS)] | None = None
+    validator: Annotated[str, _known("validator", VALIDATORS)] | None = None
     buffer_kind: BufferKind | None = None
     backpressure: Backpressure | None = None
     poll_ns: Annotated[float, Field(ge=0.001, le=1e12)] | None = None
@@ -87,7 +87,7 @@ class _Defaults(_Settings):
 
 
 class _AlgorithmSection(_Settings):
-    module: Annotated[str, _known("module")]
+    module: Annotated[str, _known("module", MODULES)]
 
 
 class _CclFile(ConfigModel):
@@ -180,7 +180,7 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
     defaults, default = sections.pop(("defaults",), {}), _default_name(document)
     for path, section in sections.items():
         module, topology = section.get("module"), section.get("topology", defaults.get("topology"))
-        if isinstance(module, str) and isinstance(topology, str) and module in module_names():
+        if isinstance(module, str) and isinstance(topology, str) and module in MODULES:
             known = known_keys(module_called(module, path[1]), current_topology_name(topology))
             reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
             for at, keys in reaching.items():
@@ -200,7 +200,7 @@ def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]
     for each in resolved:
         size, path = dict(each.passthrough).get("chunk_size"), _where(document, each.name, "chunk_size")
         used = path[0] != "defaults" or each.name == _default_name(document)
-        if used and isinstance(size, int) and size > each.slot_size and each.module in module_names():
+        if used and isinstance(size, int) and size > each.slot_size and each.module in MODULES:
             yield Complaint(path, f"found {size}; a message has to fit a slot (slot_size {each.slot_size})")
 
 
