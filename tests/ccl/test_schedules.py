@@ -197,3 +197,14 @@ def test_a_mean_is_one_step_in_a_wider_type() -> None:
     data = values(np.random.default_rng(0), 5, "i8")
     (found,) = run_kernel_in_mock(mean, 1, "none", [data])
     np.testing.assert_array_equal(found, np.trunc(data / 3))
+
+
+def test_a_schedule_with_config_is_told_all_that_a_kernel_is() -> None:
+    told: dict[str, object] = {}
+
+    def schedule(*, rank: int, world_size: int, n_elem: int, **config: object) -> list[Step]:
+        told.update(config)
+        return []
+
+    check_schedule(schedule, 2, "ring_1d", 8, n_slots=3, kernel_gain=0.5)
+    assert (told["kernel_gain"], told["n_slots"], told["pes_per_cube"], told["dtype"]) == (0.5, 3, 2, "f32")
