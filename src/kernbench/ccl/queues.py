@@ -6,8 +6,9 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
@@ -232,8 +233,7 @@ def queue_setups(
 _TREE = {"parent": ("child_left", "child_right"), "child_left": ("parent",), "child_right": ("parent",)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueEnd:
+class QueueEnd(NamedTuple):
     """A queue pair to be: queue ``direction`` of ``pe`` and the other end of it; it sends, receives or both."""
 
     pe: PeCoord
@@ -264,17 +264,13 @@ def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
     """
     by_name = _checked(edges, spec)
     reverse = _reverses(edges, by_name)
-    ends = [_two_way(edge, reverse.get(edge), by_name) for edge in edges]
+    ends = []
+    for edge in edges:
+        back = reverse.get(edge)
+        far = _receiver_name(edge, by_name) if back is None else back[1]
+        ends.append(QueueEnd(*edge, far, sends=True, receives=back is not None))
     receivers = [
-        replace(
-            end,
-            pe=end.peer,
-            direction=end.peer_direction,
-            peer=end.pe,
-            peer_direction=end.direction,
-            sends=False,
-            receives=True,
-        )
+        QueueEnd(end.peer, end.peer_direction, end.pe, end.direction, sends=False, receives=True)
         for end in ends
         if not end.receives
     ]
@@ -322,32 +318,25 @@ def _opposites(edge: Edge) -> tuple[str, ...]:
 
 def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
     """The reverse of every edge that has one; of each other."""
-    found: dict[Edge, Edge] = {}
-    for edge in edges:
-        if edge not in found:
-            named = (by_name.get((edge[2], name)) for name in _opposites(edge))
-            _match(edge, (back for back in named if back is not None and back[2] == edge[0]), found)
     between: defaultdict[tuple[PeCoord, PeCoord], list[Edge]] = defaultdict(list)
     for edge in edges:
-        if edge not in found:
-            between[edge[0], edge[2]].append(edge)
-    for (src, dst), there in list(between.items()):
-        for edge in there:
+        between[edge[0], edge[2]].append(edge)
+
+    def opposite(edge: Edge) -> Iterable[Edge]:
+        named = (by_name.get((edge[2], name)) for name in _opposites(edge))
+        return (back for back in named if back is not None and back[2] == edge[0])
+
+    def whichever(edge: Edge) -> Iterable[Edge]:
+        return between.get((edge[2], edge[0]), ())
+
+    found: dict[Edge, Edge] = {}
+    for candidates in (opposite, whichever):
+        for edge in edges:
             if edge not in found:
-                _match(edge, between.get((dst, src), ()), found)
+                back = next((back for back in candidates(edge) if back not in found), None)
+                if back is not None:
+                    found[edge], found[back] = back, edge
     return found
-
-
-def _match(edge: Edge, candidates: Iterable[Edge], found: dict[Edge, Edge]) -> None:
-    back = next((back for back in candidates if back not in found), None)
-    if back is not None:
-        found[edge], found[back] = back, edge
-
-
-def _two_way(edge: Edge, back: Edge | None, by_name: _ByName) -> QueueEnd:
-    src, direction, dst = edge
-    name = back[1] if back is not None else _receiver_name(edge, by_name)
-    return QueueEnd(pe=src, direction=direction, peer=dst, peer_direction=name, sends=True, receives=back is not None)
 
 
 def _receiver_name(edge: Edge, by_name: _ByName) -> str:

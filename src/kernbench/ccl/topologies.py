@@ -7,7 +7,7 @@ directions is in ``docs/collectives.md``, which algorithms rely on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
@@ -23,6 +23,8 @@ Edge: TypeAlias = tuple[PeCoord, str, PeCoord]
 """((sip, cube, pe), direction, (sip, cube, pe)): what the first sends on ``direction`` goes to the second."""
 Edges: TypeAlias = list[Edge]
 TopologyFunction: TypeAlias = Callable[[TopologySpec, AlgorithmConfig], Edges]
+Neighbours: TypeAlias = Callable[[int], Mapping[str, int]]
+"""Of a place among others, by its number: the place in each direction"""
 GRID_KEYS = ("kernel_w", "kernel_h")
 """What an algorithm's configuration may say of the shape of a grid of ranks."""
 
@@ -129,7 +131,7 @@ def hierarchical_3level(topology: TopologySpec, config: AlgorithmConfig) -> Edge
         *((leaders, _ring(len(leaders), "S", "N")) for leaders in sips),
         ([leaders[0] for leaders in sips], _tree(len(sips))),
     ]
-    return [edge for among, neighbours in levels for edge in _between([(pe,) for pe in among], neighbours)]
+    return [edge for level, neighbours in levels for edge in _among(level, neighbours)]
 
 
 def intercube(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
@@ -149,11 +151,10 @@ def intercube_edges(topology: TopologySpec) -> Edges:
     SIPs without sides, those of ``fully_connected`` and ``switch``, are a ring by number.
     """
     n, grid = topology.num_sips, topology.sip.cube_mesh.grid
-    mesh = [[((sip, cube, 0),) for cube in range(len(grid))] for sip in range(n)]
-    edges = [edge for cubes in mesh for edge in _between(cubes, _sides(grid))]
-    by_number = _ring(n, "global_E", "global_W")
     leaders = [[(sip, cube, 0) for cube in range(len(grid))] for sip in range(n)]
-    return edges + _between(leaders, lambda sip: _next_sips(topology, sip) or by_number(sip))
+    in_sips = [edge for cubes in leaders for edge in _among(cubes, _sides(grid))]
+    by_number = _ring(n, "global_E", "global_W")
+    return in_sips + _between(leaders, lambda sip: _next_sips(topology, sip) or by_number(sip))
 
 
 def fabric_edges(topology: TopologySpec) -> Edges:
@@ -178,10 +179,6 @@ TOPOLOGIES: dict[str, TopologyFunction] = {
     "intercube": intercube,
     "none": none,
 }
-
-
-Neighbours: TypeAlias = Callable[[int], Mapping[str, int]]
-"""Of a place among others, by its number: who is where"""
 
 
 def _ring(n: int, forth: str = "E", back: str = "W") -> Neighbours:
@@ -211,6 +208,10 @@ def _between(places: Sequence[Sequence[PeCoord]], neighbours: Neighbours) -> Edg
         for direction, peer in neighbours(at).items()
         for edge in rank_edges(places, at, direction, peer)
     ]
+
+
+def _among(pes: Iterable[PeCoord], neighbours: Neighbours) -> Edges:
+    return _between([(pe,) for pe in pes], neighbours)
 
 
 def rank_edges(ranks: Sequence[Sequence[PeCoord]], rank: int, direction: str, peer: int) -> Iterator[Edge]:

@@ -62,7 +62,7 @@ class ScheduledKernel:
 
     The schedule is given those of its parameters that ``args`` knew, all of it when it takes ``**config``, and ``cube``
     and ``pe`` if it asks for them. A launch has it played without Python in between; called with a ``tl``, it does the
-    same call by call.
+    same call by call. ``keys``: what its configuration may say.
     """
 
     def __init__(self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1) -> None:
@@ -72,23 +72,16 @@ class ScheduledKernel:
             self.name = Path(schedule.__code__.co_filename).stem
         self.tensors = tensors
         self._over = over
-        self._signature = inspect.signature(schedule).parameters
-        self._takes_all = any(each.kind is each.VAR_KEYWORD for each in self._signature.values())
-        self._parameters = {
-            name: each
-            for name, each in self._signature.items()
-            if name not in _PLACE and each.kind is not each.VAR_KEYWORD
-        }
+        parameters = inspect.signature(schedule).parameters.values()
+        self._takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        self._wanted = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        own = {each.name: each.default for each in parameters if each.name in self._wanted and each.name not in _PLACE}
         known = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
         self._defaults = known | {
-            name: each.default for name, each in self._parameters.items() if each.default is not each.empty
+            name: default for name, default in own.items() if default is not inspect.Parameter.empty
         }
-        self._names = tuple(dict.fromkeys([*known, *self._parameters]))
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """What its configuration may say."""
-        return tuple(self._parameters)
+        self._names = tuple(dict.fromkeys([*known, *own]))
+        self.keys = tuple(own)
 
     def args(self, *, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
         """What a launch gives the kernel behind its pointers. InputError for what the schedule refuses or lacks."""
@@ -109,7 +102,7 @@ class ScheduledKernel:
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
         if self._takes_all:
             return self.schedule(**given)
-        return self.schedule(**{name: given[name] for name in self._signature if name in given})
+        return self.schedule(**{name: given[name] for name in self._wanted if name in given})
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """The ``args`` of a launch, by name."""
