@@ -13,7 +13,7 @@ from kernbench.ccl.config import AlgorithmConfig, QueueSettings
 from kernbench.ccl.install import edges_of, layout_of
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.queues import install_edges
-from kernbench.ccl.sip_ring import ring_of_all
+from kernbench.ccl.rings import ring_of_all
 from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type

@@ -13,7 +13,7 @@ from algorithm_support import Collective, Shards, algorithm, all_reduce, over_si
 from cross_support import KINDS, WORLDS, World, assert_on_machine, packaged
 
 from covering import covering
-from kernbench.ccl.loading import names_of
+from kernbench.ccl.loading import MODULES
 
 PATTERNS = [
     ("ring_allreduce", "ring_1d", 5),
@@ -98,8 +98,8 @@ def test_collectives_between_two_tensors(name: str, over: tuple[int, str, str]) 
 
 def test_the_cross_has_every_algorithm() -> None:
     """What test_full_cross.py, which is slow, runs."""
-    assert {world.name for world in WORLDS} == set(names_of("module"))
-    assert {config.module for config in packaged().values()} <= set(names_of("module"))
+    assert {world.name for world in WORLDS} == set(MODULES)
+    assert {config.module for config in packaged().values()} <= set(MODULES)
 
 
 @pytest.mark.parametrize(

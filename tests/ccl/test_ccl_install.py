@@ -24,7 +24,7 @@ from kernbench.ccl.install import (
     resolve_algorithm_config,
     uninstall,
 )
-from kernbench.ccl.pairing import unite
+from kernbench.ccl.queues import unite
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
 from kernbench.ccl.topologies import fabric_edges, intercube_edges
 from kernbench.common.config import parse_document

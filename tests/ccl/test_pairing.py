@@ -9,7 +9,7 @@ from ccl_support import machine, sips
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.pairing import QueueEnd, pair_queues, unite
+from kernbench.ccl.queues import QueueEnd, pair_queues, unite
 from kernbench.ccl.topologies import Edge, fabric_edges, intercube_edges
 from kernbench.common.errors import IpcqError
 from kernbench.messages.requests import PeCoord

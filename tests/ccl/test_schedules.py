@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from covering import covering
 from kernbench.ccl.algorithms import ring_allreduce, ring_allreduce_rs_ag
-from kernbench.ccl.schedule_check import Content, Place, play_schedules
-from kernbench.ccl.testing import check_schedule, run_kernel_in_mock
+from kernbench.ccl.testing import Content, Place, check_schedule, play_schedules, run_kernel_in_mock
 from kernbench.common.errors import InputError, IpcqDeadlock, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import Chunk, Step, await_message, copy, load, receive, reduce, scale, send, store
@@ -226,3 +225,14 @@ def test_the_steps_of_ranks_that_are_alike_are_made_once() -> None:
     for pe in range(4):
         kernel.ops_from((0,), args, (pe, 0, 0), (4, 1, 1))
     assert made == [0]
+
+
+def test_a_schedule_with_config_is_told_all_that_a_kernel_is() -> None:
+    told: dict[str, object] = {}
+
+    def schedule(*, rank: int, world_size: int, n_elem: int, **config: object) -> list[Step]:
+        told.update(config)
+        return []
+
+    check_schedule(schedule, 2, "ring_1d", 8, n_slots=3, kernel_gain=0.5)
+    assert (told["kernel_gain"], told["n_slots"], told["pes_per_cube"], told["dtype"]) == (0.5, 3, 2, "f32")

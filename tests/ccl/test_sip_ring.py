@@ -7,8 +7,8 @@ from ccl_support import by_source, sips
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.pairing import pair_queues
-from kernbench.ccl.sip_ring import SipRing, ring_of_all
+from kernbench.ccl.queues import pair_queues
+from kernbench.ccl.rings import SipRing, ring_of_all
 from kernbench.ccl.topologies import fabric_edges
 from kernbench.topology.spec import TopologySpec
 

@@ -25,7 +25,7 @@ HOPS = (4 << 10, 12 << 10, 20 << 10)  # what a hop of each level has under way
 
 
 def lead(hops: Hops, n_slots: int, elements: int = PIECE) -> int:
-    return hops.lead(Messages("sum", elements, 4), n_slots, HOPS)
+    return hops.lead(Messages("sum", elements, 4, n_slots, hop_bytes=HOPS))
 
 
 def test_hops_of_a_binary_tree() -> None:

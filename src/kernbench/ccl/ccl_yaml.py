@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, Scalar, resolve_algorithm_config
+from kernbench.ccl.layouts import MAPPERS, VALIDATORS
 from kernbench.ccl.loading import (
-    KNOWN_NAMES,
+    MODULES,
     PASSED_KEYS,
     PASSED_PREFIX,
     foreign_key,
@@ -23,10 +24,9 @@ from kernbench.ccl.loading import (
     known_keys,
     load_algorithm,
     module_called,
-    module_names,
-    names_of,
     passes,
 )
+from kernbench.ccl.topologies import TOPOLOGIES
 from kernbench.common.complaints import close_to, one_of, show
 from kernbench.common.config import (
     Complaint,
@@ -49,12 +49,25 @@ _Count = Annotated[int, Field(ge=1, le=1 << 50)]
 _Section: TypeAlias = tuple[str, ...]
 
 
+def _known(kind: str, known: Collection[str]) -> AfterValidator:
+    """What is no path, seen from the folder of the file, has to be built in."""
+
+    def check_name(name: str, info: ValidationInfo) -> str:
+        if name not in known and not is_path(name, info.context):
+            raise ValueError(
+                f"unknown {kind} {name!r}; {close_to(name, known)}there are: {one_of(known)}; or a path to one of yours"
+            )
+        return name
+
+    return AfterValidator(check_name)
+
+
 class _Settings(ConfigModel):
     """What ``defaults`` and every algorithm may say; None: not said here."""
 
-    topology: Annotated[str | None, BeforeValidator(current_topology_name)] = None
-    mapper: str | None = None
-    validator: str | None = None
+    topology: Annotated[str, BeforeValidator(current_topology_name), _known("topology", TOPOLOGIES)] | None = None
+    mapper: Annotated[str, _known("mapper", MAPPERS)] | None = None
+    validator: Annotated[str, _known("validator", VALIDATORS)] | None = None
     buffer_kind: BufferKind | None = None
     backpressure: Backpressure | None = None
     poll_ns: Annotated[float, Field(ge=0.001, le=1e12)] | None = None
@@ -74,7 +87,7 @@ class _Defaults(_Settings):
 
 
 class _AlgorithmSection(_Settings):
-    module: str
+    module: Annotated[str, _known("module", MODULES)]
 
 
 class _CclFile(ConfigModel):
@@ -94,10 +107,9 @@ def ccl_config_of(document: Document) -> CclConfig:
     """The configuration in a parsed file. ConfigError with every problem, in file order."""
     data = deepcopy(document.data)
     passed = {path: _taken_out(section) for path, section in _sections(data)}
-    bare = Document(document.source, data, document.marks, document.problems)
-    checked = check(bare, _CclFile)
     folder = Path(document.source).absolute().parent
-    rules = _not_passable(passed), _broken_rules(bare, folder), _foreign_keys(document)
+    checked = check(Document(document.source, data, document.marks), _CclFile, context=folder)
+    rules = _not_passable(passed), _broken_rules(document), _foreign_keys(document)
     report(document, [*checked.complaints, *chain(*rules)])
     assert checked.value is not None, "a document without complaints has a value"
     for path, section in _sections(document.data):
@@ -150,12 +162,9 @@ def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any
     yield from ((path, section) for path, section in found if isinstance(section, dict))
 
 
-def _broken_rules(document: Document, folder: Path) -> Iterator[Complaint]:
-    """What is wrong between entries, and with names; asked of all that is there, whatever else is wrong."""
+def _broken_rules(document: Document) -> Iterator[Complaint]:
+    """What is wrong between entries; asked of all that is there, whatever else is wrong."""
     for path, section in _sections(document.data):
-        yield from (
-            c for kind in KNOWN_NAMES if kind in section for c in _unknown_name(path, kind, section[kind], folder)
-        )
         given = section.get("topology"), document.get(("defaults", "topology"))
         if path[0] == "algorithms" and given == (None, None):
             yield Complaint(path, "missing key 'topology', here or in defaults", at_key=True)
@@ -165,21 +174,13 @@ def _broken_rules(document: Document, folder: Path) -> Iterator[Complaint]:
         yield Complaint(("defaults", "algorithm"), f"no algorithm {named!r}; {hint}")
 
 
-def _unknown_name(path: _Section, kind: str, name: object, folder: Path) -> Iterator[Complaint]:
-    """What is no path has to be built in."""
-    known, name = names_of(kind), current_topology_name(name)
-    if isinstance(name, str) and name not in known and not is_path(name, folder):
-        hint = f"{close_to(name, known)}there are: {one_of(known)}; or a path to one of yours"
-        yield Complaint((*path, kind), f"unknown {kind} {name!r}; {hint}")
-
-
 def _foreign_keys(document: Document) -> Iterator[Complaint]:
     """Keys that would have no effect: those of shipped algorithms here, of the user's own when they are loaded."""
     sections = dict(_sections(document.data))
     defaults, default = sections.pop(("defaults",), {}), _default_name(document)
     for path, section in sections.items():
         module, topology = section.get("module"), section.get("topology", defaults.get("topology"))
-        if isinstance(module, str) and isinstance(topology, str) and module in module_names():
+        if isinstance(module, str) and isinstance(topology, str) and module in MODULES:
             known = known_keys(module_called(module, path[1]), current_topology_name(topology))
             reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
             for at, keys in reaching.items():
@@ -199,7 +200,7 @@ def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]
     for each in resolved:
         size, path = dict(each.passthrough).get("chunk_size"), _where(document, each.name, "chunk_size")
         used = path[0] != "defaults" or each.name == _default_name(document)
-        if used and isinstance(size, int) and size > each.slot_size and each.module in module_names():
+        if used and isinstance(size, int) and size > each.slot_size and each.module in MODULES:
             yield Complaint(path, f"found {size}; a message has to fit a slot (slot_size {each.slot_size})")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from kernbench.common.complaints import close_to, one_of, show
 from kernbench.common.errors import InputError, Problem, UnknownNameError
+from kernbench.common.imports import F, named_function
 from kernbench.messages.queues import Backpressure, BufferKind
 from kernbench.messages.steps import REDUCE_OPS, ReduceName
 from kernbench.policy.address.allocator import ALIGNMENT_BYTES
@@ -61,6 +63,10 @@ class AlgorithmConfig(QueueSettings):
     def label(self) -> str:
         """What errors call it."""
         return f"{self.place}: algorithm {self.name!r}" if self.place else f"algorithm {self.name!r}"
+
+    def named(self, kind: str, text: str, builtins: Mapping[str, F]) -> F:
+        """The function that ``text`` means as its ``kind``, for example ``mapper``; raises as ``named_function``."""
+        return named_function(kind, text, builtins, f"{self.label}: {kind} {text!r}", self.folder)
 
     @property
     def passed(self) -> str:

@@ -6,17 +6,12 @@ Delays are those of a way as long as half a die, without waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kernbench.topology.fields import LinkSpec
 from kernbench.topology.spec import TopologySpec
 
-# Of a node of a tree, on the one link of its PE: two children's contributions, its own data, and the result.
-_STREAMS = 4
-
 
 def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
-    """Bytes of a stream of a tree under way on a hop there and back: within a cube, between cubes, between SIPs."""
+    """Bytes of the streams of a tree under way on a hop there and back: within a cube, between cubes, between SIPs."""
     pe, sip, system = spec.pe.components, spec.sip, spec.system
     ends = 2 * pe.pe_ipcq.attrs.overhead_ns + spec.pe.dma.setup_ns + spec.pe.math.startup_ns
     in_cube = ends + 2 * _across_cube_ns(spec)
@@ -24,12 +19,11 @@ def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
     between_cubes = 4 * ucie + 2 * _wire_ns(spec, sip.links.cube_to_cube)
     chiplet = port.ucie.attrs.overhead_ns + port.io_noc.attrs.overhead_ns + port.sip_port.attrs.overhead_ns
     between_sips = 2 * (2 * (ucie + chiplet) + _wire_ns(spec, system.links.sip_to_sip))
-    links = spec.cube.links.pe_to_xbar, sip.links.cube_to_cube, system.links.sip_to_sip
-    delays = in_cube, in_cube + between_cubes, in_cube + between_sips
+    own, cubes, sips = spec.cube.links.pe_to_xbar, sip.links.cube_to_cube, system.links.sip_to_sip
     return (
-        _under_way(delays[0], links[:1]),
-        _under_way(delays[1], links[:2]),
-        _under_way(delays[2], (links[0], links[2])),
+        int(in_cube * own.bw_gbs),
+        int((in_cube + between_cubes) * min(own.bw_gbs, cubes.bw_gbs)),
+        int((in_cube + between_sips) * min(own.bw_gbs, sips.bw_gbs)),
     )
 
 
@@ -50,8 +44,3 @@ def _across_cube_ns(spec: TopologySpec) -> float:
 
 def _wire_ns(spec: TopologySpec, link: LinkSpec) -> float:
     return (link.length_mm or 0) * spec.ns_per_mm + link.overhead_ns
-
-
-def _under_way(delay_ns: float, links: Iterable[LinkSpec]) -> int:
-    """What ``_STREAMS`` have, of each as much."""
-    return int(delay_ns * min(link.bw_gbs for link in links))

@@ -17,7 +17,6 @@ slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from kernbench.ccl.pieces import Messages, split_evenly
@@ -101,88 +100,51 @@ def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -
     """
     if not axes or not most:
         return [], begin
-    ring, kind = axes[0]
-    parts, longest = _split(mine, ring.size), -(-most // ring.size)
-    passage: _OnRing | _OnLine = _OnRing(ring, parts, longest)
-    if kind != "ring":
-        passage = _OnLine(ring, parts, longest, closed=kind == "closed")
-    own, turns = passage.own, passage.turns
-    between = begin + turns * longest
-    inner, end = _planned(axes[1:], own, longest, between)
+    axis = axes[0]
+    parts, longest = _split(mine, axis.ring.size), -(-most // axis.ring.size)
+    if axis.kind == "ring":  # a part begins at the place behind its own, and goes all the way round
+        parts = [*parts[1:], parts[0]]
+    passage = _Passage(axis, parts, longest)
+    between = begin + passage.turns * longest
+    inner, end = _planned(axes[1:], parts[axis.ring.place], longest, between)
     return [*passage.scatter(begin), *inner, *passage.gather(end)], end + between - begin
 
 
-class _OnRing(NamedTuple):
-    """Each part goes round from its place on, and is whole one place before that. ``longest``: values of a part."""
+class _Passage(NamedTuple):
+    """Parts go to their places from both sides, or round a ring, and back from there. ``longest``: pieces of a part."""
 
-    ring: RingPlace
+    axis: Axis
     parts: Turns
     longest: int
 
     @property
     def turns(self) -> int:
         """How many places a message passes at most."""
-        return self.ring.size - 1
-
-    @property
-    def own(self) -> Sequence[int]:
-        """What this place has reduced between the two."""
-        return self.parts[self.ring.backwards(self.ring.place)[-1]]
-
-    def scatter(self, begin: int) -> list[GridStep]:
-        """Parts go round and are added to."""
-        return self._round([self.parts[i] for i in self.ring.backwards(self.ring.place)], "add", begin)
-
-    def gather(self, begin: int) -> list[GridStep]:
-        """Parts go round, the own one first."""
-        *others, own = [self.parts[i] for i in self.ring.backwards(self.ring.place)]
-        return self._round([own, *others], "take", begin)
-
-    def _round(self, turns: Turns, does: Literal["add", "take"], begin: int) -> list[GridStep]:
-        steps: list[GridStep] = []
-        for turn, (going, coming) in enumerate(pairwise(turns)):
-            at = begin + turn * self.longest
-            steps += [GridStep(at + k, i, "send", self.ring.next) for k, i in enumerate(going)]
-            steps += [GridStep(at + k, i, does, self.ring.prev) for k, i in enumerate(coming)]
-        return steps
-
-
-class _OnLine(NamedTuple):
-    """Parts go to their places from both sides, and back from there. ``longest``: pieces of a part."""
-
-    line: RingPlace
-    parts: Turns
-    longest: int
-    closed: bool
-
-    @property
-    def turns(self) -> int:
-        """How many places a message passes at most."""
-        return self.line.size // 2 if self.closed else self.line.size - 1
-
-    @property
-    def own(self) -> Sequence[int]:
-        """What this place has reduced between the two."""
-        return self.parts[self.line.place]
+        size = self.axis.ring.size
+        return size // 2 if self.axis.kind == "closed" else size - 1
 
     def _reach(self, place: int, k: int) -> tuple[int, int]:
         """From how far behind and ahead of ``place`` its piece number ``k`` comes: where they meet, in turn."""
-        size = self.line.size
-        if not self.closed:
+        size = self.axis.ring.size
+        if self.axis.kind == "line":
             return place, size - 1 - place
+        if self.axis.kind == "ring":
+            return size - 1, size - 1
         return ((size - 1) // 2, size // 2) if k % 2 else (size // 2, (size - 1) // 2)
 
     def _ways(self) -> list[tuple[str, str, int, int]]:
-        """Either way: the queues out and in, the direction of places, and which of ``_reach`` is behind."""
-        line = self.line
-        return [(line.next, line.prev, 1, 0), (line.prev, line.next, -1, 1)]
+        """Each way: the queues out and in, the direction of places, and which of ``_reach`` is behind."""
+        ring = self.axis.ring
+        forth, back = (ring.next, ring.prev, 1, 0), (ring.prev, ring.next, -1, 1)
+        return [forth] if self.axis.kind == "ring" else [forth, back]
 
     def _far(self, towards: int, distance: int, side: int) -> list[tuple[int, int, int]]:
         """Number, piece and reach to ``side`` of the part of the place so far from here that are passed here."""
-        place = self.line.place + towards * distance
-        if not (self.closed or 0 <= place < self.line.size):
+        ring = self.axis.ring
+        place = ring.place + towards * distance
+        if self.axis.kind == "line" and not 0 <= place < ring.size:
             return []
-        place %= self.line.size
+        place %= ring.size
         found = [(k, i, self._reach(place, k)[side]) for k, i in enumerate(self.parts[place])]
         return [each for each in found if distance <= each[2]]
 
@@ -225,11 +187,6 @@ class SipGrid(NamedTuple):
     w: int
     h: int
 
-    @classmethod
-    def of(cls, n: int, topology: str, w: int, h: int) -> SipGrid:
-        """The grid that a configuration says, whose names may be old ones."""
-        return cls(n, current_topology_name(topology), w, h)
-
     @property
     def is_grid(self) -> bool:
         """Whether these are all SIPs of a torus or mesh with several rows and columns."""
@@ -253,12 +210,19 @@ class SipGrid(NamedTuple):
         return min(n_elem, -(-n_elem // (chunk * even)) * even)
 
 
-def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messages, hop_bytes: int) -> list[Step]:
-    """Load ``segment`` as it is needed, reduce it over the grid, and store it.
+def sip_grid(n: int, /, *, sip_topology: str = "ring_1d", sip_w: int = 0, sip_h: int = 0, **_others: object) -> SipGrid:
+    """The grid that a configuration says, whose names may be old ones."""
+    return SipGrid(n, current_topology_name(sip_topology), sip_w, sip_h)
 
-    ``hop_bytes``: what a hop between SIPs has under way there and back.
-    """
+
+def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messages) -> list[Step]:
+    """Load ``segment`` as it is needed, reduce it over the grid, and store it."""
     pieces = split_evenly(segment, sips.pieces(segment.size, messages.chunk))
     table = timetable(sips.axes(here), len(pieces))
-    loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces), messages.under_way(hop_bytes // 2))]
+    loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces), half_a_hop(messages))]
     return [*loads, *all_reduce_by(table, pieces, messages, sips.n), *(store(i, x) for i, x in enumerate(pieces))]
+
+
+def half_a_hop(messages: Messages) -> int:
+    """How many messages are on their way between two SIPs, one way."""
+    return messages.under_way(messages.hop_bytes[-1] // 2)

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import Any, NamedTuple, Self, SupportsIndex
+from typing import Annotated, Any, NamedTuple, Self, SupportsIndex, TypeAlias
+
+from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, QueueSettings, resolve_algorithm_config
@@ -36,6 +38,10 @@ __all__ = [
     "uninstall",
     "warn_of_lost",
 ]
+
+
+_PE: TypeAlias = tuple[StrictInt, StrictInt, StrictInt]
+_EDGE: TypeAdapter[Edge] = TypeAdapter(tuple[_PE, Annotated[StrictStr, Field(min_length=1)], _PE])
 
 
 class PlacedPe(NamedTuple):
@@ -117,21 +123,10 @@ def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
 def _edge(entry: Any, what: str) -> Edge:
     """An entry of a topology's list, checked for its form."""
     try:
-        src, direction, dst = entry
-        edge = (_coordinates(src), direction, _coordinates(dst))
-    except (TypeError, ValueError):
-        edge = None
-    if edge is None or not isinstance(direction, str) or not direction:
+        return _EDGE.validate_python(entry)
+    except ValidationError:
         form = '((sip, cube, pe), "direction", (sip, cube, pe))'
-        raise InputError(f"{what}: returned {entry!r}; every entry has the form {form}")
-    return edge
-
-
-def _coordinates(pe: Any) -> PeCoord:
-    sip, cube, index = pe
-    if not (type(sip) is type(cube) is type(index) is int):
-        raise TypeError
-    return (sip, cube, index)
+        raise InputError(f"{what}: returned {entry!r}; every entry has the form {form}") from None
 
 
 def _changed(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, what: str) -> list[Edge]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
-from kernbench.common.imports import named_function
 from kernbench.messages.mapping import MappedShard
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.dp import DPPolicy
@@ -41,11 +39,6 @@ MAPPERS: dict[str, Mapper] = {
     "all_pes": all_pes,
     "pe0_of_every_cube": pe0_of_every_cube,
 }
-
-
-def mapper_called(text: str, owner: str, folder: Path | None = None) -> Mapper:
-    """The mapper that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
-    return named_function("mapper", text, MAPPERS, f"{owner}: mapper {text!r}", folder)
 
 
 def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_are_pes: bool = False) -> RankPes:

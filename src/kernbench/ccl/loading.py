@@ -7,59 +7,29 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from kernbench.ccl import algorithms as package
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.delays import hop_bytes, load_bytes
-from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator, mapper_called
+from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
 from kernbench.common.complaints import close_to
 from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
-from kernbench.common.imports import import_file, import_module, named_function
+from kernbench.common.imports import import_file, import_module
 from kernbench.topology.spec import TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
-ALGORITHMS_PACKAGE = "kernbench.ccl.algorithms"
 # Keys that an algorithm's kernel_args gets as they stand, if it knows them; so are all that begin with the prefix.
 PASSED_KEYS = ("reduce_op", "chunk_size", "root_cube")
 PASSED_PREFIX = "kernel_"
 _KEYS_OF_TOPOLOGY = {"torus_2d": GRID_KEYS, "mesh_2d_no_wrap": GRID_KEYS}
 
 
-@cache
-def module_names() -> tuple[str, ...]:
-    """The algorithms that ship with the package; nothing of them is imported."""
-    spec = find_spec(ALGORITHMS_PACKAGE)
-    folders = spec.submodule_search_locations if spec is not None else None
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(folders or []) if not m.name.startswith("_")))
-
-
-KNOWN_NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
-    "module": module_names,
-    "topology": lambda: tuple(TOPOLOGIES),
-    "mapper": lambda: tuple(MAPPERS),
-    "validator": lambda: tuple(VALIDATORS),
-}
-
-
-def names_of(kind: str) -> tuple[str, ...]:
-    """The built-in names of a kind: module, topology, mapper or validator."""
-    return KNOWN_NAMES[kind]()
-
-
-def topology_called(text: str, owner: str, folder: Path | None = None) -> TopologyFunction:
-    """The topology function that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
-    name = current_topology_name(text)
-    return named_function("topology", name, TOPOLOGIES, f"{owner}: topology {text!r}", folder)
-
-
-def validator_called(text: str, owner: str, folder: Path | None = None) -> Validator:
-    """The validator that ``text`` means in the configuration of ``owner``; raises as ``named_function``."""
-    return named_function("validator", text, VALIDATORS, f"{owner}: validator {text!r}", folder)
+MODULES = tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+"""The algorithms that ship with the package; nothing of them is imported."""
 
 
 def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleType:
@@ -70,13 +40,12 @@ def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleTy
     what = f"{owner}: module {text!r}"
     if text.endswith(".py"):
         return import_file((folder or Path()) / text, what)
-    known = module_names()
-    if text in known:
-        return import_module(f"{ALGORITHMS_PACKAGE}.{text}", what)
+    if text in MODULES:
+        return import_module(f"{package.__name__}.{text}", what)
     if is_path(text, folder):
         return import_module(text, what, folder)
-    hint = f"{close_to(text, known)}or a dotted path to one of yours, or a .py file"
-    raise UnknownNameError("algorithm module", text, known, hint)
+    hint = f"{close_to(text, MODULES)}or a dotted path to one of yours, or a .py file"
+    raise UnknownNameError("algorithm module", text, MODULES, hint)
 
 
 def is_path(text: str, folder: Path | None = None) -> bool:
@@ -101,11 +70,10 @@ def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
 
     Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
     """
-    functions = vars(module)
-    takes = functions.get("schedule") or functions["kernel_args"]
-    parameters = inspect.signature(takes).parameters.values()
-    own = (p.name for p in parameters if p.kind is not p.VAR_KEYWORD and passes(p.name))
-    return tuple(dict.fromkeys([*own, *functions.get("config_keys", ()), *_KEYS_OF_TOPOLOGY.get(topology, ())]))
+    kernel, kernel_args = kernel_of(module)
+    own = kernel.keys if isinstance(kernel, ScheduledKernel) else inspect.signature(kernel_args).parameters
+    listed, of_topology = vars(module).get("config_keys", ()), _KEYS_OF_TOPOLOGY.get(topology, ())
+    return tuple(dict.fromkeys([*filter(passes, own), *listed, *of_topology]))
 
 
 def first_line(what: Any) -> str:
@@ -118,11 +86,11 @@ KernelArgs: TypeAlias = Callable[..., tuple[Any, ...]]
 Neighbors: TypeAlias = Callable[[int, int, Mapping[str, int]], Mapping[str, int]]
 """``neighbors(rank, world_size, base) -> {direction: rank}``; ``base`` is what the topology says."""
 
-_OF_KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("kernel", ("tl",)),
-    ("kernel_args", ("n_elem", "world_size", "**config")),
-)
-_OF_SCHEDULE: tuple[tuple[str, tuple[str, ...]], ...] = (("schedule", ("rank", "world_size", "n_elem")),)
+_TAKES: Mapping[str, tuple[str, ...]] = {
+    "schedule": ("rank", "world_size", "n_elem"),
+    "kernel": ("tl",),
+    "kernel_args": ("n_elem", "world_size", "**config"),
+}
 _CONTRACT = (
     "an algorithm has schedule(*, rank, world_size, n_elem, …) -> steps, "
     "or kernel(t_ptr, *args, tl) and kernel_args(*, n_elem, world_size, **config) -> tuple, "
@@ -191,11 +159,10 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
     UnknownNameError for a name that is not built in, InputError for a path that leads nowhere and for a module that
     is not an algorithm, ConfigError for a key that it does not know.
     """
-    owner, folder = config.label, config.folder
-    module = module_called(config.module, owner, folder)
+    module = module_called(config.module, config.label, config.folder)
     problems = list(_problems(module))
     if problems:
-        where = f"{owner}: module {config.module!r} ({module.__file__})"
+        where = f"{config.label}: module {config.module!r} ({module.__file__})"
         raise InputError(f"{where}: {'; '.join(problems)}; {_CONTRACT}")
     kernel, kernel_args = kernel_of(module)
     functions = vars(module)
@@ -205,9 +172,9 @@ def load_algorithm(config: AlgorithmConfig) -> Algorithm:
         config=config,
         kernel=kernel,
         kernel_args=kernel_args,
-        topology_fn=topology_called(topology, owner, folder),
-        mapper_fn=mapper_called(config.mapper, owner, folder),
-        validator_fn=validator_called(config.validator, owner, folder),
+        topology_fn=config.named("topology", current_topology_name(topology), TOPOLOGIES),
+        mapper_fn=config.named("mapper", config.mapper, MAPPERS),
+        validator_fn=config.named("validator", config.validator, VALIDATORS),
         neighbors=functions.get("neighbors"),
     )
 
@@ -248,13 +215,13 @@ def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> N
 def _problems(module: ModuleType) -> Iterator[str]:
     """What keeps a module from being an algorithm."""
     functions = vars(module)
-    for name, takes in _OF_SCHEDULE if "schedule" in functions and "kernel" not in functions else _OF_KERNEL:
+    for name in ("schedule",) if "schedule" in functions and "kernel" not in functions else ("kernel", "kernel_args"):
         if name not in functions:
             yield f"it has no {name}"
         elif not callable(functions[name]):
             yield f"its {name} is not a function"
         else:
-            yield from _signature_problems(name, functions[name], takes)
+            yield from _signature_problems(name, functions[name])
     if not callable(functions.get("neighbors", first_line)):
         yield "its neighbors is not a function"
     keys = functions.get("config_keys", ())
@@ -265,9 +232,9 @@ def _problems(module: ModuleType) -> Iterator[str]:
         yield "its own_topology is not a text"
 
 
-def _signature_problems(name: str, function: Callable[..., object], takes: tuple[str, ...]) -> Iterator[str]:
+def _signature_problems(name: str, function: Callable[..., object]) -> Iterator[str]:
     parameters = inspect.signature(function).parameters
     rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    lacking = [each for each in takes if not rest and each not in parameters]
+    lacking = [each for each in _TAKES[name] if not rest and each not in parameters]
     if lacking:
         yield f"its {name}{inspect.signature(function)} does not take {', '.join(lacking)}"

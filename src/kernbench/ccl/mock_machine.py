@@ -12,13 +12,12 @@ import numpy as np
 
 from kernbench.ccl.mock_memory import TCM_BASE, MockMemory, PeMemory
 from kernbench.ccl.mock_pe import MockPe, MockQueues
-from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
+from kernbench.ccl.queues import by_pe, pair_queues, queue_setups
 from kernbench.ccl.topologies import Edge
 from kernbench.common.errors import InputError, SimulationDeadlock
 from kernbench.common.ids import pe_name
 from kernbench.engine.deadlock import Standstill
 from kernbench.engine.queue_state import QueuePair
-from kernbench.messages.queues import QueuePeer
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
@@ -52,14 +51,24 @@ class MockMachine:
         self.memory = tuple(MockMemory() for _ in range(spec.num_sips))
         self._works_on = self.memory if works_on is None else works_on
         self._spec = spec
-        self._slots = (n_slots, slot_size)
         self._names = {pe_name(pe): f"{name} ({pe_name(pe)})" for pe, name in (names or {}).items()}
-        self._ends = dict(by_pe(pair_queues(list(edges), spec)))
+        ends = dict(by_pe(pair_queues(list(edges), spec)))
+        rings = {  # behind the scratch of their PE, in the order of its queues
+            (pe, end.direction): self._tcm(pe) + spec.pe.tcm.scratch_bytes + at * n_slots * slot_size
+            for pe, own in ends.items()
+            for at, end in enumerate(own)
+        }
         self._queues: dict[PeCoord, MockQueues] = {}
+        for pe, own in ends.items():
+            setups = queue_setups(own, rings, n_slots, slot_size)
+            self._add_queues(pe, {setup.direction: QueuePair.installed(setup) for setup in setups})
+
+    def _add_queues(self, pe: PeCoord, pairs: Mapping[str, QueuePair]) -> None:
+        self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues)
 
     def queues(self, pe: PeCoord) -> Mapping[str, QueuePair]:
         """The queue pairs of a PE, by direction."""
-        return self._queues_of(pe).pairs
+        return self._queues[pe].pairs if pe in self._queues else {}
 
     def run(self, kernel: Callable[..., object], args: Mapping[PeCoord, Sequence[Any]]) -> None:
         """Run ``kernel`` to its end on each PE of ``args``, with its arguments.
@@ -93,13 +102,10 @@ class MockMachine:
     def _started(
         self, kernel: Callable[..., object], pe: PeCoord, args: tuple[Any, ...], everywhere: Sequence[PeCoord]
     ) -> MockPe:
-        scratch = ScratchAllocator(self._tcm(pe), self._spec.pe.tcm.scratch_bytes)
-        run = begin_run(kernel, args, {}, self._site(kernel, pe, everywhere), scratch)
-        return MockPe(self._named(pe_name(pe)), run, self._queues_of(pe))
-
-    def _site(self, kernel: Callable[..., object], pe: PeCoord, everywhere: Sequence[PeCoord]) -> KernelSite:
+        if pe not in self._queues:
+            self._add_queues(pe, {})
         sips, cubes, pes = (len(set(ids)) for ids in zip(*everywhere, strict=True))
-        return KernelSite(
+        site = KernelSite(
             sip=pe[0],
             cube=pe[1],
             pe=pe[2],
@@ -110,30 +116,8 @@ class MockMachine:
             file=kernel_source(kernel).file,
             dot_dtypes=self._spec.pe.gemm.operand_dtypes,
         )
-
-    def _queues_of(self, pe: PeCoord) -> MockQueues:
-        found = self._queues.get(pe)
-        if found is None:
-            pairs = {end.direction: self._pair(end) for end in self._ends.get(pe, ())}
-            found = self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues_of)
-        return found
-
-    def _pair(self, end: QueueEnd) -> QueuePair:
-        n_slots, slot_size = self._slots
-        there = self._ring(end.peer, end.peer_direction) if end.sends else None
-        return QueuePair(
-            direction=end.direction,
-            peer=QueuePeer(pe=end.peer, direction=end.peer_direction, rx_base_pa=there),
-            my_rx_base_pa=self._ring(end.pe, end.direction) if end.receives else None,
-            n_slots=n_slots,
-            slot_size=slot_size,
-        )
-
-    def _ring(self, pe: PeCoord, direction: str) -> int:
-        """Where the ring of a queue begins: behind the scratch of its PE, rings in the order of its queues."""
-        at = [end.direction for end in self._ends[pe]].index(direction)
-        n_slots, slot_size = self._slots
-        return self._tcm(pe) + self._spec.pe.tcm.scratch_bytes + at * n_slots * slot_size
+        scratch = ScratchAllocator(self._tcm(pe), self._spec.pe.tcm.scratch_bytes)
+        return MockPe(self._named(pe_name(pe)), begin_run(kernel, args, {}, site, scratch), self._queues[pe])
 
     def _tcm(self, pe: PeCoord) -> int:
         """Where the TCM of a PE begins; they are far apart."""

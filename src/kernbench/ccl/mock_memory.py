@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import chain, product
+from itertools import product
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -92,8 +92,7 @@ class MockMemory:
             segments = self._segments(command)
             what = Moved(command, segments) if any(va != NOWHERE for va, _ in segments) else _of_nothing(command)
         elif isinstance(command, GemmComposite | MathComposite):
-            given = [ref for ref in (*_read_by(command), command.out) if isinstance(ref, MemoryRef)]
-            what = Streamed(command, tuple((self._extent(ref.va, ref.shape, ref),) for ref in given))
+            what = Streamed(command, tuple((self._extent(ref),) for _, ref in _accesses(command)))
         if what is None:
             return
         kind, name, _ = describe(what)
@@ -104,40 +103,26 @@ class MockMemory:
 
     def meet(self, a: PeCommand, b: PeCommand) -> bool:
         """Whether both access the same bytes of a tensor, and one of them writes."""
-        (reads, writes), (others_read, others_write) = self._touched(a), self._touched(b)
-        pairs = chain(product(writes, [*others_read, *others_write]), product(reads, others_write))
-        return any(np.shares_memory(x, y) for x, y in pairs)
+        pairs = product(_accesses(a), _accesses(b))
+        return any((x or y) and np.shares_memory(self._view(one), self._view(other)) for (x, one), (y, other) in pairs)
 
-    def _touched(self, command: PeCommand) -> tuple[list[Array], list[Array]]:
-        """What ``command`` reads and what it writes of tensors."""
-        if isinstance(command, GemmComposite | MathComposite):
-            reads = [self._there(x.va, x.shape, x) for x in _read_by(command) if isinstance(x, MemoryRef)]
-            return reads, [self._there(command.out.va, command.out.shape, command.out)]
-        if not isinstance(command, LoadCommand | StoreCommand | AtomicCommand) or command.physical:
-            return [], []
-        if command.runs:
-            found = [self._store.view("hbm", va, (n,), U8) for va, n in self._segments(command) if va != NOWHERE]
-        else:
-            found = [self._there(command.va, *_part(command))]
-        return (found, []) if isinstance(command, LoadCommand) else ([], found)
-
-    def _there(self, va: int, shape: Shape, like: MemoryRef) -> Array:
-        self._extent(va, shape, like)
-        return self._store.view("hbm", va, shape, like.dtype, like.strides)
+    def _view(self, ref: MemoryRef) -> Array:
+        self._extent(ref)
+        return self._store.view("hbm", ref.va, ref.shape, ref.dtype, ref.strides)
 
     def _segments(self, command: LoadCommand | StoreCommand | AtomicCommand) -> tuple[Segment, ...]:
         """Where the memory side of a DMA lies."""
         if command.runs:
             return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in command.runs)
-        shape, like = _part(command)
-        if 0 in shape:
+        ref = _of_dma(command)
+        if 0 in ref.shape:
             return ()
-        return ((command.va, 0),) if command.physical else (self._extent(command.va, shape, like),)
+        return ((ref.va, 0),) if command.physical else (self._extent(ref),)
 
-    def _extent(self, va: int, shape: Shape, like: MemoryRef) -> Segment:
-        item = like.dtype.itemsize
-        steps = row_major(shape, item) if like.strides is None else like.strides
-        return self._checked(va, sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + item)
+    def _extent(self, ref: MemoryRef) -> Segment:
+        item = ref.dtype.itemsize
+        steps = row_major(ref.shape, item) if ref.strides is None else ref.strides
+        return self._checked(ref.va, sum((n - 1) * step for n, step in zip(ref.shape, steps, strict=True)) + item)
 
     def _checked(self, va: int, nbytes: int) -> Segment:
         """These bytes, if they are of one tensor; else AddressFaultError."""
@@ -155,20 +140,27 @@ def _place_of(address: int) -> MemoryPlace:
     return MemoryPlace("tcm" if address >= TCM_BASE else "hbm", (), 0, 0, 0, ())
 
 
-def _read_by(command: GemmComposite | MathComposite) -> list[Any]:
-    """What a composite reads, operands and numbers."""
-    given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
-    return [*given, *(step.operand for step in command.epilogue)]
+def _accesses(command: PeCommand) -> list[tuple[bool, MemoryRef]]:
+    """What of tensors a command reads and writes, and whether it writes it; operands first."""
+    if isinstance(command, GemmComposite | MathComposite):
+        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
+        read = (*given, *(step.operand for step in command.epilogue))
+        return [*((False, ref) for ref in read if isinstance(ref, MemoryRef)), (True, command.out)]
+    if not isinstance(command, LoadCommand | StoreCommand | AtomicCommand) or command.physical:
+        return []
+    writes = not isinstance(command, LoadCommand)
+    if command.runs:
+        return [(writes, MemoryRef(va, (n,), U8)) for va, n in command.runs if va != NOWHERE]
+    return [(writes, _of_dma(command))]
 
 
-def _part(command: LoadCommand | StoreCommand | AtomicCommand) -> tuple[Shape, MemoryRef]:
-    """How much of the array in memory a DMA accesses, and the array."""
+def _of_dma(command: LoadCommand | StoreCommand | AtomicCommand) -> MemoryRef:
+    """What a DMA accesses, of an array in memory or of the valid part of one."""
     array = command.dst if isinstance(command, LoadCommand) else command.src
-    strides = command.strides
-    if strides is None and command.valid is not None:
-        strides = row_major(array.shape, array.dtype.itemsize)
-    shape = array.shape if command.valid is None else command.valid
-    return shape, MemoryRef(command.va, array.shape, array.dtype, strides)
+    strides, shape = command.strides, array.shape
+    if command.valid is not None:
+        strides, shape = strides or row_major(shape, array.dtype.itemsize), command.valid
+    return MemoryRef(command.va, shape, array.dtype, strides)
 
 
 def _of_nothing(command: LoadCommand | StoreCommand | AtomicCommand) -> MathCommand | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from kernbench.ccl.mock_memory import PeMemory
 from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
@@ -34,12 +34,14 @@ from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.places import ReceivedSlot
 from kernbench.triton_emu.schedule_run import ScheduleRun
 
+_LATER: Final = object()
+"""The answer to a request that cannot be answered yet"""
 _MEMORY_COMMANDS = (LoadCommand, StoreCommand, AtomicCommand, GemmComposite, MathComposite)
 """Those that access tensors: in program order where they touch the same bytes, as the machine's DMA has it"""
 
 
 class MockQueues:
-    """The queue pairs of PE ``pe``, whose rings lie in its TCM, in ``memory``; ``queues_of`` finds those of its peers.
+    """The queue pairs of PE ``pe``, whose rings lie in its TCM, in ``memory``; ``everywhere``: those of all PEs.
 
     What cannot be raises as on the machine.
     """
@@ -49,27 +51,26 @@ class MockQueues:
         pe: PeCoord,
         pairs: Mapping[str, QueuePair],
         memory: PeMemory,
-        queues_of: Callable[[PeCoord], MockQueues],
+        everywhere: Mapping[PeCoord, MockQueues],
     ) -> None:
         self.pe = pe
         self.pairs = pairs
         self.memory = memory
         self._name = pe_part(*pe, "pe_ipcq")
-        self._queues_of = queues_of
+        self._everywhere = everywhere
         self._turn = 0
 
-    def to_send(self, direction: str, nbytes: int) -> QueuePair:
-        """The pair by which ``nbytes`` can be sent."""
-        pair = self._fitting(direction, nbytes)
-        if pair.peer.rx_base_pa is None:
+    def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
+        """The pair by which ``nbytes`` can be sent, or may come."""
+        pair = self.pairs.get(direction)
+        if pair is None:
+            raise no_queue(self._name, direction, self.pairs)
+        if sends and pair.peer.rx_base_pa is None:
             raise only_receives(self._name, direction, self.pairs.values())
-        return pair
-
-    def to_receive(self, direction: str, nbytes: int) -> QueuePair:
-        """The pair by which a message of ``nbytes`` may come."""
-        pair = self._fitting(direction, nbytes)
-        if pair.my_rx_base_pa is None:
+        if not sends and pair.my_rx_base_pa is None:
             raise only_sends(self._name, direction, self.pairs.values())
+        if nbytes > pair.slot_size:
+            raise too_large(self._name, pair, nbytes)
         return pair
 
     def whichever(self) -> QueuePair | None:
@@ -84,9 +85,9 @@ class MockQueues:
                 return receiving[at]
         return None
 
-    def slot(self, pair: QueuePair, sequence: int, nbytes: int) -> ReceivedSlot:
-        """What the kernel gets for message number ``sequence``; when that is there, it has to have ``nbytes``."""
-        pending = pair.peer_head_cache <= sequence
+    def take(self, pair: QueuePair, nbytes: int) -> ReceivedSlot:
+        """The slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
+        pending, sequence = not pair.ready, pair.take()
         if not pending:
             self.check_size(pair, sequence, nbytes)
         return ReceivedSlot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
@@ -100,11 +101,11 @@ class MockQueues:
         """Take ``slot`` back, and give its sender a credit."""
         pair = self.pairs[slot.direction]
         if pair.release(slot.sequence):
-            self._queues_of(pair.peer.pe).pairs[pair.peer.direction].peer_tail_cache = pair.my_tail
+            self._everywhere[pair.peer.pe].pairs[pair.peer.direction].peer_tail_cache = pair.my_tail
 
     def deliver(self, pair: QueuePair, sequence: int, message: Any, nbytes: int) -> None:
         """Message number ``sequence`` comes to its slot of the peer."""
-        pa, there = pair.peer_slot_pa(sequence), self._queues_of(pair.peer.pe)
+        pa, there = pair.peer_slot_pa(sequence), self._everywhere[pair.peer.pe]
         there.memory.put(pa, message)
         there.pairs[pair.peer.direction].arrive(sequence, pa, nbytes)
 
@@ -114,18 +115,6 @@ class MockQueues:
         found = [f"{n} of queue {name} (from {pe_part(*pe, 'pe_ipcq')})" for name, n, pe in left if n]
         if found:
             raise IpcqError(f"{self._name}: the kernel has ended and left messages unreceived: {', '.join(found)}")
-
-    def _fitting(self, direction: str, nbytes: int) -> QueuePair:
-        pair = self.pairs.get(direction)
-        if pair is None:
-            raise no_queue(self._name, direction, self.pairs)
-        if nbytes > pair.slot_size:
-            raise too_large(self._name, pair, nbytes)
-        return pair
-
-
-class _Later(Exception):  # noqa: N818 - a signal of this module, not an error
-    """The request cannot be answered yet."""
 
 
 class MockPe:
@@ -142,9 +131,7 @@ class MockPe:
         self._request: KernelRequest | None = None
         self._failure: KernelError | None = None
         self._under_way: dict[int, PeCommand] = {}
-        self._claims: dict[int, tuple[QueuePair, int]] = {}
-        self._posted: dict[int, tuple[QueuePair, int]] = {}
-        self._awaited: tuple[QueuePair, int] | None = None
+        self._messages: dict[int, tuple[QueuePair, int]] = {}  # of what is under way: those sent and received
         self._completions = 0
         self._seen = 0
         self._released = False
@@ -174,15 +161,16 @@ class MockPe:
         """Answer the kernel's request if that can be done now, and run it to its next one."""
         if self._begun and self._request is None:
             return self._finish()
+        answer: object = None
         try:
-            answer = self._answer(self._request) if self._request is not None else None
-        except _Later:
-            return False
+            if self._request is not None:
+                answer = self._answer(self._request)
         except KernelError as error:
             self._failure = error
-            answer = None
             if isinstance(self._request, Command):
                 self._run.completed(self._request.serial)
+        if answer is _LATER:
+            return False
         self._begun, failure, self._failure = True, self._failure, None
         self._request = self._run.resume(answer) if failure is None else self._run.throw(failure)
         self._seen = self._completions
@@ -199,64 +187,38 @@ class MockPe:
         return True
 
     def _answer(self, request: KernelRequest) -> object:
+        ready = True
         match request:
-            case SendCommand():
-                self._claim(request)
-            case RecvCommand():
-                return self._post(request)
-            case Receive(None, nbytes):
-                return self._receive_any(nbytes)
-            case Receive():
-                return self._receive(request)
-            case AwaitCommand(serial):
-                self._later_unless(serial not in self._under_way)
+            case SendCommand(direction=direction, src=src):
+                pair = self.queues.pair(direction, src.nbytes, sends=True)
+                sequence = pair.claim()
+                ready = sequence is not None
+                if sequence is not None:
+                    self._begin(request, pair, sequence)
+            case RecvCommand(direction=direction, nbytes=nbytes):
+                pair = self.queues.pair(direction, nbytes, sends=False)
+                slot = self.queues.take(pair, nbytes)
+                if slot.pending:
+                    self._begin(request, pair, slot.sequence)
+                return slot
+            case Receive(direction, nbytes):
+                awaited = self.queues.pair(direction, nbytes, sends=False) if direction else self.queues.whichever()
+                return self.queues.take(awaited, nbytes) if awaited is not None and awaited.ready else _LATER
             case ReadValue(array):
                 return self._memory.get(array)
+            case AwaitCommand(serial):
+                ready = serial not in self._under_way
             case AwaitSpace():
-                self._later_unless(self._completions > self._seen)
+                ready = self._completions > self._seen
             case Meet():
-                self._later_unless(self._released)
-                self._released = False
+                ready, self._released = self._released, False
             case _:
                 self._under_way[request.serial] = request
-        return None
+        return None if ready else _LATER
 
-    def _later_unless(self, now: bool) -> None:
-        if not now:
-            raise _Later
-
-    def _claim(self, command: SendCommand) -> None:
-        pair = self.queues.to_send(command.direction, command.src.nbytes)
-        sequence = pair.claim()
-        if sequence is None:
-            raise _Later
-        self._claims[command.serial] = (pair, sequence)
+    def _begin(self, command: SendCommand | RecvCommand, pair: QueuePair, sequence: int) -> None:
+        self._messages[command.serial] = (pair, sequence)
         self._under_way[command.serial] = command
-
-    def _post(self, command: RecvCommand) -> ReceivedSlot:
-        pair = self.queues.to_receive(command.direction, command.nbytes)
-        sequence = pair.take()
-        slot = self.queues.slot(pair, sequence, command.nbytes)
-        if slot.pending:
-            self._posted[command.serial] = (pair, sequence)
-            self._under_way[command.serial] = command
-        return slot
-
-    def _receive_any(self, nbytes: int) -> ReceivedSlot:
-        pair = self.queues.whichever()
-        if pair is None:
-            raise _Later
-        return self.queues.slot(pair, pair.take(), nbytes)
-
-    def _receive(self, request: Receive) -> ReceivedSlot:
-        assert request.direction is not None
-        if self._awaited is None:
-            pair = self.queues.to_receive(request.direction, request.nbytes)
-            self._awaited = (pair, pair.take())
-        pair, sequence = self._awaited
-        self._later_unless(pair.peer_head_cache > sequence)
-        self._awaited = None
-        return self.queues.slot(pair, sequence, request.nbytes)
 
     def _carry_out_ready(self) -> bool:
         """Carry out every command whose operands are there; whether there was one."""
@@ -275,27 +237,27 @@ class MockPe:
 
     def _ready(self, command: PeCommand) -> bool:
         if isinstance(command, RecvCommand):
-            pair, sequence = self._posted[command.serial]
+            pair, sequence = self._messages[command.serial]
             return pair.peer_head_cache > sequence
         return not any(serial in self._under_way for serial in command.after)
 
     def _carry_out(self, command: PeCommand) -> None:
-        if isinstance(command, SendCommand):
-            pair, sequence = self._claims.pop(command.serial)
-            self.queues.deliver(pair, sequence, self._memory.get(command.src), command.src.nbytes)
-        elif isinstance(command, RecvCommand):
-            self._received(command)
-        elif isinstance(command, PrintCommand):
-            print(f"{self._name}:", *(x if isinstance(x, str) else self._memory.get(x) for x in command.parts))
-        else:
-            self._memory.carry_out(command)
+        match command:
+            case SendCommand(serial=serial, src=src):
+                self.queues.deliver(*self._messages.pop(serial), self._memory.get(src), src.nbytes)
+            case RecvCommand():
+                self._receive(command)
+            case PrintCommand(parts=parts):
+                print(f"{self._name}:", *(x if isinstance(x, str) else self._memory.get(x) for x in parts))
+            case _:
+                self._memory.carry_out(command)
         del self._under_way[command.serial]
         self._completions += 1
         self._run.completed(command.serial)
 
-    def _received(self, command: RecvCommand) -> None:
+    def _receive(self, command: RecvCommand) -> None:
         try:
-            self.queues.check_size(*self._posted.pop(command.serial), command.nbytes)
+            self.queues.check_size(*self._messages.pop(command.serial), command.nbytes)
         except KernelError as error:
             error.add_note(self._run.place(command.line))
             self._failure = error
@@ -303,15 +265,17 @@ class MockPe:
     @property
     def waiting(self) -> QueueWait | None:
         """The queue that the kernel waits for: where it stands, else the first receive that it posted."""
+        posted = (command for command in self._under_way.values() if isinstance(command, RecvCommand))
         match self._request:
             case SendCommand(direction=direction, line=line):
                 return QueueWait(pe=self.pe, kind="send", direction=direction, line=line)
-            case Receive(direction, _, line):
-                return QueueWait(pe=self.pe, kind="recv", direction=direction, line=line)
-        for serial, (pair, _) in self._posted.items():
-            line = self._under_way[serial].line
-            return QueueWait(pe=self.pe, kind="recv", direction=pair.direction, line=line)
-        return None
+            case Receive() as request:
+                found: Receive | RecvCommand | None = request
+            case _:
+                found = next(posted, None)
+        if found is None:
+            return None
+        return QueueWait(pe=self.pe, kind="recv", direction=found.direction, line=found.line)
 
     def waits_for(self) -> str:
         """What the kernel waits for, in words."""

@@ -17,29 +17,41 @@ SCRATCH_BYTES = 4 << 20
 
 
 class Messages(NamedTuple):
-    """Messages of up to ``chunk`` elements of ``item`` bytes, reduced by ``op``."""
+    """Messages of up to ``chunk`` elements of ``item`` bytes, reduced by ``op``, and what there is room for.
+
+    A queue has ``n_slots`` of them, TCM ``scratch_bytes`` for arrays. ``load_bytes``, ``hop_bytes``: what is under way
+    from memory, and on a hop there and back within a cube, between cubes, between SIPs.
+    """
 
     op: ReduceName
     chunk: int
     item: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a full message."""
-        return self.chunk * self.item
+    n_slots: int = 2
+    load_bytes: int = SLOT_BYTES
+    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3
+    scratch_bytes: int = SCRATCH_BYTES
 
     def pieces(self, chunk: Chunk) -> list[Chunk]:
         """``chunk`` in messages."""
         return [Chunk(first, count, chunk.tensor) for first, count in blocks(chunk.size, self.chunk, chunk.offset)]
 
-    def segments(self, n_elem: int, scratch_bytes: int) -> Iterator[Chunk]:
-        """A tensor in parts that scratch holds, with what is made of them on the way."""
-        for first, count in blocks(n_elem, max(self.chunk, scratch_bytes // (4 * self.item))):
+    def segments(self, n_elem: int, copies: int = 1) -> Iterator[Chunk]:
+        """A tensor in parts of which scratch holds so many ``copies``, with what is made of them on the way."""
+        for first, count in blocks(n_elem, max(self.chunk, self.scratch_bytes // copies // (4 * self.item))):
             yield Chunk(first, count)
 
     def under_way(self, nbytes: int) -> int:
         """How many messages it takes to have ``nbytes`` on the way, while one more is being added."""
-        return 1 - -nbytes // self.nbytes
+        return 1 - -nbytes // (self.chunk * self.item)
+
+    def loaded(self, pieces: Sequence[Chunk], order: Iterable[int] | None = None) -> Iterator[tuple[int, list[Step]]]:
+        """For each of ``pieces``, in ``order``, the loads that come before its use: more are under way by then."""
+        buffers = list(range(len(pieces)) if order is None else order)
+        ahead, begun = self.under_way(self.load_bytes), 0
+        for at, buffer in enumerate(buffers):
+            until = min(at + 1 + ahead, len(buffers))
+            yield buffer, [load(i, pieces[i]) for i in buffers[begun:until]]
+            begun = until
 
     def add(self, buffer: int, what: Source) -> Step:
         """``what`` is reduced into ``buffer``."""
@@ -50,7 +62,19 @@ class Messages(NamedTuple):
         return [scale(buffer, buffer, contributions)] if self.op == "avg" and contributions > 1 else []
 
 
-def messages_of(dtype: object, reduce_op: str, slot_size: int, chunk_size: int | None) -> Messages:
+def messages_of(
+    reduce_op: str,
+    chunk_size: int | None,
+    /,
+    *,
+    dtype: object = "f32",
+    slot_size: int = SLOT_BYTES,
+    n_slots: int = 2,
+    load_bytes: int = SLOT_BYTES,
+    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
+    scratch_bytes: int = SCRATCH_BYTES,
+    **_others: object,
+) -> Messages:
     """Messages as a configuration says; ``chunk_size``, in bytes, is ``slot_size`` when None.
 
     UnknownNameError for a dtype or a reduction that does not exist; InputError for a chunk that fits no slot.
@@ -64,7 +88,8 @@ def messages_of(dtype: object, reduce_op: str, slot_size: int, chunk_size: int |
             f"chunk_size {nbytes}: a message has at least one element ({item.itemsize} bytes of {item}) and fits a "
             f"slot (slot_size {slot_size})"
         )
-    return Messages(reduce_op, nbytes // item.itemsize, item.itemsize)
+    chunk = nbytes // item.itemsize
+    return Messages(reduce_op, chunk, item.itemsize, n_slots, load_bytes, hop_bytes, scratch_bytes)
 
 
 def split_evenly(chunk: Chunk, parts: int) -> list[Chunk]:
@@ -80,12 +105,3 @@ def numbered(parts: Iterable[Sequence[Chunk]]) -> list[range]:
         first = found[-1].stop if found else 0
         found.append(range(first, first + len(part)))
     return found
-
-
-def loaded(pieces: Sequence[tuple[int, Chunk]], ahead: int) -> Iterator[tuple[int, list[Step]]]:
-    """For each buffer and its piece the loads that come before its use: ``ahead`` more of them are under way."""
-    begun = 0
-    for at, (buffer, _) in enumerate(pieces):
-        until = min(at + 1 + ahead, len(pieces))
-        yield buffer, [load(*each) for each in pieces[begun:until]]
-        begun = until

@@ -1,26 +1,27 @@
-"""Queue pairs on the machine: memory for their rings, the messages that install them, and taking them off again."""
+"""Queue pairs: which two ends make one, memory for their rings, the messages that install them and take them off."""
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
-from kernbench.ccl.pairing import QueueEnd, by_pe, pair_queues
-from kernbench.ccl.topologies import Edge
+from kernbench.ccl.topologies import Edge, direct_direction
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
 from kernbench.engine.requests import RequestHandle
-from kernbench.messages.queues import BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
+from kernbench.messages.queues import OPPOSITE_DIRECTION, BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.topology.spec import TopologySpec
 
 _GLOBAL = "global_"
 _MOST_TOLD = 8
@@ -82,7 +83,19 @@ def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSe
         for at, direction in enumerate(receiving[taken.pe])
     }
     installation = engine.machine.next_op()
-    messages = tuple(replace(_message(pe, own, rings, settings), installation=installation) for pe, own in ends.items())
+    messages = tuple(
+        IpcqInitMsg(
+            name="install queues",
+            pe=pe,
+            queues=queue_setups(own, rings, settings.n_slots, settings.slot_size),
+            buffer_kind=settings.buffer_kind,
+            backpressure=settings.backpressure,
+            poll_ns=settings.poll_ns,
+            credit_bytes=settings.ipcq_credit_size_bytes,
+            installation=installation,
+        )
+        for pe, own in ends.items()
+    )
     trace_if_asked(engine)
     return InstalledQueues(edges=tuple(edges), settings=settings, reservations=tuple(reservations), messages=messages)
 
@@ -196,10 +209,11 @@ def _check_disjoint(reservations: Iterable[Reservation]) -> None:
             raise IpcqError(f"the rings of {pe_name(one)} and {pe_name(other)} overlap at {start:#x}")
 
 
-def _message(
-    pe: PeCoord, ends: list[QueueEnd], rings: dict[tuple[PeCoord, str], int], settings: QueueSettings
-) -> IpcqInitMsg:
-    setups = tuple(
+def queue_setups(
+    ends: Iterable[QueueEnd], rings: Mapping[tuple[PeCoord, str], int], n_slots: int, slot_size: int
+) -> tuple[QueueSetup, ...]:
+    """The queues of a PE whose ends these are; ``rings``: where those of each PE and direction lie."""
+    return tuple(
         QueueSetup(
             direction=end.direction,
             peer=QueuePeer(
@@ -207,19 +221,141 @@ def _message(
                 direction=end.peer_direction,
                 rx_base_pa=rings[end.peer, end.peer_direction] if end.sends else None,
             ),
-            rx_base_pa=rings[pe, end.direction] if end.receives else None,
-            n_slots=settings.n_slots,
-            slot_size=settings.slot_size,
+            rx_base_pa=rings[end.pe, end.direction] if end.receives else None,
+            n_slots=n_slots,
+            slot_size=slot_size,
             via_port=end.direction.removeprefix(_GLOBAL) if end.direction.startswith(_GLOBAL) else None,
         )
         for end in ends
     )
-    return IpcqInitMsg(
-        name="install queues",
-        pe=pe,
-        queues=setups,
-        buffer_kind=settings.buffer_kind,
-        backpressure=settings.backpressure,
-        poll_ns=settings.poll_ns,
-        credit_bytes=settings.ipcq_credit_size_bytes,
-    )
+
+
+_TREE = {"parent": ("child_left", "child_right"), "child_left": ("parent",), "child_right": ("parent",)}
+
+
+class QueueEnd(NamedTuple):
+    """A queue pair to be: queue ``direction`` of ``pe`` and the other end of it; it sends, receives or both."""
+
+    pe: PeCoord
+    direction: str
+    peer: PeCoord
+    peer_direction: str
+    sends: bool
+    receives: bool
+
+
+def edge_text(edge: Edge) -> str:
+    """An edge as errors name it."""
+    return f"{pe_name(edge[0])} {edge[1]} -> {pe_name(edge[2])}"
+
+
+def unite(*lists: Iterable[Edge]) -> list[Edge]:
+    """The edges of all lists in order, each once."""
+    return list(dict.fromkeys(edge for edges in lists for edge in edges))
+
+
+def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
+    """The ends of all queues: of each edge in order, then those that only receive.
+
+    The reverse of an edge is the opposite direction of its peer when that points back, else any direction that does;
+    no direction is the reverse of two. An edge without one ends in a queue of its own on the peer, which only receives,
+    named for the opposite direction: W for E, ``child_left`` or else ``child_right`` for ``parent``, ``sip0`` for what
+    comes from SIP 0 on ``sip3``, ``from_x`` for any other name x. IpcqError for edges that cannot be installed.
+    """
+    by_name = _checked(edges, spec)
+    reverse = _reverses(edges, by_name)
+    ends = []
+    for edge in edges:
+        back = reverse.get(edge)
+        far = _receiver_name(edge, by_name) if back is None else back[1]
+        ends.append(QueueEnd(*edge, far, sends=True, receives=back is not None))
+    receivers = [
+        QueueEnd(end.peer, end.peer_direction, end.pe, end.direction, sends=False, receives=True)
+        for end in ends
+        if not end.receives
+    ]
+    return ends + receivers
+
+
+_ByName = dict[tuple[PeCoord, str], Edge]
+
+
+def _checked(edges: Sequence[Edge], spec: TopologySpec) -> _ByName:
+    """The edges by PE and direction."""
+    sizes = (spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube)
+    inside: set[PeCoord] = set()
+    by_name: _ByName = {}
+    for edge in edges:
+        src, direction, dst = edge
+        for pe in (src, dst):
+            if pe not in inside:
+                _check_pe(pe, sizes, edge)
+                inside.add(pe)
+        if src == dst:
+            raise IpcqError(f"{edge_text(edge)}: a PE cannot be its own neighbour; leave the direction out")
+        first = by_name.get((src, direction))
+        if first is not None:
+            raise IpcqError(f"{pe_name(src)} has direction {direction} twice: {edge_text(first)} and {edge_text(edge)}")
+        by_name[src, direction] = edge
+    return by_name
+
+
+def _check_pe(pe: PeCoord, sizes: tuple[int, int, int], edge: Edge) -> None:
+    for name, index, size in zip(("sip", "cube", "pe"), pe, sizes, strict=True):
+        if not 0 <= index < size:
+            raise IpcqError(f"{edge_text(edge)}: this machine has {name} 0..{size - 1}, not {index}")
+
+
+def _opposites(edge: Edge) -> tuple[str, ...]:
+    """What the peer would call the way back."""
+    (sip, _, _), direction, (peer_sip, _, _) = edge
+    if direction in OPPOSITE_DIRECTION:
+        return (OPPOSITE_DIRECTION[direction],)
+    if direction == direct_direction(peer_sip):
+        return (direct_direction(sip),)
+    return _TREE.get(direction, ())
+
+
+def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
+    """The reverse of every edge that has one; of each other."""
+    between: defaultdict[tuple[PeCoord, PeCoord], list[Edge]] = defaultdict(list)
+    for edge in edges:
+        between[edge[0], edge[2]].append(edge)
+
+    def opposite(edge: Edge) -> Iterable[Edge]:
+        named = (by_name.get((edge[2], name)) for name in _opposites(edge))
+        return (back for back in named if back is not None and back[2] == edge[0])
+
+    def whichever(edge: Edge) -> Iterable[Edge]:
+        return between.get((edge[2], edge[0]), ())
+
+    found: dict[Edge, Edge] = {}
+    for candidates in (opposite, whichever):
+        for edge in edges:
+            if edge not in found:
+                back = next((back for back in candidates(edge) if back not in found), None)
+                if back is not None:
+                    found[edge], found[back] = back, edge
+    return found
+
+
+def _receiver_name(edge: Edge, by_name: _ByName) -> str:
+    """The name of the queue that receives an edge without a reverse; taken from then on."""
+    names = _opposites(edge) or (f"from_{edge[1]}",)
+    free = next((name for name in names if (edge[2], name) not in by_name), None)
+    if free is None:
+        taken = "; ".join(edge_text(by_name[edge[2], name]) for name in names)
+        raise IpcqError(
+            f"{edge_text(edge)} has no way back, so {pe_name(edge[2])} needs a queue {' or '.join(names)} that "
+            f"receives it; that name is taken: {taken}"
+        )
+    by_name[edge[2], free] = edge
+    return free
+
+
+def by_pe(ends: Iterable[QueueEnd]) -> Iterator[tuple[PeCoord, list[QueueEnd]]]:
+    """The ends of each PE in their order, PEs in order."""
+    found: defaultdict[PeCoord, list[QueueEnd]] = defaultdict(list)
+    for end in ends:
+        found[end.pe].append(end)
+    yield from sorted(found.items())

@@ -1,31 +1,37 @@
-"""Run a collective's kernel without simulating: the same kernel, with NumPy arrays and queues that take no time."""
+"""Run a collective's kernel without simulating: the same kernel, with NumPy arrays and queues that take no time.
+
+A schedule is checked by playing it on a memory that holds no numbers, but what has gone into each array. A rank is held
+up by two things only, a send by a queue all of whose slots are taken and a message that it waits for; so the order in
+which ranks take turns changes nothing.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import checked_count, edges_of
 from kernbench.ccl.layouts import leader_only, nth_pe, single_shard_per_rank
-from kernbench.ccl.loading import Algorithm, topology_called
+from kernbench.ccl.loading import Algorithm, KernelArgs
 from kernbench.ccl.mock_machine import MockMachine, kernel_name
 from kernbench.ccl.mock_memory import Array
-from kernbench.ccl.schedule_check import Place, play_schedules
-from kernbench.ccl.sip_ring import ring_of_all
-from kernbench.ccl.topologies import Edges, TopologyFunction, fabric_edges
+from kernbench.ccl.rings import ring_of_all
+from kernbench.ccl.topologies import TOPOLOGIES, Edge, Edges, TopologyFunction, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, IpcqError
+from kernbench.messages.commands import LoadCommand, MathCommand, PeCommand, StoreCommand
+from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import Chunk, Step
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.cube_spec import PeLayoutSpec
-from kernbench.topology.spec import CubeMeshSpec, SipsSpec, TopologySpec
+from kernbench.topology.spec import CubeMeshSpec, SipsSpec, TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 __all__ = ["MockMachine", "check_schedule", "mock_spec", "run_kernel_in_mock"]
@@ -34,17 +40,13 @@ RankTable: TypeAlias = Mapping[int, Mapping[str, int]]
 """rank -> direction -> rank"""
 
 
-class AlgorithmModule(Protocol):
-    """A module of ``schedule``, or of ``kernel`` and ``kernel_args``, and maybe ``neighbors``."""
-
-
 def run_kernel_in_mock(
     kernel_fn: Callable[..., object],
     world_size: int,
     topology: str | TopologyFunction | RankTable,
     inputs: Sequence[Array],
     kernel_args: Sequence[Any] = (),
-    algo_module: AlgorithmModule | None = None,
+    algo_module: object | None = None,
     pes_per_cube: int = 0,
     *,
     ranks_are_sips: bool = False,
@@ -69,21 +71,19 @@ def run_kernel_in_mock(
     pes_per_cube = checked_count("pes_per_cube", pes_per_cube, 0)
     _check(world_size, given, pes_per_cube, ranks_are_sips=ranks_are_sips)
     spec = mock_spec(world_size, pes_per_cube, ranks_are_sips=ranks_are_sips)
-    kernel_fn = ScheduledKernel(kernel_fn) if _is_schedule(kernel_fn) else kernel_fn
-    algorithm = _algorithm(kernel_fn, topology, algo_module, world_size, (n_slots, slot_size), config, ranks_are_sips)
-    pes = [nth_pe(spec, rank) for rank in range(world_size)]
-    names = {pe: f"rank {rank}" for rank, pe in enumerate(pes)}
-    alone = topology == "none" and ranks_are_sips
-    edges = fabric_edges(spec) if alone else edges_of(algorithm, spec)
+    settings = {"ranks_are_pes": not ranks_are_sips, "n_slots": n_slots, "slot_size": slot_size}
+    algorithm = _algorithm(kernel_fn, topology, algo_module, world_size, config, settings)
+    edges = fabric_edges(spec) if topology == "none" and ranks_are_sips else edges_of(algorithm, spec)
+    names = _rank_names(spec, world_size)
     machine = MockMachine(spec, edges, n_slots=n_slots, slot_size=slot_size, names=names)
+    pes = list(names)
     places = _placed(machine, pes, given, shared=not ranks_are_sips)
+    computed = not kernel_args and (algo_module is not None or isinstance(algorithm.kernel, ScheduledKernel))
     args: dict[PeCoord, tuple[Any, ...]] = {}
     for pe, place, array in zip(pes, places, given, strict=True):
-        rest = tuple(kernel_args)
-        if not rest and (algo_module is not None or isinstance(kernel_fn, ScheduledKernel)):
-            rest = _computed(algorithm, spec, pe[0], array, config)
+        rest = _computed(algorithm, spec, pe[0], array, config) if computed else kernel_args
         args[pe] = (place if ranks_are_sips else places[0], *rest)
-    machine.run(kernel_fn, args)
+    machine.run(algorithm.kernel, args)
     memories = [machine.memory[pe[0]] for pe in pes]
     return [m.read(at, a.shape, a.dtype) for m, at, a in zip(memories, places, given, strict=True)]
 
@@ -104,12 +104,13 @@ def check_schedule(
     Nothing is simulated. Ranks are PEs, and ``topology`` and ``config`` as for ``run_kernel_in_mock``, as is what is
     raised: IpcqDeadlock for schedules that stop with ``n_slots``; errors name the rank and the step.
     """
-    kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
     spec = mock_spec(checked_count("world_size", world_size, 1), checked_count("pes_per_cube", pes_per_cube, 0))
-    algorithm = _algorithm(kernel, topology, None, world_size, (n_slots, slot_size), config)
-    pes = {nth_pe(spec, rank): rank for rank in range(world_size)}
+    kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
+    settings = {"ranks_are_pes": True, "n_slots": n_slots, "slot_size": slot_size}
+    algorithm = _algorithm(kernel, topology, None, world_size, config, settings)
     args = algorithm.args_for(spec, n_elem=n_elem, **config)
-    names = {pe: f"rank {rank}" for pe, rank in pes.items()}
+    names = _rank_names(spec, world_size)
+    pes = {pe: rank for rank, pe in enumerate(names)}
     queues = {"n_slots": n_slots, "slot_size": slot_size, "names": names}
     found = play_schedules(kernel, dict.fromkeys(pes, args), spec, edges_of(algorithm, spec), **queues)
     item = element_type(config.get("dtype", "f32")).itemsize
@@ -125,10 +126,6 @@ def check_schedule(
         }
         for pe in pes
     ]
-
-
-def _is_schedule(kernel: Callable[..., object]) -> TypeGuard[Callable[..., Sequence[Step]]]:
-    return not isinstance(kernel, ScheduledKernel) and "rank" in inspect.signature(kernel).parameters
 
 
 @cache
@@ -170,41 +167,48 @@ def _check(world_size: int, inputs: Sequence[Array], pes_per_cube: int, *, ranks
 
 
 def _algorithm(
-    kernel: Callable[..., object],
+    kernel: Callable[..., Any],
     topology: str | TopologyFunction | RankTable,
-    module: AlgorithmModule | None,
+    module: object | None,
     world_size: int,
-    slots: tuple[int, int],
     config: Mapping[str, Any],
-    ranks_are_sips: bool = False,
+    settings: Mapping[str, Any],
 ) -> Algorithm:
-    """What ``ccl.yaml`` would have said; ``slots``: how many, and their bytes."""
-    settings = AlgorithmConfig(
-        name=kernel.name if isinstance(kernel, ScheduledKernel) else kernel_name(kernel),
+    """What ``ccl.yaml`` would have said: ``config`` passes through, ``settings`` are of ``AlgorithmConfig``."""
+    if not isinstance(kernel, ScheduledKernel) and "rank" in inspect.signature(kernel).parameters:
+        kernel = ScheduledKernel(kernel)
+    made: KernelArgs = lambda **_: ()  # noqa: E731
+    name = kernel_name(kernel)
+    if isinstance(kernel, ScheduledKernel):
+        made, name = kernel.args, kernel.name
+    functions = {} if module is None else vars(module)
+    given = AlgorithmConfig(
+        name=name,
         module="given",
         topology=topology if isinstance(topology, str) else "given",
         world_size=world_size,
-        ranks_are_pes=not ranks_are_sips,
-        n_slots=slots[0],
-        slot_size=slots[1],
         passthrough=tuple(sorted(config.items())),
+        **settings,
     )
-    functions = {} if module is None else vars(module)
-    made = kernel.args if isinstance(kernel, ScheduledKernel) else (lambda **_: ())
     return Algorithm(
-        config=settings,
+        config=given,
         kernel=kernel,
         kernel_args=functions.get("kernel_args", made),
-        topology_fn=_topology(topology, settings.name),
+        topology_fn=_topology(topology, given),
         mapper_fn=leader_only,
         validator_fn=single_shard_per_rank,
         neighbors=functions.get("neighbors"),
     )
 
 
-def _topology(topology: str | TopologyFunction | RankTable, owner: str) -> TopologyFunction:
+def _rank_names(spec: TopologySpec, world_size: int) -> dict[PeCoord, str]:
+    """What errors call the PE of each rank."""
+    return {nth_pe(spec, rank): f"rank {rank}" for rank in range(world_size)}
+
+
+def _topology(topology: str | TopologyFunction | RankTable, config: AlgorithmConfig) -> TopologyFunction:
     if isinstance(topology, str):
-        return topology_called(topology, owner)
+        return config.named("topology", current_topology_name(topology), TOPOLOGIES)
     if callable(topology):
         return topology
     if not isinstance(topology, Mapping) or not all(isinstance(each, Mapping) for each in topology.values()):
@@ -240,3 +244,98 @@ def _computed(
     ring = {} if algorithm.config.ranks_are_pes else {"sips": ring_of_all(spec, sip)}
     own = {"dtype": element_type(array.dtype).name, **ring, **config}
     return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)
+
+
+_TENSOR_BITS = 48  # two tensors are two places, far apart
+
+
+class Origin(NamedTuple):
+    """What a PE's memory held at first: of one of its tensors, so many bytes from ``offset`` on."""
+
+    pe: PeCoord
+    tensor: int
+    offset: int
+    nbytes: int
+
+
+Content: TypeAlias = Counter[Origin]
+"""How often each of them has gone into an array"""
+Place: TypeAlias = tuple[int, int, int]
+"""A chunk of memory: tensor, first byte, bytes"""
+
+
+class _Contents:
+    """The memory of a SIP: what each array in a TCM is made of, by its address, and what each PE has stored."""
+
+    def __init__(self) -> None:
+        self.stored: defaultdict[PeCoord, dict[Place, Content]] = defaultdict(dict)
+        self._arrays: dict[int, Content] = {}
+
+    def get(self, array: Operand) -> Content:
+        """What an array is made of."""
+        return self._arrays[array.address]
+
+    def put(self, address: int, message: Content) -> None:
+        """A message has come."""
+        self._arrays[address] = message
+
+    def carry_out(self, command: PeCommand) -> None:
+        """Do what ``command`` says, one of a schedule's."""
+        match command:
+            case LoadCommand(dst=dst):
+                self._arrays[dst.address] = self._loaded(command)
+            case StoreCommand(src=src, va=va):
+                self.stored[_coord(src)][_place(va, src)] = self.get(src)
+            case MathCommand(inputs=inputs, dst=dst):
+                made = (self.get(x) for x in inputs if isinstance(x, Operand))
+                self._arrays[dst.address] = sum(made, Counter[Origin]())
+
+    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+        """Whether a load and a store, or two stores, are of the same bytes."""
+        if not (isinstance(a, StoreCommand) or isinstance(b, StoreCommand)):
+            return False
+        (a_at, a_size), (b_at, b_size) = _bytes_of(a), _bytes_of(b)
+        return a_at < b_at + b_size and b_at < a_at + a_size
+
+    def _loaded(self, command: LoadCommand) -> Content:
+        """What is there: what was there at first, unless an earlier step has stored exactly that chunk."""
+        pe, place = _coord(command.dst), _place(command.va, command.dst)
+        tensor, first, nbytes = place
+        for there, at, size in self.stored[pe]:
+            if there == tensor and at < first + nbytes and first < at + size and (at, size) != (first, nbytes):
+                raise IpcqError(f"step {command.line} (load): part of the chunk was stored by an earlier step")
+        return self.stored[pe].get(place) or Counter({Origin(pe, *place): 1})
+
+
+def _coord(array: Operand) -> PeCoord:
+    sip, cube, pe = array.owner
+    return sip, cube, pe
+
+
+def _place(va: int, array: Operand) -> Place:
+    return va >> _TENSOR_BITS, va & (1 << _TENSOR_BITS) - 1, array.nbytes
+
+
+def _bytes_of(command: PeCommand) -> tuple[int, int]:
+    match command:
+        case LoadCommand(va=va, dst=array) | StoreCommand(va=va, src=array):
+            return va, array.nbytes
+    return 0, 0
+
+
+def play_schedules(
+    kernel: ScheduledKernel,
+    args: Mapping[PeCoord, Sequence[Any]],
+    spec: TopologySpec,
+    edges: Sequence[Edge],
+    **queues: Any,
+) -> dict[PeCoord, dict[Place, Content]]:
+    """What each chunk that the PEs have stored ends as; ``args``: of each, behind its tensors.
+
+    ``queues``: ``n_slots``, ``slot_size`` and ``names`` of ``MockMachine``, whose errors name rank and step.
+    """
+    memory = [_Contents() for _ in range(spec.num_sips)]
+    pointers = [tensor << _TENSOR_BITS for tensor in range(kernel.tensors)]
+    machine = MockMachine(spec, edges, works_on=memory, **queues)
+    machine.run(kernel, {pe: (*pointers, *given) for pe, given in args.items()})
+    return {pe: memory[pe[0]].stored[pe] for pe in args}

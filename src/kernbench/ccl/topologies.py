@@ -7,22 +7,24 @@ directions is in ``docs/collectives.md``, which algorithms rely on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.layouts import RankPes, mapper_called, rank_pes
+from kernbench.ccl.layouts import MAPPERS, RankPes, all_pes, rank_pes
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.fabric import sip_neighbours
-from kernbench.topology.grid import SIDES, Grid
-from kernbench.topology.spec import TWO_DIMENSIONAL, SipsSpec, TopologySpec, current_topology_name
+from kernbench.topology.grid import Grid
+from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec, current_topology_name
 
 Edge: TypeAlias = tuple[PeCoord, str, PeCoord]
 """((sip, cube, pe), direction, (sip, cube, pe)): what the first sends on ``direction`` goes to the second."""
 Edges: TypeAlias = list[Edge]
 TopologyFunction: TypeAlias = Callable[[TopologySpec, AlgorithmConfig], Edges]
+Neighbours: TypeAlias = Callable[[int], Mapping[str, int]]
+"""Of a place among others, by its number: the place in each direction"""
 GRID_KEYS = ("kernel_w", "kernel_h")
 """What an algorithm's configuration may say of the shape of a grid of ranks."""
 
@@ -34,7 +36,7 @@ def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
 
 def ranks_of(topology: TopologySpec, config: AlgorithmConfig) -> RankPes:
     """The PEs of every rank of an algorithm; InputError for a world that the machine has not."""
-    mapper = mapper_called(config.mapper, config.label, config.folder)
+    mapper = config.named("mapper", config.mapper, MAPPERS)
     return rank_pes(topology, world_size_of(topology, config), mapper, ranks_are_pes=config.ranks_are_pes)
 
 
@@ -86,8 +88,7 @@ def _given_grid(world_size: int, w: object, h: object) -> Grid:
 
 def ring_1d(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
     """A ring over the ranks: E is the next rank, W the one before."""
-    n = world_size_of(topology, config)
-    return _between_ranks(topology, config, lambda rank: {"E": (rank + 1) % n, "W": (rank - 1) % n})
+    return _between_ranks(topology, config, _ring(world_size_of(topology, config)))
 
 
 def ring_1d_unidir(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
@@ -111,8 +112,7 @@ def mesh_2d_no_wrap(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
 
 def tree_binary(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
     """A binary tree over the ranks, rank 0 its root: ``parent``, ``child_left``, ``child_right``."""
-    n = world_size_of(topology, config)
-    return _between_ranks(topology, config, lambda rank: _in_tree(rank, n))
+    return _between_ranks(topology, config, _tree(world_size_of(topology, config)))
 
 
 def hierarchical_3level(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
@@ -126,14 +126,12 @@ def hierarchical_3level(topology: TopologySpec, config: AlgorithmConfig) -> Edge
     for what, groups in (("cubes", cubes), ("SIPs", sips)):
         if len({len(group) for group in groups}) > 1:
             raise InputError(f"hierarchical_3level: {len(pes)} PEs fill no whole {what}; its levels have to be alike")
-    edges = [edge for cube in cubes for edge in _ring(cube, "E", "W")]
-    edges += [edge for leaders in sips for edge in _ring(leaders, "S", "N")]
-    roots = [leaders[0] for leaders in sips]
-    return edges + [
-        (root, direction, roots[peer])
-        for at, root in enumerate(roots)
-        for direction, peer in _in_tree(at, len(roots)).items()
+    levels = [
+        *((cube, _ring(len(cube))) for cube in cubes),
+        *((leaders, _ring(len(leaders), "S", "N")) for leaders in sips),
+        ([leaders[0] for leaders in sips], _tree(len(sips))),
     ]
+    return [edge for level, neighbours in levels for edge in _among(level, neighbours)]
 
 
 def intercube(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
@@ -148,9 +146,22 @@ def intercube(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
 
 
 def intercube_edges(topology: TopologySpec) -> Edges:
-    """The edges of ``intercube``: the cube mesh of every SIP, then ``global_X`` of every cube."""
-    leaders = [(cube, 0) for cube in range(topology.cubes_per_sip)]
-    return [*cube_mesh_edges(topology), *next_sip_edges(topology, leaders, ring_without_sides=True)]
+    """The edges of ``intercube``: the cube mesh of every SIP, then ``global_X`` of every cube.
+
+    SIPs without sides, those of ``fully_connected`` and ``switch``, are a ring by number.
+    """
+    n, grid = topology.num_sips, topology.sip.cube_mesh.grid
+    leaders = [[(sip, cube, 0) for cube in range(len(grid))] for sip in range(n)]
+    in_sips = [edge for cubes in leaders for edge in _among(cubes, _sides(grid))]
+    by_number = _ring(n, "global_E", "global_W")
+    return in_sips + _between(leaders, lambda sip: _next_sips(topology, sip) or by_number(sip))
+
+
+def fabric_edges(topology: TopologySpec) -> Edges:
+    """What lets every PE talk with the same PE of every other SIP: ``global_X`` to the next ones, ``sip{k}`` to all."""
+    n = topology.num_sips
+    pes = [[(sip, *pe) for pe in all_pes(topology, sip)] for sip in range(n)]
+    return _between(pes, lambda sip: _next_sips(topology, sip) | {direct_direction(k): k for k in range(n)})
 
 
 def none(topology: TopologySpec, config: AlgorithmConfig) -> Edges:  # noqa: ARG001 - a TopologyFunction
@@ -170,23 +181,47 @@ TOPOLOGIES: dict[str, TopologyFunction] = {
 }
 
 
-def _between_ranks(
-    topology: TopologySpec, config: AlgorithmConfig, neighbours: Callable[[int], Mapping[str, int]]
-) -> Edges:
-    """``neighbours`` of every rank, as edges from each of its PEs to the same one of the peer's."""
-    ranks = ranks_of(topology, config)
+def _ring(n: int, forth: str = "E", back: str = "W") -> Neighbours:
+    return lambda at: {forth: (at + 1) % n, back: (at - 1) % n}
+
+
+def _tree(n: int) -> Neighbours:
+    """A binary tree, place 0 its root."""
+
+    def neighbours(at: int) -> dict[str, int]:
+        children = {"child_left": 2 * at + 1, "child_right": 2 * at + 2}
+        up = {"parent": (at - 1) // 2} if at else {}
+        return up | {direction: child for direction, child in children.items() if child < n}
+
+    return neighbours
+
+
+def _sides(grid: Grid, *, wrap: bool = False) -> Neighbours:
+    return lambda at: {str(side): peer for side, peer in grid.neighbours(at, wrap=wrap).items()}
+
+
+def _between(places: Sequence[Sequence[PeCoord]], neighbours: Neighbours) -> Edges:
+    """``neighbours`` of every place, as edges from each of its PEs to the same one of the peer's."""
     return [
         edge
-        for rank in range(len(ranks))
-        for direction, peer in neighbours(rank).items()
-        for edge in rank_edges(ranks, rank, direction, peer)
+        for at in range(len(places))
+        for direction, peer in neighbours(at).items()
+        for edge in rank_edges(places, at, direction, peer)
     ]
 
 
-def rank_edges(ranks: RankPes, rank: int, direction: str, peer: int) -> Iterator[Edge]:
+def _among(pes: Iterable[PeCoord], neighbours: Neighbours) -> Edges:
+    return _between([(pe,) for pe in pes], neighbours)
+
+
+def rank_edges(ranks: Sequence[Sequence[PeCoord]], rank: int, direction: str, peer: int) -> Iterator[Edge]:
     """From each PE of ``rank`` to the same one of ``peer``; nothing when they are one."""
     if peer != rank:
         yield from ((pe, direction, far) for pe, far in zip(ranks[rank], ranks[peer], strict=False))
+
+
+def _between_ranks(topology: TopologySpec, config: AlgorithmConfig, neighbours: Neighbours) -> Edges:
+    return _between(ranks_of(topology, config), neighbours)
 
 
 def _in_a_grid(topology: TopologySpec, config: AlgorithmConfig, *, wrap: bool) -> Edges:
@@ -200,26 +235,7 @@ def _in_a_grid(topology: TopologySpec, config: AlgorithmConfig, *, wrap: bool) -
         ranks_are_sips=ranks_are_sips(topology, config),
         **dict(config.passthrough),
     )
-
-    def neighbours(rank: int) -> dict[str, int]:
-        beyond = {side: grid.neighbour(rank, side, wrap=wrap) for side in SIDES}
-        return {side: peer for side, peer in beyond.items() if peer is not None}
-
-    return _between_ranks(topology, config, neighbours)
-
-
-def _in_tree(at: int, n: int) -> dict[str, int]:
-    """The neighbours of place ``at`` in a binary tree of ``n``."""
-    children = {"child_left": 2 * at + 1, "child_right": 2 * at + 2}
-    up = {"parent": (at - 1) // 2} if at else {}
-    return up | {direction: child for direction, child in children.items() if child < n}
-
-
-def _ring(pes: Sequence[PeCoord], forth: str, back: str) -> Iterator[Edge]:
-    n = len(pes)
-    for at, pe in enumerate(pes if n > 1 else ()):
-        yield pe, forth, pes[(at + 1) % n]
-        yield pe, back, pes[(at - 1) % n]
+    return _between_ranks(topology, config, _sides(grid, wrap=wrap))
 
 
 def global_direction(side: str) -> str:
@@ -232,42 +248,7 @@ def direct_direction(sip: int) -> str:
     return f"sip{sip}"
 
 
-def cube_mesh_edges(spec: TopologySpec) -> Iterator[Edge]:
-    """Between PE 0 of neighbouring cubes of every SIP: E, W, N, S, nothing beyond the border."""
-    grid = spec.sip.cube_mesh.grid
-    for sip in range(spec.num_sips):
-        for cube in range(len(grid)):
-            beyond = ((side, grid.neighbour(cube, side)) for side in SIDES)
-            yield from (((sip, cube, 0), side, (sip, far, 0)) for side, far in beyond if far is not None)
-
-
-def next_sips(sips: SipsSpec, sip: int, *, ring_without_sides: bool = False) -> dict[str, int]:
-    """The next SIP of each ``global_X`` of a SIP.
-
-    ``fully_connected`` and ``switch`` have no sides: no SIP, or with ``ring_without_sides`` a ring by number.
-    """
-    beyond: dict[str, int] = {global_direction(side): peer for side, peer in sip_neighbours(sips, sip).items()}
-    if not beyond and ring_without_sides and sips.topology in {"fully_connected", "switch"} and sips.count > 1:
-        beyond = {"global_E": (sip + 1) % sips.count, "global_W": (sip - 1) % sips.count}
-    return beyond
-
-
-def next_sip_edges(
-    spec: TopologySpec, pes: Sequence[tuple[int, int]], *, ring_without_sides: bool = False
-) -> Iterator[Edge]:
-    """``global_X`` between the same (cube, pe) of neighbouring SIPs, for those in ``pes``."""
-    for sip in range(spec.num_sips):
-        beyond = next_sips(spec.system.sips, sip, ring_without_sides=ring_without_sides)
-        for cube, pe in pes:
-            yield from (((sip, cube, pe), direction, (far, cube, pe)) for direction, far in beyond.items())
-
-
-def fabric_edges(spec: TopologySpec) -> Edges:
-    """What lets every PE talk with the same PE of every other SIP: ``global_X`` to the next ones, ``sip{k}`` to all."""
-    pes = [(cube, pe) for cube in range(spec.cubes_per_sip) for pe in range(spec.pes_per_cube)]
-    edges: Edges = []
-    for sip in range(spec.num_sips):
-        beyond = list(next_sips(spec.system.sips, sip).items())
-        beyond += [(direct_direction(far), far) for far in range(spec.num_sips) if far != sip]
-        edges += [((sip, cube, pe), direction, (far, cube, pe)) for cube, pe in pes for direction, far in beyond]
-    return edges
+def _next_sips(topology: TopologySpec, sip: int) -> dict[str, int]:
+    """The next SIP of each ``global_X`` of a SIP; none for those without sides."""
+    beyond = sip_neighbours(topology.system.sips, sip)
+    return {global_direction(side): peer for side, peer in beyond.items()}

@@ -11,10 +11,10 @@ the first result, so the child can send the piece L + 2 s; its lead is at most 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kernbench.ccl.pieces import Messages, loaded
+from kernbench.ccl.pieces import Messages
 from kernbench.messages.steps import Chunk, Source, Step, await_message, receive, send, store
 
 
@@ -38,12 +38,12 @@ class Hops(NamedTuple):
     cubes: int
     sips: int
 
-    def lead(self, messages: Messages, n_slots: int, hop_bytes: Sequence[int]) -> int:
+    def lead(self, messages: Messages) -> int:
         """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
 
-        ``hop_bytes``: what a hop of each level has under way there and back; no more than ``n_slots`` can be.
+        No more than the slots of a queue can be on a hop.
         """
-        each = (min(n_slots, messages.under_way(nbytes)) for nbytes in hop_bytes)
+        each = (min(messages.n_slots, messages.under_way(nbytes)) for nbytes in messages.hop_bytes)
         return sum(hops * pieces for hops, pieces in zip(self, each, strict=True))
 
 
@@ -64,17 +64,11 @@ def hops_to_root(rank: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Ho
     return Hops(pes, cubes, sips)
 
 
-def reduced(
-    branch: Branch, order: Sequence[int], pieces: Sequence[Chunk], load_bytes: int, messages: Messages
-) -> list[Step]:
+def reduced(branch: Branch, order: Sequence[int], pieces: Sequence[Chunk], messages: Messages) -> list[Step]:
     """Reduce ``pieces`` in this order towards the root, which has the result in their buffers; all others nothing."""
     steps: list[Step] = []
-    for i, loads in _loaded(order, pieces, load_bytes, messages):
-        steps += loads
-        for child in branch.children:
-            steps += [receive(child, pieces[i].size), messages.add(i, child)]
-        if branch.parent is not None:
-            steps.append(send(branch.parent, i))
+    for i, added in _added(branch, pieces, messages, receive, order):
+        steps += added if branch.parent is None else [*added, send(branch.parent, i)]
     return steps
 
 
@@ -90,20 +84,17 @@ def spread(branch: Branch, order: Iterable[int], pieces: Sequence[Chunk]) -> lis
 
 
 def all_reduce(
-    branch: Branch, lead: int, pieces: Sequence[Chunk], load_bytes: int, messages: Messages, contributions: int
+    branch: Branch, lead: int, pieces: Sequence[Chunk], messages: Messages, contributions: int
 ) -> list[Step]:
     """Reduce ``pieces`` over the tree, in place; nothing is held but what is on its way.
 
     The same bits everywhere: sums are made once, on the way up.
     """
     if branch.parent is None:
-        return _from_root(branch, pieces, load_bytes, messages, contributions) if branch.children else []
+        return _from_root(branch, pieces, messages, contributions) if branch.children else []
     steps: list[Step] = []
-    for i, loads in _loaded(range(len(pieces)), pieces, load_bytes, messages):
-        steps += loads
-        for child in branch.children:
-            steps += [receive(child, pieces[i].size), messages.add(i, child)]
-        steps.append(send(branch.parent, i))
+    for i, added in _added(branch, pieces, messages, receive):
+        steps += [*added, send(branch.parent, i)]
         if i >= lead:
             steps += _result(branch, branch.parent, pieces[i - lead])
     for piece in pieces[max(0, len(pieces) - lead) :]:
@@ -111,24 +102,26 @@ def all_reduce(
     return steps
 
 
-def _from_root(
-    branch: Branch, pieces: Sequence[Chunk], load_bytes: int, messages: Messages, contributions: int
-) -> list[Step]:
+def _from_root(branch: Branch, pieces: Sequence[Chunk], messages: Messages, contributions: int) -> list[Step]:
     """At the pace of what comes in."""
     steps: list[Step] = []
-    for i, loads in _loaded(range(len(pieces)), pieces, load_bytes, messages):
-        steps += loads
-        for child in branch.children:
-            steps += [await_message(child, pieces[i].size), messages.add(i, child)]
-        steps += [*messages.finish(i, contributions), *_passed_down(branch, i, pieces[i])]
+    for i, added in _added(branch, pieces, messages, await_message):
+        steps += [*added, *messages.finish(i, contributions), *_passed_down(branch, i, pieces[i])]
     return steps
 
 
-def _loaded(
-    order: Sequence[int], pieces: Sequence[Chunk], load_bytes: int, messages: Messages
-) -> Iterable[tuple[int, list[Step]]]:
-    ahead = messages.under_way(load_bytes)
-    return loaded([(i, pieces[i]) for i in order], ahead)
+def _added(
+    branch: Branch,
+    pieces: Sequence[Chunk],
+    messages: Messages,
+    take: Callable[[str, int], Step],
+    order: Iterable[int] | None = None,
+) -> Iterator[tuple[int, list[Step]]]:
+    """For each of ``pieces`` the steps that load it and add what the children send."""
+    for i, steps in messages.loaded(pieces, order):
+        for child in branch.children:
+            steps += [take(child, pieces[i].size), messages.add(i, child)]
+        yield i, steps
 
 
 def _result(branch: Branch, parent: str, piece: Chunk) -> list[Step]:

@@ -11,7 +11,7 @@ import numpy as np
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.install import configured, edges_of, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm
-from kernbench.ccl.sip_ring import ring_of_all
+from kernbench.ccl.rings import ring_of_all
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernbench.ccl.loading import Algorithm
-from kernbench.ccl.sip_ring import SipRing, ring_among
+from kernbench.ccl.rings import SipRing, ring_among
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table

@@ -19,8 +19,8 @@ from kernbench.ccl.install import (
     warn_of_lost,
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
-from kernbench.ccl.pairing import unite
-from kernbench.ccl.sip_ring import SipRing, ring_of_all
+from kernbench.ccl.queues import unite
+from kernbench.ccl.rings import SipRing, ring_of_all
 from kernbench.ccl.topologies import fabric_edges, world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine

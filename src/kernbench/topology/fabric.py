@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernbench.topology.grid import OPPOSITE, SIDES, Grid, Side
+from kernbench.topology.grid import OPPOSITE, Side
 from kernbench.topology.spec import SipsSpec
 
 
@@ -35,9 +35,9 @@ def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
     """The SIP beyond each side that has a port, in the order E, W, N, S; empty for kinds without sides."""
     grid = sips.grid
     if sips.topology in {"ring_1d", "ring_1d_unidir"}:
-        return _around(grid, sip, ("E", "W"), wrap=True)
+        return grid.neighbours(sip, ("E", "W"), wrap=True)
     if sips.two_dimensional:
-        return _around(grid, sip, SIDES, wrap=sips.topology == "torus_2d")
+        return grid.neighbours(sip, wrap=sips.topology == "torus_2d")
     return {}
 
 
@@ -58,8 +58,3 @@ def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:
         if sips.topology != "ring_1d_unidir" or port.side == "E":
             far_side = OPPOSITE[port.side] if port.side else None
             yield FabricLink(port, by_ends[port.peer, far_side, port.sip])
-
-
-def _around(grid: Grid, sip: int, sides: tuple[Side, ...], *, wrap: bool) -> dict[Side, int]:
-    beyond = ((side, grid.neighbour(sip, side, wrap=wrap)) for side in sides)
-    return {side: peer for side, peer in beyond if peer is not None}

@@ -5,6 +5,7 @@ x grows to the east, y to the south; row 0 is in the north.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,3 +46,8 @@ class Grid:
         if wrap and (self.w if dx else self.h) > 1:
             x, y = x % self.w, y % self.h
         return self.index(x, y) if 0 <= x < self.w and 0 <= y < self.h else None
+
+    def neighbours(self, index: int, sides: Iterable[Side] = SIDES, *, wrap: bool = False) -> dict[Side, int]:
+        """The next entries to those sides that have one."""
+        beyond = {side: self.neighbour(index, side, wrap=wrap) for side in sides}
+        return {side: entry for side, entry in beyond.items() if entry is not None}

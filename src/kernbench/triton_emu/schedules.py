@@ -64,9 +64,10 @@ _ANYWHERE = Place(0, 0, 0, 0)
 class ScheduledKernel:
     """``schedule(*, rank, world_size, n_elem, …)`` as ``kernel(*pointers, *args, tl)`` of so many ``tensors``.
 
-    The schedule is given those of its parameters that ``args`` knew; ``cube`` and ``pe`` if it asks for them. A launch
-    has it played without Python in between; called with a ``tl``, it does the same call by call. ``alike``: the steps
-    depend on what the schedule is given, but not on the rank, and are made once for all.
+    The schedule is given those of its parameters that ``args`` knew, all of it when it takes ``**config``, and ``cube``
+    and ``pe`` if it asks for them. A launch has it played without Python in between; called with a ``tl``, it does the
+    same call by call. ``keys``: what its configuration may say.
+    ``alike``: the steps depend on what the schedule is given, but not on the rank, and are made once for all.
     """
 
     def __init__(
@@ -79,21 +80,16 @@ class ScheduledKernel:
         self.tensors = tensors
         self._over = over
         self._alike = alike
-        wanted = inspect.signature(schedule).parameters
-        self._wanted = tuple(wanted)
-        self._parameters = {
-            name: each for name, each in wanted.items() if name not in _PLACE and each.kind is not each.VAR_KEYWORD
-        }
+        parameters = inspect.signature(schedule).parameters.values()
+        self._takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        self._wanted = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        own = {each.name: each.default for each in parameters if each.name in self._wanted and each.name not in _PLACE}
         known = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
         self._defaults = known | {
-            name: each.default for name, each in self._parameters.items() if each.default is not each.empty
+            name: default for name, default in own.items() if default is not inspect.Parameter.empty
         }
-        self._names = tuple(dict.fromkeys([*known, *self._parameters]))
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """What its configuration may say."""
-        return tuple(self._parameters)
+        self._names = tuple(dict.fromkeys([*known, *own]))
+        self.keys = tuple(own)
 
     def args(self, *, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
         """What a launch gives the kernel behind its pointers. InputError for what the schedule refuses or lacks."""
@@ -102,20 +98,24 @@ class ScheduledKernel:
         if missing:
             raise InputError(f"the schedule {self.schedule.__qualname__} has to be given {', '.join(missing)}")
         given["dtype"] = element_type(given["dtype"]).name
-        values = {name: given[name] for name in self._names}
+        values = {name: given.pop(name) for name in self._names}
+        rest = given if self._takes_all else {}
         # What is wrong with the configuration is to come out here.
-        self.steps(values, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
-        return tuple(values.values())
+        self.steps(values | rest, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
+        return (*values.values(), tuple(rest.items()))
 
     def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
         """The steps of a PE for its ``share``."""
         given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
+        if self._takes_all:
+            return self.schedule(**given)
         return self.schedule(**{name: given[name] for name in self._wanted if name in given})
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """The ``args`` of a launch, by name."""
-        return dict(zip(self._names, args, strict=True))
+        *values, rest = args
+        return dict(zip(self._names, values, strict=True)) | dict(rest)
 
     def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> Place:
         """Where the PE ``ids`` (PE, cube, SIP) stands among ``counts``."""

@@ -6,34 +6,23 @@ computed. Time: (n-1) S/B + (n-1) alpha for shards of S bytes.
 
 from __future__ import annotations
 
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, loaded, messages_of
-from kernbench.ccl.rings import Relay
-from kernbench.ccl.sip_ring import SipRing, over_sips
+from typing import Any
+
+from kernbench.ccl.pieces import messages_of
+from kernbench.ccl.rings import Relay, over_sips
 from kernbench.messages.steps import Chunk, Step, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
 def schedule(
-    *,
-    rank: int,
-    world_size: int,
-    n_elem: int,
-    stride: int = 0,
-    sips: SipRing | None = None,
-    ranks_are_sips: bool = True,
-    dtype: str = "f32",
-    slot_size: int = SLOT_BYTES,
-    chunk_size: int | None = None,
-    load_bytes: int = SLOT_BYTES,
-    scratch_bytes: int = SCRATCH_BYTES,
+    *, rank: int, world_size: int, n_elem: int, stride: int = 0, chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
     """Fill this PE's slots of the output, ``stride`` elements apart, with the ``n_elem`` elements of all ranks."""
-    sips = over_sips(sips, rank, world_size, ranks_are_sips)
-    messages = messages_of(dtype, "sum", slot_size, chunk_size)
+    sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
-    for segment in messages.segments(n_elem, scratch_bytes // ring.size):
+    for segment in messages.segments(n_elem, ring.size):
         pieces = messages.pieces(segment)
-        mine = loaded(list(enumerate(pieces)), messages.under_way(load_bytes))
+        mine = messages.loaded(pieces)
         for turn, place in enumerate(ring.backwards(ring.place)):
             at = slot_of[place] * stride
             for i, piece in enumerate(pieces, turn * len(pieces)):

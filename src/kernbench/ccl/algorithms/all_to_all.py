@@ -7,30 +7,20 @@ Time: n(n-1)/2 S/B + (n-1) alpha for blocks of S bytes.
 
 from __future__ import annotations
 
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
-from kernbench.ccl.rings import Relay
-from kernbench.ccl.sip_ring import SipRing, over_sips
+from typing import Any
+
+from kernbench.ccl.pieces import messages_of
+from kernbench.ccl.rings import Relay, SipRing, over_sips
 from kernbench.messages.steps import Chunk, Step, load, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
 def schedule(
-    *,
-    rank: int,
-    world_size: int,
-    n_elem: int,
-    stride: int = 0,
-    sips: SipRing | None = None,
-    ranks_are_sips: bool = True,
-    dtype: str = "f32",
-    slot_size: int = SLOT_BYTES,
-    chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    *, rank: int, world_size: int, n_elem: int, stride: int = 0, chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
     """Exchange this PE's blocks of ``n_elem`` elements, ``stride`` apart, with those of all ranks."""
-    sips = over_sips(sips, rank, world_size, ranks_are_sips)
-    messages = messages_of(dtype, "sum", slot_size, chunk_size)
-    segments = messages.segments(n_elem, scratch_bytes // sips.ring.size)
+    sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
+    segments = messages.segments(n_elem, sips.ring.size)
     return [step for segment in segments for step in _exchange(messages.pieces(segment), sips, stride)]
 
 

@@ -6,20 +6,16 @@ round k it knows that the k ranks before it have come. Time: (n-1) alpha.
 
 from __future__ import annotations
 
-from kernbench.ccl.sip_ring import SipRing, over_sips
+from typing import Any
+
+from kernbench.ccl.rings import over_sips
 from kernbench.messages.steps import Step, await_message, send, zero
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
-def schedule(
-    *,
-    rank: int,
-    world_size: int,
-    sips: SipRing | None = None,
-    ranks_are_sips: bool = True,
-) -> list[Step]:
+def schedule(*, rank: int, world_size: int, **config: Any) -> list[Step]:
     """Wait for all ranks; no tensor is looked at."""
-    ring = over_sips(sips, rank, world_size, ranks_are_sips).ring
+    ring = over_sips(rank, world_size, **config).ring
     one_round = [send(ring.next, 0), await_message(ring.prev, 1)]
     return [zero(0, 1), *one_round * (ring.size - 1)]
 

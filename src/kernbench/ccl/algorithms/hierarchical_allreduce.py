@@ -11,7 +11,9 @@ takes in its own data, theirs and the result by one link.
 
 from __future__ import annotations
 
-from kernbench.ccl.pieces import SLOT_BYTES, messages_of
+from typing import Any
+
+from kernbench.ccl.pieces import messages_of
 from kernbench.ccl.trees import Branch, Hops, all_reduce, hops_to_root, in_binary_tree
 from kernbench.messages.steps import Chunk, Step
 from kernbench.triton_emu.schedules import ScheduledKernel
@@ -28,16 +30,12 @@ def schedule(
     cubes_per_sip: int = 1,
     num_sips: int | None = None,
     ranks_are_sips: bool = True,
-    n_slots: int = 2,
-    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
-    load_bytes: int = SLOT_BYTES,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
+    **config: Any,
 ) -> list[Step]:
     """Reduce the ``n_elem`` elements of each PE. Ranks are SIPs when there are ``num_sips`` and nobody says else."""
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    messages = messages_of(reduce_op, chunk_size, **config)
     if ranks_are_sips and num_sips in (None, world_size):
         pes, cubes, sips, sip = pes_per_cube, cubes_per_sip, world_size, rank
     else:
@@ -46,8 +44,7 @@ def schedule(
         sips, sip = -(-all_cubes // cubes_per_sip), rank // (pes * cubes)
     hops = Hops(_hops(pe, pes), _hops(cube, cubes), hops_to_root(sip).sips)
     branch = _branch((pe, pes), (cube, cubes), (sip, sips))
-    lead, pieces = hops.lead(messages, n_slots, hop_bytes), messages.pieces(Chunk(0, n_elem))
-    return all_reduce(branch, lead, pieces, load_bytes, messages, pes * cubes * sips)
+    return all_reduce(branch, hops.lead(messages), messages.pieces(Chunk(0, n_elem)), messages, pes * cubes * sips)
 
 
 def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:

@@ -14,14 +14,15 @@ columns and h rows; of many messages a grid has half as many bytes on each link,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kernbench.ccl.grids import SipGrid, all_reduce_by, order_of_results, order_of_use, timetable
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, Messages, messages_of
-from kernbench.ccl.sip_ring import check_ranks
+from kernbench.ccl.grids import SipGrid, all_reduce_by, half_a_hop, order_of_results, order_of_use, sip_grid, timetable
+from kernbench.ccl.pieces import Messages, messages_of
+from kernbench.ccl.rings import check_ranks
 from kernbench.ccl.trees import Branch, reduced, spread
 from kernbench.common.errors import InputError
 from kernbench.messages.steps import Chunk, Step, copy, receive, send
+from kernbench.topology.grid import Grid
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 own_topology = "intercube"
@@ -36,17 +37,10 @@ def schedule(
     cube_w: int = 1,
     cube_h: int = 1,
     root_cube: int | None = None,
-    sip_topology: str = "ring_1d",
-    sip_w: int = 0,
-    sip_h: int = 0,
     ranks_are_sips: bool = True,
-    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
-    load_bytes: int = SLOT_BYTES,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    **config: Any,
 ) -> list[Step]:
     """Reduce the row of ``n_elem`` elements of each cube. ``root_cube``: where SIPs meet, else the last one.
 
@@ -57,59 +51,45 @@ def schedule(
     root = last if root_cube is None else root_cube
     if not 0 <= root <= last:
         raise InputError(f"root_cube={root}: a SIP has cubes 0..{last}")
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
-    cubes, sips = _Cubes(cube_w, cube_h, root, cube), SipGrid.of(world_size, sip_topology, sip_w, sip_h)
-    segments = messages.segments(n_elem, scratch_bytes)
-    ahead = messages.under_way(hop_bytes[-1] // 2)
-    return [
-        step
-        for each in segments
-        for step in _all_reduce(messages.pieces(each), cubes, sips, rank, load_bytes, messages, ahead)
-    ]
+    messages, sips = messages_of(reduce_op, chunk_size, **config), sip_grid(world_size, **config)
+    cubes = _Cubes(Grid(cube_w, cube_h), root, cube)
+    segments = map(messages.pieces, messages.segments(n_elem))
+    return [step for pieces in segments for step in _all_reduce(pieces, cubes, sips, rank, messages)]
 
 
 class _Cubes(NamedTuple):
     """The mesh of cubes, and where in it this PE is."""
 
-    w: int
-    h: int
+    grid: Grid
     root: int
     here: int
 
     @property
     def branch(self) -> Branch:
         """Rows to the east, the last column to the south."""
-        y, x = divmod(self.here, self.w)
-        last_column = x == self.w - 1
+        x, y = self.grid.xy(self.here)
+        last_column = x == self.grid.w - 1
         children = ("W",) * (x > 0) + ("N",) * (last_column and y > 0)
-        parent = "E" if not last_column else "S" if y < self.h - 1 else None
+        parent = "E" if not last_column else "S" if y < self.grid.h - 1 else None
         return Branch(parent, children)
 
     @property
     def way(self) -> list[int]:
         """The cubes from the last one to the root: along the last row, then up a column."""
-        y, x = divmod(self.root, self.w)
-        along = [(self.h - 1) * self.w + i for i in range(self.w - 1, x - 1, -1)]
-        return along + [j * self.w + x for j in range(self.h - 2, y - 1, -1)]
+        x, y = self.grid.xy(self.root)
+        along = [self.grid.index(i, self.grid.h - 1) for i in range(self.grid.w - 1, x - 1, -1)]
+        return along + [self.grid.index(x, j) for j in range(self.grid.h - 2, y - 1, -1)]
 
 
-def _all_reduce(
-    pieces: list[Chunk],
-    cubes: _Cubes,
-    sips: SipGrid,
-    sip: int,
-    load_bytes: int,
-    messages: Messages,
-    ahead: int,
-) -> list[Step]:
+def _all_reduce(pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, messages: Messages) -> list[Step]:
     n, way, table = len(pieces), cubes.way, timetable(sips.axes(sip), len(pieces))
     # Pieces come to the root as it needs them, and leave it as it is done with them.
-    going, coming = order_of_use(table, n, ahead), order_of_results(table, n)
+    going, coming = order_of_use(table, n, half_a_hop(messages)), order_of_results(table, n)
     at_root = cubes.here == cubes.root
-    steps = reduced(cubes.branch, going, pieces, load_bytes, messages)
+    steps = reduced(cubes.branch, going, pieces, messages)
     steps += _moved(going, pieces, way, cubes)
     if at_root:
-        steps += all_reduce_by(table, pieces, messages, cubes.w * cubes.h * sips.n)
+        steps += all_reduce_by(table, pieces, messages, len(cubes.grid) * sips.n)
     steps += _moved(coming, pieces, way[::-1], cubes)
     return steps + spread(cubes.branch, coming, pieces)
 
@@ -119,22 +99,15 @@ def _moved(order: list[int], pieces: list[Chunk], way: list[int], cubes: _Cubes)
     if len(way) == 1 or cubes.here not in way:
         return []
     at = way.index(cubes.here)
-    back = "" if at == 0 else _side(cubes, way[at - 1])
-    ahead = "" if at == len(way) - 1 else _side(cubes, way[at + 1])
+    side = {cube: side for side, cube in cubes.grid.neighbours(cubes.here).items()}
+    back = "" if at == 0 else side[way[at - 1]]
+    ahead = "" if at == len(way) - 1 else side[way[at + 1]]
     steps: list[Step] = []
     for i in order:
         if back:
             steps.append(receive(back, pieces[i].size))
         steps.append(send(ahead, back or i) if ahead else copy(i, back))
     return steps
-
-
-def _side(cubes: _Cubes, neighbour: int) -> str:
-    """The direction of a neighbouring cube."""
-    forward = neighbour > cubes.here
-    if neighbour // cubes.w == cubes.here // cubes.w:
-        return "E" if forward else "W"
-    return "S" if forward else "N"
 
 
 kernel = ScheduledKernel(schedule, over="cubes")

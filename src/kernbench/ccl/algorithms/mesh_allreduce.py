@@ -10,8 +10,9 @@ Time: (2(w-1)/w + 2(h-1)/h) S/B + 2(w+h-2) alpha.
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, Messages, messages_of, numbered, split_evenly
+from kernbench.ccl.pieces import Messages, messages_of, numbered, split_evenly
 from kernbench.ccl.rings import RingPlace, all_reduce_round
 from kernbench.ccl.topologies import rank_grid
 from kernbench.messages.steps import Chunk, Step, load, store
@@ -25,32 +26,16 @@ def schedule(
     n_elem: int,
     kernel_w: int | None = None,
     kernel_h: int | None = None,
-    num_sips: int = 0,
-    sip_topology: str = "",
-    sip_w: int = 0,
-    sip_h: int = 0,
-    ranks_are_sips: bool = False,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    **config: Any,
 ) -> list[Step]:
     """Reduce the ``n_elem`` elements of each rank; the grid is that of ``rank_grid``."""
-    grid = rank_grid(
-        world_size,
-        kernel_w=kernel_w,
-        kernel_h=kernel_h,
-        num_sips=num_sips,
-        sip_topology=sip_topology,
-        sip_w=sip_w,
-        sip_h=sip_h,
-        ranks_are_sips=ranks_are_sips,
-    )
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    grid = rank_grid(world_size, kernel_w=kernel_w, kernel_h=kernel_h, **config)
+    messages = messages_of(reduce_op, chunk_size, **config)
     y, x = divmod(rank, grid.w)
     row, column = RingPlace("E", "W", x, grid.w), RingPlace("S", "N", y, grid.h)
-    segments = messages.segments(n_elem, scratch_bytes) if world_size > 1 else ()
+    segments = messages.segments(n_elem) if world_size > 1 else ()
     return [step for segment in segments for step in _all_reduce(segment, row, column, messages)]
 
 

@@ -8,8 +8,10 @@ Rounding: one sum, in the order of the ring. Time: S/B + (n-1) alpha.
 
 from __future__ import annotations
 
-from kernbench.ccl.pieces import SLOT_BYTES, loaded, messages_of
-from kernbench.ccl.sip_ring import SipRing, checked_rank, over_sips
+from typing import Any
+
+from kernbench.ccl.pieces import messages_of
+from kernbench.ccl.rings import checked_rank, over_sips
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -20,21 +22,16 @@ def schedule(
     world_size: int,
     n_elem: int,
     root: int = 0,
-    sips: SipRing | None = None,
-    ranks_are_sips: bool = True,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
-    load_bytes: int = SLOT_BYTES,
+    **config: Any,
 ) -> list[Step]:
     """Overwrite the ``n_elem`` elements of ``root`` with the reduction of those of all ranks."""
-    sips = over_sips(sips, rank, world_size, ranks_are_sips)
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    sips, messages = over_sips(rank, world_size, **config), messages_of(reduce_op, chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
     ring, distance = sips.ring, sips.after(checked_rank("root", root, world_size))
     steps: list[Step] = []
-    for buffer, loads in loaded(list(enumerate(pieces)), messages.under_way(load_bytes)) if ring.size > 1 else ():
+    for buffer, loads in messages.loaded(pieces) if ring.size > 1 else ():
         steps += loads
         if distance != 1:
             steps += [receive(ring.prev, pieces[buffer].size), messages.add(buffer, ring.prev)]

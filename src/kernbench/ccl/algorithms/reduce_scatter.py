@@ -8,10 +8,10 @@ Rounding: each block is one sum, in the order of the ring. Time: (n-1) S/B + (n-
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of, numbered
-from kernbench.ccl.rings import Relay, reduce_round
-from kernbench.ccl.sip_ring import SipRing, over_sips
+from kernbench.ccl.pieces import messages_of, numbered
+from kernbench.ccl.rings import Relay, over_sips, reduce_round
 from kernbench.messages.steps import Chunk, Step, load, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -22,19 +22,14 @@ def schedule(
     world_size: int,
     n_elem: int,
     stride: int = 0,
-    sips: SipRing | None = None,
-    ranks_are_sips: bool = True,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    **config: Any,
 ) -> list[Step]:
     """Fill this PE's output with the reduction of all ranks' blocks of this rank; blocks are ``stride`` apart."""
-    sips = over_sips(sips, rank, world_size, ranks_are_sips)
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    sips, messages = over_sips(rank, world_size, **config), messages_of(reduce_op, chunk_size, **config)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
-    for segment in messages.segments(n_elem, scratch_bytes // ring.size):
+    for segment in messages.segments(n_elem, ring.size):
         own = messages.pieces(segment)
         blocks = [
             [Chunk(slot_of[place] * stride + piece.offset, piece.size) for piece in own]

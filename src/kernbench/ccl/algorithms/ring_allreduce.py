@@ -11,8 +11,9 @@ Time: (n-1) (S/B + alpha); more when so few slots leave gaps on the links.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, Messages, messages_of
+from kernbench.ccl.pieces import Messages, messages_of
 from kernbench.messages.steps import Chunk, Source, Step, await_message, copy, load, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -22,31 +23,28 @@ def schedule(
     rank: int,  # noqa: ARG001 - all ranks do the same
     world_size: int,
     n_elem: int,
-    n_slots: int = 2,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    **config: Any,
 ) -> list[Step]:
-    """Reduce the ``n_elem`` elements of each rank; ``n_slots``: with more than two, several pieces go round at once."""
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    """Reduce the ``n_elem`` elements of each rank; with more than two slots several pieces go round at once."""
+    messages = messages_of(reduce_op, chunk_size, **config)
     # Half of the slots on their way and half of them free moves most; a power of two divides most tensors evenly.
-    lanes = 1 << max(0, (n_slots // 2).bit_length() - 1)
+    lanes = 1 << max(0, (messages.n_slots // 2).bit_length() - 1)
     steps: list[Step] = []
-    for segment in messages.segments(n_elem, scratch_bytes) if world_size > 1 else ():
+    for segment in messages.segments(n_elem) if world_size > 1 else ():
         pieces = messages.pieces(segment)
         steps += [load(i, piece) for i, piece in enumerate(pieces)]
-        steps += _passed_round(pieces, world_size, min(lanes, len(pieces)), messages, n_slots)
+        steps += _passed_round(pieces, world_size, min(lanes, len(pieces)), messages)
         steps += [store(i, piece) for i, piece in enumerate(pieces)]
     return steps
 
 
-def _passed_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Messages, n_slots: int) -> list[Step]:
+def _passed_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Messages) -> list[Step]:
     """Reduce ``pieces`` in ``lanes``, in each of which one after the other goes round."""
     steps = [send("E", i) for i in range(lanes)]
     spare = len(pieces)
-    passing: Source = "W" if n_slots > 1 else spare  # an only slot has to be free before anybody can send
+    passing: Source = "W" if messages.n_slots > 1 else spare  # an only slot has to be free before anybody can send
     for i, hop in _arrivals(len(pieces), lanes, world_size - 1):
         steps.append(await_message("W", pieces[i].size))
         if passing != "W":

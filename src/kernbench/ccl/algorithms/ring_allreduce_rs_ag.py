@@ -9,28 +9,20 @@ Time: 2(n-1)/n S/B + 2(n-1) alpha.
 
 from __future__ import annotations
 
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
+from typing import Any
+
+from kernbench.ccl.pieces import messages_of
 from kernbench.ccl.rings import RingPlace, all_reduce_segment
 from kernbench.messages.steps import Step
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
 def schedule(
-    *,
-    rank: int,
-    world_size: int,
-    n_elem: int,
-    dtype: str = "f32",
-    reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
-    chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    *, rank: int, world_size: int, n_elem: int, reduce_op: str = "sum", chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
     """Reduce the ``n_elem`` elements of each rank."""
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
-    ring = RingPlace("E", "W", rank, world_size)
-    segments = messages.segments(n_elem, scratch_bytes)
-    return [step for segment in segments for step in all_reduce_segment(segment, ring, messages)]
+    messages, ring = messages_of(reduce_op, chunk_size, **config), RingPlace("E", "W", rank, world_size)
+    return [step for segment in messages.segments(n_elem) for step in all_reduce_segment(segment, ring, messages)]
 
 
 kernel = ScheduledKernel(schedule)

@@ -5,8 +5,10 @@ Steps: one. Nothing is computed. Time: S/B + alpha.
 
 from __future__ import annotations
 
-from kernbench.ccl.pieces import SLOT_BYTES, loaded, messages_of
-from kernbench.ccl.sip_ring import check_ranks, checked_rank
+from typing import Any
+
+from kernbench.ccl.pieces import messages_of
+from kernbench.ccl.rings import check_ranks, checked_rank
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -19,20 +21,18 @@ def schedule(
     src: int = 0,
     dst: int = 1,
     ranks_are_sips: bool = True,
-    dtype: str = "f32",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
-    load_bytes: int = SLOT_BYTES,
+    **config: Any,
 ) -> list[Step]:
     """Overwrite the ``n_elem`` elements of ``dst`` with those of ``src``; the other ranks do nothing."""
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     for name, each in (("src", src), ("dst", dst)):
         checked_rank(name, each, world_size)
-    messages = messages_of(dtype, "sum", slot_size, chunk_size)
+    messages = messages_of("sum", chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
     steps: list[Step] = []
     if rank == src != dst:
-        for buffer, loads in loaded(list(enumerate(pieces)), messages.under_way(load_bytes)):
+        for buffer, loads in messages.loaded(pieces):
             steps += [*loads, send(f"sip{dst}", buffer)]
     elif rank == dst != src:
         for piece in pieces:

@@ -11,39 +11,26 @@ of w columns and h rows 2(w+h-2) alpha, and of many bytes a mesh has half as man
 
 from __future__ import annotations
 
-from kernbench.ccl.grids import SipGrid, all_reduce_segment
-from kernbench.ccl.pieces import SCRATCH_BYTES, SLOT_BYTES, messages_of
+from typing import Any
+
+from kernbench.ccl.grids import all_reduce_segment, sip_grid
+from kernbench.ccl.pieces import messages_of
 from kernbench.ccl.rings import all_reduce_segment as all_reduce_ring
-from kernbench.ccl.sip_ring import SipRing, over_sips
+from kernbench.ccl.rings import over_sips
 from kernbench.messages.steps import Step
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
 def schedule(
-    *,
-    rank: int,
-    world_size: int,
-    n_elem: int,
-    sip_topology: str = "ring_1d",
-    sip_w: int = 0,
-    sip_h: int = 0,
-    sips: SipRing | None = None,
-    ranks_are_sips: bool = True,
-    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
-    dtype: str = "f32",
-    reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
-    chunk_size: int | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    *, rank: int, world_size: int, n_elem: int, reduce_op: str = "sum", chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
     """Reduce this PE's ``n_elem`` elements over all SIPs; the ring is not used where all SIPs form a grid."""
-    sips = over_sips(sips, rank, world_size, ranks_are_sips)
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
-    grid = SipGrid.of(len(sips.order), sip_topology, sip_w, sip_h)
+    sips, messages = over_sips(rank, world_size, **config), messages_of(reduce_op, chunk_size, **config)
+    grid = sip_grid(len(sips.order), **config)
     steps: list[Step] = []
-    for segment in messages.segments(n_elem, scratch_bytes):
+    for segment in messages.segments(n_elem):
         if grid.is_grid:
-            steps += all_reduce_segment(segment, grid, rank, messages, hop_bytes[-1])
+            steps += all_reduce_segment(segment, grid, rank, messages)
         else:
             steps += all_reduce_ring(segment, sips.ring, messages)
     return steps

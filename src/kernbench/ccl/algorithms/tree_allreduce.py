@@ -9,7 +9,9 @@ Time: 4 S/B + 2 floor(log2 n) alpha: a rank with two children takes in its own d
 
 from __future__ import annotations
 
-from kernbench.ccl.pieces import SLOT_BYTES, messages_of
+from typing import Any
+
+from kernbench.ccl.pieces import messages_of
 from kernbench.ccl.trees import all_reduce, hops_to_root, in_binary_tree
 from kernbench.messages.steps import Chunk, Step
 from kernbench.triton_emu.schedules import ScheduledKernel
@@ -23,20 +25,16 @@ def schedule(
     pes_per_cube: int = 1,
     cubes_per_sip: int = 1,
     ranks_are_sips: bool = False,
-    n_slots: int = 2,
-    hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
-    load_bytes: int = SLOT_BYTES,
-    dtype: str = "f32",
     reduce_op: str = "sum",
-    slot_size: int = SLOT_BYTES,
     chunk_size: int | None = None,
+    **config: Any,
 ) -> list[Step]:
-    """Reduce the ``n_elem`` elements of each rank; ``hop_bytes``: what a hop of each level has under way."""
-    messages = messages_of(dtype, reduce_op, slot_size, chunk_size)
+    """Reduce the ``n_elem`` elements of each rank."""
+    messages = messages_of(reduce_op, chunk_size, **config)
     machine = (1, 1) if ranks_are_sips else (pes_per_cube, cubes_per_sip)
-    lead = hops_to_root(rank, *machine).lead(messages, n_slots, hop_bytes)
+    lead = hops_to_root(rank, *machine).lead(messages)
     pieces = messages.pieces(Chunk(0, n_elem))
-    return all_reduce(in_binary_tree(rank, world_size), lead, pieces, load_bytes, messages, world_size)
+    return all_reduce(in_binary_tree(rank, world_size), lead, pieces, messages, world_size)
 
 
 kernel = ScheduledKernel(schedule)
