@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -117,9 +117,13 @@ class OpLog:
         """Records that have begun and not finished, in order."""
         return tuple(record for record in self.records if record.t_end_ps < 0)
 
-    def since(self, seq: int) -> list[OpRecord]:
-        """The records from sequence number ``seq`` on."""
+    def since(self, seq: int, played: Collection[int] = ()) -> list[OpRecord]:
+        """The records from sequence number ``seq`` on; of the launches ``played`` only loads and stores of tensors."""
         return self.records[seq:]
+
+    def serial_of(self, record: OpRecord) -> int:
+        """The number of a load or store in the program of its PE."""
+        return record.seq
 
     def place_of(self, record: OpRecord) -> str:
         """What errors call the line of the kernel that a record is of."""

@@ -73,7 +73,8 @@ class GraphEngine:
         self.pointers = Pointers(self.machine)
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(self._unwritten if looking else None)
-        self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc)
+        plays = None if looking else self.machine.plays  # who looks at data sees every read
+        self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc, plays)
         if enable_data:
             self.machine.values_of = self._values_of
         self._handles: list[RequestHandle] = []

@@ -30,6 +30,8 @@ from kernbench.numerics.replay_events import (
 from kernbench.numerics.replay_operands import OperandMemory
 from kernbench.numerics.replay_ops import RULES, result
 from kernbench.numerics.replay_streams import Group, Stream, Streams
+from kernbench.numerics.schedule_plays import Plays
+from kernbench.numerics.schedule_records import ScheduleRecords
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _SEQ, _READ_PS, _COMMIT_PS = (attrgetter(name) for name in ("seq", "t_read_ps", "t_commit_ps"))
@@ -50,7 +52,8 @@ class ReplayStats:
 class DataExecutor:
     """Replays ``op_log`` into ``memory_store``, each record once: operands as at its read, the result at its commit.
 
-    ``dtype_acc``: the type of sums (f32, f16, bf16). ``current``: the record being replayed, for who watches the store.
+    ``dtype_acc``: the type of sums (f32, f16, bf16). ``plays``: schedules to play as a whole, if they can be, when they
+    are replayed first: each is taken from there. ``current``: the record being replayed, for who watches the store.
     """
 
     __slots__ = (
@@ -62,19 +65,27 @@ class DataExecutor:
         "_next",
         "_reads",
         "_sampled",
+        "_schedules",
         "_streams",
         "_uncommitted",
         "current",
         "stats",
     )
 
-    def __init__(self, op_log: OpLog, memory_store: MemoryStore, dtype_acc: DType | str = "f32") -> None:
+    def __init__(
+        self,
+        op_log: OpLog,
+        memory_store: MemoryStore,
+        dtype_acc: DType | str = "f32",
+        plays: Plays | None = None,
+    ) -> None:
         self._log = op_log
         self._memory = OperandMemory(memory_store)
         self._acc = dtype_named(dtype_acc)
         if self._acc not in ACCUMULATORS:
             raise UnknownNameError("accumulator dtype", self._acc.name, tuple(t.name for t in ACCUMULATORS))
         self._streams = Streams(op_log, self._acc)
+        self._schedules = ScheduleRecords(plays or Plays())
         self._next = 0
         self._horizon = 0
         # What has not happened yet, in the order in which it will.
@@ -108,9 +119,10 @@ class DataExecutor:
 
     def _ingest(self) -> None:
         """Take in what the log has learned since the last replay."""
-        fresh = self._log.since(self._next)
-        self._next += len(fresh)
-        waiting, self._uncommitted = self._uncommitted, []
+        under_way = chain(self._reads, self._commits, self._uncommitted)
+        fresh, ends = self._schedules.since(self._log, self._next, under_way)
+        self._next = len(self._log)
+        waiting, self._uncommitted = self._uncommitted + ends, []
         # Almost all have an output, and a look at a field is quicker than the property.
         reads = [record for record in fresh if record.output is not None or record.has_data]
         commits: list[OpRecord] = []
@@ -165,7 +177,7 @@ class DataExecutor:
     def _run(self, reads: Sequence[OpRecord], commits: Sequence[OpRecord]) -> None:
         """Both in the order of time; at one instant, commits come first."""
         memory, acc, sampled, streams = self._memory, self._acc, self._sampled, self._streams
-        deposit, rules, plain, stats = memory.deposit, RULES, NO_PARAMS, self.stats
+        deposit, rules, plain, stats, moves = memory.deposit, RULES, NO_PARAMS, self.stats, self._schedules.moves
         coming = iter(commits)
         due = next(coming, None)
         for record, later in pairwise((*reads, None, None)):
@@ -192,7 +204,7 @@ class DataExecutor:
             soon = due is record and (later is None or record.t_commit_ps <= later.t_read_ps)
             if record.params is not plain and is_tiled(record):
                 streams.open(record)
-            elif streams.claimed:
+            elif streams.claimed or record.seq in moves:
                 self._read_beside(record, soon=soon)
             elif record.t_commit_ps == record.t_read_ps:
                 self._commit(record, rules[record.kind](record, memory, acc, False))
@@ -200,16 +212,44 @@ class DataExecutor:
                 sampled[record.seq] = rules[record.kind](record, memory, acc, not soon)
 
     def _end_of(self, record: OpRecord) -> None:
-        """The commit of a composite, or of a record that committed with its read: of that nothing is left."""
-        stream = self._streams.under_way(record.seq)
+        """The commit of a composite or a schedule, or of a record that committed with its read: of that nothing is
+        left."""
+        stream, end = self._streams.under_way(record.seq), self._schedules.ends.pop(record.seq, None)
         if stream is not None:
             self._close(stream, commit_event(record))
+        elif end is not None:
+            for operand, array in end.arrays:
+                self._memory.deposit(operand, array)
+            ops, nbytes = end.stats
+            self.stats.ops += ops
+            self.stats.nbytes += nbytes
+
+    def _move(self, record: OpRecord) -> None:
+        """A load or a store of a schedule: where its numbers come from, and where they go."""
+        (place, move), event = self._schedules.moves.pop(record.seq), read_event(record)
+        if move.is_load:
+            self._advance(self._streams.writing(record.inputs), event)
+            array = result(record, self._memory, self._acc, private=True)
+            place.team.give(place, move.value, array)
+            self.stats.ops += 1
+            self.stats.nbytes += array.nbytes
+            return
+        array = place.team.take(place, move.value)
+        if is_instant(record):
+            self._advance(self._streams.using(record.output), event)
+            self._commit(record, array)
+        else:
+            self._sampled[record.seq] = array
 
     def _read_beside(self, record: OpRecord, *, soon: bool) -> None:
-        """A read while composites are under way: those that it shares bytes with have to be as far as it is.
+        """A read of a schedule, or while composites are under way: those that it shares bytes with have to be as far as
+        it is.
 
         ``soon``: its commit is what happens next.
         """
+        if record.seq in self._schedules.moves:
+            self._move(record)
+            return
         streams = self._streams
         event = read_event(record)
         behind = streams.writing(record.inputs if not record.params.epilogue else _operands(record))

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
-from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
+from kernbench.messages.schedules import Op
+from kernbench.triton_emu.schedules import ScheduledKernel, text_of_step
 from kernbench.triton_emu.source import program_file
 
 

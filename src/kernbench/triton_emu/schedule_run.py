@@ -5,7 +5,7 @@ What it asks for and is answered is as for ``KernelRun``, so the PE of the machi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from kernbench.common.dtypes import DType
@@ -24,10 +24,11 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import LaunchArg, TensorArg
+from kernbench.messages.schedules import Op
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.handles import Held
 from kernbench.triton_emu.lifetimes import returning
-from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
+from kernbench.triton_emu.schedules import ScheduledKernel, text_of_step
 from kernbench.triton_emu.site import KernelSite
 
 
@@ -51,6 +52,8 @@ class ScheduleRun:
         "_serial",
         "_site",
         "_values",
+        "_written",
+        "ops",
         "under_way",
     )
 
@@ -61,6 +64,7 @@ class ScheduleRun:
         self._coord = (site.sip, site.cube, site.pe)
         self.under_way: dict[int, tuple[PeCommand, tuple[Held, ...]]] = {}
         self._places: list[Any] = []  # where its accesses begin
+        self.ops: list[Op] = []  # all of them, also when it is over
         self._ops: list[Op] | None = None
         self._op: Op | None = None  # asked for last
         self._issued = False  # whether that was all of it
@@ -68,6 +72,12 @@ class ScheduleRun:
         self._serial = 0
         self._posted: RecvCommand | None = None  # the last one
         self._values: dict[int, Held] = {}
+        self._written: dict[int, tuple[Operand, int]] = {}  # by identity of the array
+
+    @property
+    def written(self) -> Sequence[tuple[Operand, int]]:
+        """What has been written to scratch last, in that order: where it lies, and the number of the value."""
+        return tuple(self._written.values())
 
     def resume(self, answer: object = None) -> KernelRequest | None:
         """The next request, None when there is none; ``answer``: to the last one."""
@@ -77,7 +87,7 @@ class ScheduleRun:
             pointers = [x.va if isinstance(x, TensorArg) else x for x in self._args[: kernel.tensors]]
             rest = self._args[kernel.tensors :]
             ops, self._places = kernel.ops_from(pointers, rest, site.ids, site.counts)
-            self._ops = ops
+            self._ops = self.ops = ops
         elif op is not None and self._issued:
             if op.what.__class__ is str and op.to >= 0:
                 self._take(op, answer)
@@ -130,8 +140,8 @@ class ScheduleRun:
             held.producer = serial = self._posted.serial
             self.under_way[serial] = (self._posted, (held,))
 
-    def _fresh(self, op: Op, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Held | None:
-        """Memory for an array; None when it has to be waited for."""
+    def _fresh(self, op: Op, value: int, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Held | None:
+        """Memory for the array of ``value``; None when it has to be waited for."""
         try:
             block = self._scratch.alloc(nbytes, op.does)
         except AllocationError as full:
@@ -143,12 +153,16 @@ class ScheduleRun:
         array = block.array
         if array is None or array.dtype is not dtype or array.shape != shape:
             array = block.array = Operand("tcm", self._coord, block.address, nbytes, shape, dtype)
+        written = self._written
+        written.pop(id(array), None)
+        written[id(array)] = array, value
         return Held(array, block)
 
     def _bring_in(self, op: Op, x: Held) -> KernelRequest:
         """Read a message that lies in HBM or SRAM into scratch: from then on the value is that, and its slot free."""
         there = x.array
-        copy = self._fresh(op, there.nbytes, there.shape, there.dtype)
+        value = next(each for each in op.reads if self._values[each] is x)
+        copy = self._fresh(op, value, there.nbytes, there.shape, there.dtype)
         if copy is None:
             return AwaitSpace(there.nbytes, op.line)
         self._issued = False
@@ -164,7 +178,7 @@ class ScheduleRun:
         return load
 
     def _load(self, op: Op) -> KernelRequest:
-        result = self._fresh(op, op.nbytes, op.shape, op.dtype)
+        result = self._fresh(op, op.to, op.nbytes, op.shape, op.dtype)
         if result is None:
             return AwaitSpace(op.nbytes, op.line)
         serial = result.producer = self._serial
@@ -221,7 +235,7 @@ class ScheduleRun:
             inputs.append(array)
             if producer in under_way and producer not in after:
                 after.append(producer)
-        result = self._fresh(op, op.nbytes, op.shape, op.dtype)
+        result = self._fresh(op, op.to, op.nbytes, op.shape, op.dtype)
         if result is None:
             return AwaitSpace(op.nbytes, op.line)
         if op.number is not None:
