@@ -189,11 +189,11 @@ def _argument(launch: str, which: str, value: object) -> LaunchArg:
         return value
     raise InputError(
         f"launch {launch!r}: {which} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, "
-        f"texts, tuples of numbers and texts, dtypes and None. Host data gets there with torch.tensor(...) or "
+        f"texts, tuples of whole numbers and texts, dtypes and None. Host data gets there with torch.tensor(...) or "
         f"t.copy_(...)"
     )
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is a number or a text or None, or a tuple of those."""
-    return isinstance(value, int | float | str | None) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+    """Whether it is a whole number or a text, or a tuple of those."""
+    return isinstance(value, int | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))

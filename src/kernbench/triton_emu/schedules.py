@@ -82,7 +82,7 @@ class ScheduledKernel:
         rest = given if self._takes_all else {}
         # What is wrong with the configuration is to come out here.
         self.steps(values | rest, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
-        return (*values.values(), tuple(rest.items()))
+        return (*values.values(), tuple(rest), *rest.values())
 
     def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
         """The steps of a PE for its ``share``."""
@@ -94,8 +94,9 @@ class ScheduledKernel:
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """The ``args`` of a launch, by name."""
-        *values, rest = args
-        return dict(zip(self._names, values, strict=True)) | dict(rest)
+        own = len(self._names)
+        names = (*self._names, *args[own])  # then those that only this launch has
+        return dict(zip(names, (*args[:own], *args[own + 1 :]), strict=True))
 
     def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> Place:
         """Where the PE ``ids`` (PE, cube, SIP) stands among ``counts``."""
