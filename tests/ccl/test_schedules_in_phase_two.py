@@ -10,7 +10,7 @@ import algorithm_support
 import numpy as np
 import pytest
 from algorithm_support import Collective, algorithm, all_reduce, small, values
-from cross_support import KINDS, REDUCTIONS, WORLDS, World
+from cross_support import KINDS, WORLDS, World
 
 from covering import covering
 from kernbench.common.errors import KernbenchError
@@ -26,7 +26,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.triton_emu.schedules import ScheduledKernel
 
-MOST = [world for world in WORLDS if world.ranks <= 16 and world.machine is not None and world.name != "barrier"]
+ONE_OF_EACH = list({world.name: world for world in WORLDS if world.ranks <= 16}.values())
+DTYPES = ("f32", "f16", "bf16", "i32", "i8")
 Memory = dict[tuple[str, int, int], bytes]
 
 
@@ -74,14 +75,16 @@ def ring(n: int, kernel: ScheduledKernel | None = None, ranks: int = 4, **more: 
     return found
 
 
-@pytest.mark.parametrize(
-    ("world", "kind", "dtype", "op", "n"),
-    covering(MOST, KINDS, ("f32", "f16", "bf16", "i32", "i8"), REDUCTIONS, (1000, 8, 5000, 1)),
-    ids=str,
-)
-def test_every_algorithm(world: World, kind: str, dtype: str, op: str, n: int, played: list[Group]) -> None:
-    run = world.collective(n, dtype, op if op in world.reductions else "sum")
-    run.kind = kind
+@pytest.mark.parametrize("fewest", [False, True], ids=["most", "fewest"])
+@pytest.mark.parametrize(("world", "dtype"), covering(ONE_OF_EACH, DTYPES), ids=str)
+def test_every_algorithm(world: World, dtype: str, fewest: bool, played: list[Group]) -> None:
+    """Kinds of queues, reductions and sizes by turns."""
+    turn = ONE_OF_EACH.index(world) + DTYPES.index(dtype)
+    if fewest:
+        world = min((other for other in WORLDS if other.name == world.name), key=lambda other: other.ranks)
+    op = world.reductions[turn % len(world.reductions)]
+    run = world.collective((5000, 1000, 8, 1)[turn // 2 % 4], dtype, op)
+    run.kind = KINDS[turn % 3]
     found = outcome(run)
     assert sorted(play.pe for group in played for play in group.plays) == sorted(run.pes)
     assert played

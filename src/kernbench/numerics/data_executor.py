@@ -226,15 +226,15 @@ class DataExecutor:
 
     def _move(self, record: OpRecord) -> None:
         """A load or a store of a schedule: where its numbers come from, and where they go."""
-        (place, move), event = self._schedules.moves.pop(record.seq), read_event(record)
-        if move.is_load:
+        (place, value), event = self._schedules.moves.pop(record.seq), read_event(record)
+        if record.kind == "dma_read":
             self._advance(self._streams.writing(record.inputs), event)
             array = result(record, self._memory, self._acc, private=True)
-            place.team.give(place, move.value, array)
+            place.team.give(place, value, array)
             self.stats.ops += 1
             self.stats.nbytes += array.nbytes
             return
-        array = place.team.take(place, move.value)
+        array = place.team.take(place, value)
         if is_instant(record):
             self._advance(self._streams.using(record.output), event)
             self._commit(record, array)

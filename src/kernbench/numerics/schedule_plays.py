@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import BufferKind
@@ -17,13 +17,6 @@ Written: TypeAlias = tuple[Operand, int]
 """Where an array lay in scratch, and the number of its value"""
 _RECEIVES = frozenset(("receive", "await"))
 _WITHOUT_PLACE = itemgetter(*(Op._fields.index(name) for name in Op._fields if name not in {"line", "at"}))
-
-
-class Move(NamedTuple):
-    """A load or a store of a tensor: the number of the value that comes from there, or goes there."""
-
-    is_load: bool
-    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +37,15 @@ class QueueStart:
 class Program:
     """What the ``ops`` of a schedule compute, wherever its data lie: all but its stores, and what follows from them.
 
-    ``sends``, ``takes``: the values that go out by a direction and come in by it, in order. By their index, ``turns``:
-    of a send, the how-manieth of its direction; ``free``: what reads nothing. Of a value, ``makers``: the command that
-    makes it; ``users``: those that compute with it or send it. ``inside``: how many commands only scratch and slots
-    see, and the bytes of their results; ``brought_in``: how many messages are used, and their bytes.
+    Values, in order: ``loads``; ``sends`` and ``takes``, by direction. By the index of a command, ``turns``: of a send,
+    the how-manieth of its direction; ``free``: those that read nothing. Of a value, ``makers``: the command that makes
+    it; ``users``: those that compute with it or send it. ``inside``: how many commands only scratch and slots see, and
+    the bytes of their results; ``brought_in``: how many messages are used, and their bytes.
     """
 
     def __init__(self, ops: Sequence[Op], stored: set[int]) -> None:
         self.ops = ops
+        self.loads: list[int] = []
         self.sends: dict[str, list[int]] = defaultdict(list)
         self.takes: dict[str, list[int]] = defaultdict(list)
         self.turns: dict[int, int] = {}
@@ -65,7 +59,9 @@ class Program:
                 self.sends[op.what].append(op.reads[0])
             elif op.does in _RECEIVES:
                 self.takes[op.what].append(op.to)
-            elif op.does != "load" and not op.reads:
+            elif op.does == "load":
+                self.loads.append(op.to)
+            elif not op.reads:
                 self.free.append(i)
             if op.to >= 0:
                 self.makers[op.to], self.users[op.to] = i, []
@@ -106,8 +102,8 @@ class Play:
     """A schedule on PE ``pe``, one of the ``n_pes`` of ``launch``. ``end_ps`` is -1 until all its commands are done.
 
     ``scratch`` and the rings of ``queues``, which lie in ``rings_in``, hold its values while it runs: (address,
-    nbytes). ``moves``: its loads and stores, in order. ``written``: what lies in scratch at the end, in the order in
-    which it was written.
+    nbytes). ``stored``: the values that it stores, in order. ``written``: what lies in scratch at the end, in the order
+    in which it was written.
     """
 
     launch: int
@@ -118,7 +114,7 @@ class Play:
     rings_in: BufferKind
     queues: Mapping[str, QueueStart]
     program: Program = NOTHING
-    moves: Sequence[Move] = ()
+    stored: Sequence[int] = ()
     written: Sequence[Written] = ()
     end_ps: int = -1
     failed: bool = False
@@ -144,8 +140,7 @@ class Plays:
         if ops is not self._last[0]:
             self._last = ops, self._program(ops)
         play.program, play.written, play.end_ps, play.failed = self._last[1], written, end_ps, failed
-        moves = ((op.does, op) for op in ops if op.does in {"load", "store"})
-        play.moves = [Move(True, op.to) if does == "load" else Move(False, op.reads[0]) for does, op in moves]
+        play.stored = [op.reads[0] for op in ops if op.does == "store"]
 
     def take(self) -> list[Play]:
         """All that have begun since the last time."""

@@ -11,7 +11,7 @@ from kernbench.common.ids import pe_part
 from kernbench.core.op_log import OpLog, OpRecord
 from kernbench.messages.operands import Operand
 from kernbench.numerics.schedule_groups import Group, disturbed, groups_of
-from kernbench.numerics.schedule_plays import Move, Play, Plays
+from kernbench.numerics.schedule_plays import Play, Plays
 from kernbench.numerics.schedule_replay import Array, Place, Team
 
 
@@ -49,7 +49,7 @@ class ScheduleRecords:
     def __init__(self, plays: Plays) -> None:
         self._plays = plays
         self._n_ends = 0
-        self.moves: dict[int, tuple[Place, Move]] = {}  # by the number of the record
+        self.moves: dict[int, tuple[Place, int]] = {}  # where, and which value, by the number of the record
         self.ends: dict[int, End] = {}
 
     def since(self, log: OpLog, seq: int, waiting: Iterable[OpRecord]) -> tuple[list[OpRecord], list[OpRecord]]:
@@ -74,8 +74,9 @@ class ScheduleRecords:
         """Have a group played; returns the records of its ends."""
         team, ends = Team(group), []
         for play, place in team.places.items():
-            for move, record in zip(play.moves, moves[_dma_of(play)], strict=True):
-                self.moves[record.seq] = place, move
+            loads, stores = moves[_dma_of(play)]
+            for record, value in (*zip(loads, play.program.loads, strict=True), *zip(stores, play.stored, strict=True)):
+                self.moves[record.seq] = place, value
             self._n_ends += 1
             end = OpRecord(-self._n_ends, pe_part(*play.pe, "pe_cpu"), "math", play.start_ps, -1, play.end_ps)
             end.launch_id, end.name = play.launch, "schedule"
@@ -84,25 +85,29 @@ class ScheduleRecords:
         return ends
 
 
-Moves = dict[tuple[int, str], list[OpRecord]]
-"""Loads and stores by launch and DMA, in the order of the program"""
+Moves = dict[tuple[int, str], tuple[list[OpRecord], list[OpRecord]]]
+"""Loads and stores by launch and DMA, each in the order of the program"""
 
 
 def _dma_of(play: Play) -> tuple[int, str]:
     return play.launch, pe_part(*play.pe, "pe_dma")
 
 
-def _moves(log: OpLog, records: Sequence[OpRecord]) -> Moves:
-    found: Moves = defaultdict(list)
+def _moves(log: OpLog, records: Iterable[OpRecord]) -> Moves:
+    found: Moves = defaultdict(lambda: ([], []))
     for record in records:
-        found[record.launch_id, record.component].append(record)
-    for each in found.values():
-        each.sort(key=log.serial_of)
+        found[record.launch_id, record.component][record.kind == "dma_write"].append(record)
+    for loads, stores in found.values():
+        loads.sort(key=log.serial_of)
+        stores.sort(key=log.serial_of)
     return found
 
 
 def _incomplete(groups: Sequence[Group], moves: Moves) -> set[int]:
     """The launches some of whose loads and stores have no record: those of no element."""
     return {
-        play.launch for group in groups for play in group.plays if len(play.moves) != len(moves.get(_dma_of(play), ()))
+        play.launch
+        for group in groups
+        for play in group.plays
+        if [*map(len, moves[_dma_of(play)])] != [len(play.program.loads), len(play.stored)]
     }

@@ -153,8 +153,7 @@ class Team:
             cohort = cohorts.setdefault(program, Cohort(program, self._awake))
             self.places[play] = Place(self, cohort, len(cohort.plays))
             cohort.plays.append(play)
-            kept[program] += [move.value for move in play.moves if not move.is_load]
-            kept[program] += [value for _, value in self._remains(play)]
+            kept[program] += [*play.stored, *(value for _, value in self._remains(play))]
         self._lay_routes(group.ways)
         for program, cohort in cohorts.items():
             cohort.begin(kept[program])
