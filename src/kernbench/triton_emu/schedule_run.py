@@ -189,26 +189,19 @@ class ScheduleRun:
         self.under_way[serial] = (command, (result,))
         return command
 
-    def _store(self, op: Op) -> KernelRequest:
+    def _give_out(self, op: Op) -> KernelRequest:
+        """Store, or send, a value."""
         source = self._values[op.reads[0]]
         if source.array.space != "tcm":
             return self._bring_in(op, source)
         serial, producer = self._serial, source.producer
         self._serial = serial + 1
         after = (producer,) if producer in self.under_way else ()
-        va = self._places[op.at]
-        command = StoreCommand(serial, op.line, after, source.array, va)
-        self.under_way[serial] = (command, (source,))
-        return command
-
-    def _send(self, op: Op) -> KernelRequest:
-        source = self._values[op.reads[0]]
-        if source.array.space != "tcm":
-            return self._bring_in(op, source)
-        serial, producer = self._serial, source.producer
-        self._serial = serial + 1
-        after = (producer,) if producer in self.under_way else ()
-        command = SendCommand(serial, op.line, after, op.what, source.array)
+        command: StoreCommand | SendCommand
+        if op.does == "store":
+            command = StoreCommand(serial, op.line, after, source.array, self._places[op.at])
+        else:
+            command = SendCommand(serial, op.line, after, op.what, source.array)
         self.under_way[serial] = (command, (source,))
         return command
 
@@ -250,8 +243,8 @@ class ScheduleRun:
 
     REQUESTS: ClassVar[dict[str, Callable[[ScheduleRun, Op], KernelRequest]]] = {
         "load": _load,
-        "store": _store,
-        "send": _send,
+        "store": _give_out,
+        "send": _give_out,
         "receive": _receive,
         "await": _await,
     }
