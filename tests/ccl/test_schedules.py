@@ -198,3 +198,31 @@ def test_a_mean_is_one_step_in_a_wider_type() -> None:
     data = values(np.random.default_rng(0), 5, "i8")
     (found,) = run_kernel_in_mock(mean, 1, "none", [data])
     np.testing.assert_array_equal(found, np.trunc(data / 3))
+
+
+@pytest.mark.parametrize("kernel", [ring_allreduce.kernel, ring_allreduce_rs_ag.kernel])
+def test_ranks_of_a_ring_have_their_commands_in_common(kernel: ScheduledKernel) -> None:
+    """Wherever their chunks lie: 4 ranks of 8 elements of 4 bytes, in parts of 2."""
+    args = kernel.args(n_elem=8, world_size=4)
+    of = [kernel.ops_from((1000,), args, (pe, 0, 0), (4, 1, 1)) for pe in range(4)]
+    assert all(ops is of[0][0] for ops, _ in of)
+    for rank, (_, places) in enumerate(of):
+        whole = 1000 + 32 * rank
+        own = [whole] if kernel is ring_allreduce.kernel else [whole + 8 * ((rank - turn) % 4) for turn in range(4)]
+        assert places[: len(places) // 2] == own
+        assert sorted(places) == sorted(own * 2)  # each is loaded and stored
+
+
+def test_the_steps_of_ranks_that_are_alike_are_made_once() -> None:
+    made = []
+
+    def nothing(*, rank: int, world_size: int, n_elem: int) -> list[Step]:
+        made.append(rank)
+        return [load(0, Chunk(0, n_elem)), store(0, Chunk(0, n_elem))]
+
+    kernel = ScheduledKernel(nothing, alike=True)
+    args = kernel.args(n_elem=4, world_size=4)
+    del made[:]
+    for pe in range(4):
+        kernel.ops_from((0,), args, (pe, 0, 0), (4, 1, 1))
+    assert made == [0]

@@ -92,15 +92,14 @@ def gather_round(relay: Relay, turns: Turns, pieces: Sequence[Chunk]) -> None:
 
 
 def all_reduce_round(
-    ring: RingPlace, parts: Turns, pieces: Sequence[Chunk], messages: Messages, contributions: int
+    ring: RingPlace, turns: Turns, pieces: Sequence[Chunk], messages: Messages, contributions: int
 ) -> list[Step]:
     """Reduce ``pieces`` over a ring of two or more: reduce-scatter, then all-gather.
 
-    ``parts`` says which pieces are whose to reduce. One is reduced once, on one rank, so that all ranks end with the
-    same bits.
+    ``turns`` are the parts of the places backwards from this one. A piece is reduced once, on one rank, so that all
+    ranks end with the same bits.
     """
     relay = Relay(ring)
-    turns = [parts[i] for i in ring.backwards(ring.place)]
     reduce_round(relay, turns, pieces, messages, contributions)
     gather_round(relay, [turns[-1], *turns[:-1]], pieces)
     relay.flush()
@@ -108,11 +107,15 @@ def all_reduce_round(
 
 
 def all_reduce_segment(segment: Chunk, ring: RingPlace, messages: Messages) -> list[Step]:
-    """Load ``segment``, the parts in the order in which they are needed, reduce it round the ring, and store it."""
+    """Load ``segment``, the parts in the order in which they are needed, reduce it round the ring, and store it.
+
+    Buffers are numbered in that order: of parts of one size, all ranks take the same steps on other chunks.
+    """
     if ring.size == 1:
         return []
-    by_part = [messages.pieces(part) for part in split_evenly(segment, ring.size)]
-    parts, pieces = numbered(by_part), list(chain(*by_part))
-    loads = [load(i, pieces[i]) for place in ring.backwards(ring.place) for i in parts[place]]
-    rounds = all_reduce_round(ring, parts, pieces, messages, ring.size)
-    return [*loads, *rounds, *(store(i, piece) for i, piece in enumerate(pieces))]
+    parts = split_evenly(segment, ring.size)
+    by_turn = [messages.pieces(parts[place]) for place in ring.backwards(ring.place)]
+    turns, pieces = numbered(by_turn), list(chain(*by_turn))
+    rounds = all_reduce_round(ring, turns, pieces, messages, ring.size)
+    done = chain(turns[-1], *turns[:-1])
+    return [*(load(i, piece) for i, piece in enumerate(pieces)), *rounds, *(store(i, pieces[i]) for i in done)]

@@ -95,7 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 ok, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output. Never raises SystemExit.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    return run_command_line(arguments, Session())
+    session = Session()
+    with session.at_end:
+        return run_command_line(arguments, session)
 
 
 def run_command_line(arguments: list[str], session: Session) -> int:
@@ -155,6 +157,6 @@ def entry() -> None:
     session = Session()
     code = run_command_line(sys.argv[1:], session)
     end_streams(reserved=session.as_json)
-    # The process ends: its memory goes as a whole, without a search for what could go.
+    # The process ends, and its memory goes as a whole: nobody searches for what could go, now or ``at_end``.
     gc.freeze()
     sys.exit(code)

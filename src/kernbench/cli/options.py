@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import rich_click as click
@@ -11,12 +12,16 @@ from kernbench.cli.streams import Output
 
 @dataclass(slots=True)
 class Session:
-    """``debug``: a traceback is wanted; ``verbose``: reports in full; ``as_json``: stdout is for one document."""
+    """``debug``: a traceback is wanted; ``verbose``: reports in full; ``as_json``: stdout is for one document.
+
+    ``at_end``: what is undone behind the command, unless the process ends with it.
+    """
 
     debug: bool = False
     verbose: bool = False
     as_json: bool = False
     output: Output = field(default_factory=Output)
+    at_end: ExitStack = field(default_factory=ExitStack)
 
 
 def current_session() -> Session | None:

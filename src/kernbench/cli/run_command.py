@@ -211,9 +211,9 @@ def command(
     foreign = script is not None or imported_frontends() > before or names_frontend(bench.function)
     keeps = _keeps_data(data, verify=verify, sanitize=sanitize, foreign=foreign)
     watch = Watch(machine, bench, selector, verify, limits, outputs, ccl, keeps, frontends)
-    with patient_collector():  # also for the report: what the run has made is still there
-        watch.run(params)
-        watch.show(as_json=as_json)
+    session.at_end.enter_context(patient_collector())  # also for the report: what the run has made is still there
+    watch.run(params)
+    watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:
         report_program_error(watch.result.error, session)
     return watch.exit_code

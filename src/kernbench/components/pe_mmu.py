@@ -11,7 +11,7 @@ from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.mapping import TensorMapping
-from kernbench.policy.address.pe_mmu import PeMMU
+from kernbench.policy.address.pe_mmu import KnownRanges, PeMMU
 from kernbench.policy.address.tlb import Tlb
 from kernbench.topology.graph import Node
 
@@ -29,7 +29,7 @@ class PeMmuPart(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         mmu = machine.spec.pe.mmu
-        self.table = PeMMU(*node.pe_coord, fmt=machine.addresses.format)
+        self.table = PeMMU(*node.pe_coord, fmt=machine.addresses.format, known=machine.shared(KnownRanges))
         self.tlb = Tlb(mmu.tlb_entries) if mmu.tlb_entries else None
         self._page_bytes = mmu.page_bytes
         self._first_ps = mmu.tlb_miss_ps

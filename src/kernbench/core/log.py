@@ -19,6 +19,7 @@ import numpy as np
 PART, KIND, WHAT, LAUNCH, LINE, TILE, PARENT, START, READ, COMMIT, END, CAUSE, BY, LAST = range(14)
 WIDTH = 14
 NONE = -1
+_BLOCK = 2048  # rows that a cache holds while they become columns
 
 Row: TypeAlias = int
 """The place of the first integer of a row; a row's number is that over ``WIDTH``"""
@@ -207,7 +208,11 @@ class Log:
 
     def columns(self) -> Columns:
         """All rows as arrays, valid until the run goes on."""
-        table = np.array(self.rows, dtype=np.int64).reshape(-1, WIDTH).T.copy()
+        rows = self.rows
+        table = np.empty((WIDTH, len(rows) // WIDTH), np.int64)
+        for at in range(0, table.shape[1], _BLOCK):
+            block = np.array(rows[at * WIDTH : (at + _BLOCK) * WIDTH], np.int64)
+            table[:, at : at + _BLOCK] = block.reshape(-1, WIDTH).T
         for column in (PARENT, CAUSE, LAST):
             table[column] //= WIDTH
         table.flags.writeable = False

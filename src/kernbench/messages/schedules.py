@@ -11,7 +11,8 @@ class Op(NamedTuple):
     """One command of a schedule: step number ``line`` of it, or a part of that.
 
     ``to``: the number of the value that it makes, ``reads``: of those it uses, ``drops``: of those nobody uses after.
-    ``what``: the direction, the operator, or the tensor; ``offset``: bytes behind that; ``number``: a third operand.
+    ``what``: the direction, the operator, or the tensor; ``at``: which of the PE's accesses a load or a store is;
+    ``number``: a third operand.
     """
 
     does: str
@@ -22,6 +23,6 @@ class Op(NamedTuple):
     shape: tuple[int, ...]
     dtype: DType
     nbytes: int
-    offset: int
+    at: int
     number: float | None
     drops: tuple[int, ...]

@@ -16,7 +16,7 @@ from kernbench.messages.schedules import Op
 Written: TypeAlias = tuple[Operand, int]
 """Where an array lay in scratch, and the number of its value"""
 _RECEIVES = frozenset(("receive", "await"))
-_WITHOUT_PLACE = itemgetter(*(Op._fields.index(name) for name in Op._fields if name not in {"line", "offset"}))
+_WITHOUT_PLACE = itemgetter(*(Op._fields.index(name) for name in Op._fields if name not in {"line", "at"}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,9 @@ class Works:
         self.columns = columns
         self.rows: Times = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND))
         self.engine: Times = _ENGINE_OF_KIND[columns.kind[self.rows]]
-        wholes = np.unique(columns.parent[columns.kind == Kind.TILE_ISSUE])
-        self.engine[np.isin(self.rows, wholes)] = ENGINES.index(PLAN)
+        tiled = np.zeros(len(columns.kind), np.bool_)
+        tiled[columns.parent[columns.kind == Kind.TILE_ISSUE]] = True
+        self.engine[tiled[self.rows]] = ENGINES.index(PLAN)
         self.about: Times = columns.what[self.rows]
         self._find_tiles()
         self.launch: Times = columns.launch[self.rows]

@@ -40,13 +40,13 @@ class ScheduleRun:
 
     __slots__ = (
         "_args",
-        "_bases",
         "_coord",
         "_issued",
         "_kernel",
         "_next",
         "_op",
         "_ops",
+        "_places",
         "_posted",
         "_scratch",
         "_serial",
@@ -63,7 +63,7 @@ class ScheduleRun:
         self._kernel, self._args, self._site, self._scratch = kernel, args, site, scratch
         self._coord = (site.sip, site.cube, site.pe)
         self.under_way: dict[int, tuple[PeCommand, tuple[Held, ...]]] = {}
-        self._bases: tuple[Any, ...] = ()  # where its data begin in each tensor
+        self._places: list[Any] = []  # where its accesses begin
         self.ops: list[Op] = []  # all of them, also when it is over
         self._ops: list[Op] | None = None
         self._op: Op | None = None  # asked for last
@@ -86,7 +86,7 @@ class ScheduleRun:
             site, kernel = self._site, self._kernel
             pointers = [x.va if isinstance(x, TensorArg) else x for x in self._args[: kernel.tensors]]
             rest = self._args[kernel.tensors :]
-            ops, self._bases = kernel.ops_from(pointers, rest, site.ids, site.counts)
+            ops, self._places = kernel.ops_from(pointers, rest, site.ids, site.counts)
             self._ops = self.ops = ops
         elif op is not None and self._issued:
             if op.what.__class__ is str and op.to >= 0:
@@ -183,7 +183,7 @@ class ScheduleRun:
             return AwaitSpace(op.nbytes, op.line)
         serial = result.producer = self._serial
         self._serial = serial + 1
-        va = self._bases[op.what] + op.offset
+        va = self._places[op.at]
         command = LoadCommand(serial, op.line, (), result.array, va)
         self._values[op.to] = result
         self.under_way[serial] = (command, (result,))
@@ -196,7 +196,7 @@ class ScheduleRun:
         serial, producer = self._serial, source.producer
         self._serial = serial + 1
         after = (producer,) if producer in self.under_way else ()
-        va = self._bases[op.what] + op.offset
+        va = self._places[op.at]
         command = StoreCommand(serial, op.line, after, source.array, va)
         self.under_way[serial] = (command, (source,))
         return command

@@ -38,24 +38,31 @@ class Place(NamedTuple):
     local: int
 
 
+_ANYWHERE = Place(0, 0, 0, 0)
+
+
 class ScheduledKernel:
     """``schedule(*, rank, world_size, n_elem, …)`` as ``kernel(*pointers, *args, tl)`` of so many ``tensors``.
 
     The schedule is given those of its parameters that ``args`` knew; ``cube`` and ``pe`` if it asks for them. A launch
-    has it played without Python in between; called with a ``tl``, it does the same call by call.
+    has it played without Python in between; called with a ``tl``, it does the same call by call. ``alike``: the steps
+    depend on what the schedule is given, but not on the rank, and are made once for all.
     """
 
-    def __init__(self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1) -> None:
+    def __init__(
+        self, schedule: Callable[..., Sequence[Step]], *, over: Over = "ranks", tensors: int = 1, alike: bool = False
+    ) -> None:
         self.schedule = schedule
         self.name = type(schedule).__name__
         if isinstance(schedule, FunctionType):
             self.name = Path(schedule.__code__.co_filename).stem
         self.tensors = tensors
         self._over = over
+        self._alike = alike
+        wanted = inspect.signature(schedule).parameters
+        self._wanted = tuple(wanted)
         self._parameters = {
-            name: each
-            for name, each in inspect.signature(schedule).parameters.items()
-            if name not in _PLACE and each.kind is not each.VAR_KEYWORD
+            name: each for name, each in wanted.items() if name not in _PLACE and each.kind is not each.VAR_KEYWORD
         }
         known = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
         self._defaults = known | {
@@ -84,8 +91,7 @@ class ScheduledKernel:
         """The steps of a PE for its ``share``."""
         given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
-        wanted = inspect.signature(self.schedule).parameters
-        return self.schedule(**{name: given[name] for name in wanted if name in given})
+        return self.schedule(**{name: given[name] for name in self._wanted if name in given})
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
         """The ``args`` of a launch, by name."""
@@ -119,48 +125,45 @@ class ScheduledKernel:
 
     def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
         """All that a PE does."""
-        found, origin = self.ops_from((0,) * self.tensors, args, ids, counts)
-        return [op._replace(offset=op.offset + origin[op.what]) if op.does in {"load", "store"} else op for op in found]
+        return self.ops_from((0,) * self.tensors, args, ids, counts)[0]
 
     def ops_from(
         self, pointers: Sequence[Any], args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]
-    ) -> tuple[list[Op], tuple[Any, ...]]:
-        """All that a PE does, and where its data begin in the tensors at ``pointers``: what the offsets count from.
-
-        None where there is no tensor.
-        """
+    ) -> tuple[list[Op], list[Any]]:
+        """All that a PE does, and where in the tensors at ``pointers`` its accesses begin: None where there is none."""
         values = self.named(args)
         place = self.place(values, ids, counts)
         shares = tuple(self.shares(values, place))
         if not shares:
-            return [], ()
+            return [], []
         origin = shares[0].bases
-        steps = tuple((tuple(self.steps(values, place, each)), tuple(map(sub, each.bases, origin))) for each in shares)
+        shares = tuple([each._replace(bases=tuple(map(sub, each.bases, origin))) for each in shares])
         try:
-            found = _ops_of(steps, values["dtype"])
+            found, accesses = _ops_at(self, tuple(args), _ANYWHERE if self._alike else place, shares)
         except InputError as error:
             raise InputError(f"rank {place.rank}, {error}") from None
-        return found, tuple([at if at is None else at + base for at, base in zip(pointers, origin, strict=True)])
+        starts = [at if at is None else at + base for at, base in zip(pointers, origin, strict=True)]
+        return found, [None if (start := starts[tensor]) is None else start + offset for tensor, offset in accesses]
 
     def __call__(self, *args: Any, tl: Any) -> None:
         """Play the schedule call by call."""
         pointers, rest = args[: self.tensors], args[self.tensors :]
         ids = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         counts = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
-        ops, bases = self.ops_from(pointers, rest, ids, counts)
+        ops, places = self.ops_from(pointers, rest, ids, counts)
         held: dict[int, Any] = {}
         for op in ops:
-            _play(op, bases, held, tl)
+            _play(op, places, held, tl)
             for value in op.drops:
                 del held[value]
 
 
-def _play(op: Op, bases: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
+def _play(op: Op, places: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
     match op.does:
         case "load":
-            held[op.to] = tl.load(bases[op.what] + op.offset, op.shape, op.dtype)
+            held[op.to] = tl.load(places[op.at], op.shape, op.dtype)
         case "store":
-            tl.store(bases[op.what] + op.offset, held[op.reads[0]])
+            tl.store(places[op.at], held[op.reads[0]])
         case "send":
             tl.send(op.what, held[op.reads[0]])
         case "receive":
@@ -180,11 +183,45 @@ def _play(op: Op, bases: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
 
 
 @lru_cache(maxsize=8)
-def _ops_of(shares: tuple[tuple[tuple[Step, ...], tuple[int, ...]], ...], dtype: str) -> list[Op]:
-    """The commands for ``shares``: steps, and where their data begin. PEs with equal steps have them in common."""
+def _ops_at(
+    kernel: ScheduledKernel, args: tuple[Any, ...], place: Place, shares: tuple[Share, ...]
+) -> tuple[list[Op], list[tuple[int, int]]]:
+    """The commands at ``place`` for ``shares``, and where they access memory: in which tensor, and how far behind
+    where the first share begins in it."""
+    values = kernel.named(args)
+    item = element_type(values["dtype"]).itemsize
+    alike: list[_Alike] = []
+    accesses: list[tuple[int, int]] = []
+    for share in shares:
+        steps = kernel.steps(values, place, share)
+        chunks = [step.chunk for step in steps if step.chunk is not None]
+        accesses += [(chunk.tensor, share.bases[chunk.tensor] + chunk.offset * item) for chunk in chunks]
+        alike.append(_Alike(steps))
+    return _ops_of(tuple(alike), values["dtype"]), accesses
+
+
+class _Alike:
+    """``steps``, equal to others that differ only in where their chunks begin: these make the same commands."""
+
+    __slots__ = ("_key", "steps")
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+        self._key = tuple([step if step.chunk is None else (step[:3], step.chunk[1:]) for step in steps])
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self._key == other._key
+
+
+@lru_cache(maxsize=8)
+def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
+    """The commands for the steps of ``shares``. PEs with steps that are alike have them in common."""
     found = _Ops(element_type(dtype))
-    for steps, bases in shares:
-        found.add(steps, bases)
+    for each in shares:
+        found.add(each.steps)
     return found.finish()
 
 
@@ -200,11 +237,11 @@ class _Ops:
         self._last: list[int] = []  # by value: the command that uses it last, or makes it
         self._counts: list[int] = []
         self._named: dict[Hashable, int] = {}
+        self._accesses = 0
 
-    def add(self, steps: Sequence[Step], bases: Sequence[int]) -> None:
-        """Behind all others, those of ``steps`` on data at ``bases``."""
+    def add(self, steps: Sequence[Step]) -> None:
+        """Behind all others, those of ``steps``."""
         self._named = {}
-        item = self._dtype.itemsize
         for line, step in enumerate(steps, 1):
             does, chunk = step.does, step.chunk
             try:
@@ -215,7 +252,8 @@ class _Ops:
                 elif does == "reduce":
                     self._named[step.to] = self._reduce(step, line)
                 elif chunk is not None:
-                    place = chunk.tensor, bases[chunk.tensor] + chunk.offset * item
+                    place = chunk.tensor, self._accesses
+                    self._accesses += 1
                     if does == "load":
                         self._named[step.to] = self._make("load", line, (), chunk.size, *place)
                     else:
@@ -250,12 +288,12 @@ class _Ops:
             raise InputError(f"the chunk has {count} elements, what is stored {self._counts[value]}")
         return value
 
-    def _take(self, does: str, line: int, value: int, what: Any, offset: int = 0) -> None:
+    def _take(self, does: str, line: int, value: int, what: Any, at: int = 0) -> None:
         """A command that makes nothing of ``value``, which is of the kernel's type."""
         count = self._counts[value]
         self._last[value] = len(self._ops)
         nbytes = count * self._dtype.itemsize
-        self._ops.append((does, line, -1, (value,), what, (count,), self._dtype, nbytes, offset, None))
+        self._ops.append((does, line, -1, (value,), what, (count,), self._dtype, nbytes, at, None))
 
     def _reduce(self, step: Step, line: int) -> int:
         a, b = self._value(step.what), self._value(step.other)
@@ -283,17 +321,17 @@ class _Ops:
         reads: tuple[int, ...],
         count: int,
         what: Any = None,
-        offset: int = 0,
+        at: int = 0,
         number: float | None = None,
         dtype: DType | None = None,
     ) -> int:
-        to, at = len(self._last), len(self._ops)
-        self._last.append(at)
+        to, here = len(self._last), len(self._ops)
+        self._last.append(here)
         self._counts.append(count)
         for value in reads:
-            self._last[value] = at
+            self._last[value] = here
         kind = dtype or self._dtype
-        self._ops.append((does, line, to, reads, what, (count,), kind, count * kind.itemsize, offset, number))
+        self._ops.append((does, line, to, reads, what, (count,), kind, count * kind.itemsize, at, number))
         return to
 
 

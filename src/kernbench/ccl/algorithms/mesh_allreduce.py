@@ -63,8 +63,9 @@ def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Mes
     by_column = [list(chain(*parts[j::h])) for j in range(h)]
     steps = [load(i, pieces[i]) for place in row.backwards(row.place) for i in by_row[place]]
     phases = [phase for phase in ((row, by_row), (column, by_column)) if phase[0].size > 1]
-    for phase in phases:
-        steps += all_reduce_round(*phase, pieces, messages, w * h if phase is phases[-1] else 1)
+    for ring, lines in phases:
+        turns = [lines[place] for place in ring.backwards(ring.place)]
+        steps += all_reduce_round(ring, turns, pieces, messages, w * h if ring is phases[-1][0] else 1)
     return steps + [store(i, piece) for i, piece in enumerate(pieces)]
 
 

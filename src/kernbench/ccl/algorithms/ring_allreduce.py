@@ -70,5 +70,5 @@ def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
                 yield piece, turn % hops + 1
 
 
-kernel = ScheduledKernel(schedule)
+kernel = ScheduledKernel(schedule, alike=True)
 kernel_args = kernel.args

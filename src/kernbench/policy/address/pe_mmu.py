@@ -30,8 +30,26 @@ class _Range:
         return self.base.offset_by(va - self.start)
 
 
+class KnownRanges:
+    """The ranges of tensors that have one copy of each part: for all PEs the same, so they are made once."""
+
+    __slots__ = ("_by_va",)
+
+    def __init__(self) -> None:
+        self._by_va: dict[int, tuple[TensorMapping, list[_Range]]] = {}
+
+    def of(self, mapping: TensorMapping) -> list[_Range] | None:
+        """Those of ``mapping``, if they have been made."""
+        known = self._by_va.get(mapping.va_base)
+        return known[1] if known is not None and known[0] is mapping else None
+
+    def keep(self, mapping: TensorMapping, ranges: list[_Range]) -> None:
+        """These are those of ``mapping``."""
+        self._by_va[mapping.va_base] = mapping, ranges
+
+
 class PeMMU:
-    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``.
+    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``; the PEs of a machine have ``known`` in common.
 
     What it maps are byte ranges of any size and alignment.
     """
@@ -43,9 +61,11 @@ class PeMMU:
         pe: int,
         *,
         fmt: AddressFormat = AddressFormat.NARROW,
+        known: KnownRanges | None = None,
     ) -> None:
         self.sip, self.cube, self.pe = sip, cube, pe
         self._fmt = fmt
+        self._known = known or KnownRanges()
         self._tensors: list[TensorMapping] = []
         # Sorted by address; the starts are apart so that bisection compares integers.
         self._starts: list[int] = []
@@ -100,9 +120,11 @@ class PeMMU:
 
     def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
         """As ``segments``, with encoded addresses."""
-        found = self._range_at(va, nbytes)
-        if va + nbytes <= found.end:
-            return ((found.pa + va - found.start, nbytes),)
+        at = bisect_right(self._starts, va) - 1
+        if at >= 0 < nbytes:
+            found = self._ranges[at]
+            if va + nbytes <= found.end:
+                return ((found.pa + va - found.start, nbytes),)
         return tuple([(pa.encode(), length) for pa, length in self.segments(va, nbytes)])
 
     def _rest(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
@@ -123,6 +145,9 @@ class PeMMU:
         return found
 
     def _nearest_ranges(self, mapping: TensorMapping) -> list[_Range]:
+        known = self._known.of(mapping)
+        if known is not None:
+            return known
         copies: dict[int, list[MappedShard]] = {}
         for shard in mapping.shards:
             copies.setdefault(shard.offset_bytes, []).append(shard)
@@ -133,6 +158,8 @@ class PeMMU:
             self._check_extent(mapping, shard, covered)
             covered = offset + shard.nbytes
             ranges.append(_Range(base + offset, base + covered, shard.pa, end))
+        if len(copies) == len(mapping.shards):
+            self._known.keep(mapping, ranges)
         return ranges
 
     def _nearest(self, mapping: TensorMapping, copies: list[MappedShard]) -> MappedShard:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from kernbench.common.errors import AllocationError
@@ -72,9 +71,10 @@ class ScratchAllocator:
         return block
 
     def _take(self, nbytes: int, owner_label: str) -> int:
-        with suppress(AllocationError):
+        try:
             return self._space.alloc(nbytes)
-        self._merge()
+        except AllocationError:
+            self._merge()
         try:
             return self._space.alloc(nbytes)
         except AllocationError as full:

@@ -45,8 +45,13 @@ class Window:
 
     def meet(self, other: Window) -> Window | None:
         """The window in both; None when they share no element."""
-        both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(self.bounds, other.bounds, strict=True))
-        return Window(both) if all(start < stop for start, stop in both) else None
+        both: list[tuple[int, int]] = []
+        for (a, b), (c, d) in zip(self.bounds, other.bounds, strict=True):
+            start, stop = a if a > c else c, b if b < d else d
+            if start >= stop:  # so of most pairs of shards
+                return None
+            both.append((start, stop))
+        return Window(tuple(both))
 
     def within(self, outer: Window) -> Window:
         """The same elements, counted from the first corner of ``outer``."""

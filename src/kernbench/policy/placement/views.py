@@ -99,8 +99,12 @@ def assemble(
 
 def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...]:
     """What each shard has of ``window``; shards that have nothing are left out, copies are not."""
-    found = ((view, view.window.meet(window)) for view in views)
-    return tuple(WindowPiece(view, both.within(view.window), both.within(window)) for view, both in found if both)
+    found = []
+    for view in views:
+        both = view.window.meet(window)
+        if both is not None:
+            found.append(WindowPiece(view, both.within(view.window), both.within(window)))
+    return tuple(found)
 
 
 _Bounds = tuple[int, int]
