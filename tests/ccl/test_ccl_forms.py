@@ -126,7 +126,10 @@ def test_collectives_are_as_long_as_their_forms(name, neighbours, sips, kind, ra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), [*CASES, *GRID_CASES])
+@pytest.mark.parametrize(
+    ("name", "neighbours", "sips", "kind", "ranks"),
+    [*CASES, *GRID_CASES, *(("tree_allreduce", "tree_binary", 2, "ring_1d", ranks) for ranks in (2, 4))],
+)
 def test_a_large_collective_is_as_long_as_its_form(name, neighbours, sips, kind, ranks):
     _check(name, neighbours, sips, kind, ranks, 1024 * KIB, ())
 

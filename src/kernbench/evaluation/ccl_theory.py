@@ -162,8 +162,8 @@ class ClosedForms:
         )
         # A node sends on when it has added its second child's message: its links stand still meanwhile.
         each = max(
-            max(ways.busiest_ns((*up, *down), pes, chunk), 2 * ways.piece_ns(chunk))
-            + (ways.math_ns(chunk) if len(pes) > 2 else 0.0),
+            ways.busiest_ns((*up, *down), pes, chunk) + (ways.math_ns(chunk) if len(pes) > 2 else 0.0),
+            ways.read_and_write_ns(chunk),
             max(self._result_ns(back, at, chunk) for at in range(1, len(pes))) / self._queues.n_slots,
         )
         messages = ceil(nbytes / chunk)

@@ -175,6 +175,15 @@ class Ways:
         rounds = ceil(nbytes / hbm.round_bytes)
         return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self.spec.cube.pc_bw_gbs)
 
+    def read_and_write_ns(self, nbytes: int) -> float:
+        """A slice is read and written by turns, ``nbytes`` of each: its buses turn twice for each drain of writes."""
+        banks, hbm = self._banks, self.spec.cube.hbm
+        if banks is None:
+            return 2 * self.piece_ns(nbytes)
+        drained = (banks.high - banks.low) * hbm.queue * hbm.num_pcs * banks.burst_bytes
+        turning = (banks.wtr_ns + banks.rtw_ns + 2 * banks.turn_ns) / (1 - banks.refresh_share)
+        return 2 * self.piece_ns(nbytes) + turning * nbytes / max(drained, banks.burst_bytes)
+
     def _way(self, hop: Hop, users: Counter[Link]) -> QueueWay:
         route = self._route(hop)
         credit = self._machine.sideband_ps(pe_dma_id(*hop.dst), pe_dma_id(*hop.src), self.queues.credit_bytes)
