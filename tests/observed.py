@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernbench.common.data_policy import DataPolicy
 from kernbench.core.log import NONE, WIDTH
 from kernbench.core.observed import Carries, Observed
 from kernbench.engine.engine import GraphEngine
@@ -18,7 +19,7 @@ from kernbench.transport import Network
 
 def logged(topology: Topology, *, links: bool = False) -> GraphEngine:
     """An engine of timing whose critical paths and traces can be asked for."""
-    return GraphEngine(topology, enable_data=False, observers=[TraceLog(links=links)])
+    return GraphEngine(topology, DataPolicy(keep=False, zeros=True), observers=[TraceLog(links=links)])
 
 
 def log_of(engine: GraphEngine) -> TraceLog:

@@ -92,7 +92,8 @@ def test_bad_input(kernbench: Run, arguments: tuple[str, ...], message: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "total"), [(("--script",), 16.0), (("--data", "--script"), 16.0), (("--no-data", "--script"), 0.0)]
+    ("options", "total"),
+    [(("--script",), 16.0), (("--data", "--script"), 16.0), (("--no-data", "--zeros", "--script"), 0.0)],
 )
 def test_a_script_keeps_data_unless_told(
     kernbench: Run, script: Callable[[str], str], options: tuple[str, ...], total: float

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine_support import fetch, launch, place, two_cubes
-from kernbench.common.errors import KernelError, LimitReached
+from kernbench.common.errors import LimitReached, NoDataError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.triton_emu.tl_context import TLContext as Tl
@@ -109,7 +109,7 @@ def test_a_run_without_data_refuses_at_the_line() -> None:
     engine = GraphEngine(two_cubes(), enable_data=False)
     x = place(engine, np.ones((2, 4), np.float32))
     with pytest.raises(
-        KernelError, match="reads numbers, and this run keeps no data: run it with --verify-data"
+        NoDataError, match=r"tl\.value: this run keeps no data, so there is no value to read: run it with --data"
     ) as caught:
         launch(engine, kernel, x)
     assert str(caught.value).startswith(f"{__file__}:{kernel.__code__.co_firstlineno + 2}: ")

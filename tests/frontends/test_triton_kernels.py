@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from extras import need
-from kernbench.common.errors import InputError, KernelError, LimitReached
+from kernbench.common.errors import InputError, LimitReached, NoDataError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.frontends.triton.running import programs_of
@@ -236,7 +236,7 @@ def test_loaded_values_as_addresses_masks_bounds_and_conditions(which: str) -> N
 
 
 def test_a_value_needs_data() -> None:
-    with pytest.raises(KernelError, match="this run keeps no data"):
+    with pytest.raises(NoDataError, match="this run keeps no data"):
         run_on_machine(by_value, COUNTED, WHICH="bound", data=False)
 
 

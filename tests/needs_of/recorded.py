@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+from kernbench.common.data_policy import DataPolicy
 from kernbench.components import pe_cpu
 from kernbench.components.execution import KernelExecution
 from kernbench.components.queue_lane import Lane
@@ -64,7 +65,7 @@ class NeedsEngine(GraphEngine):
     """An engine whose needs can be checked after the run."""
 
     def __init__(self, topology: Topology, enable_data: bool = False) -> None:
-        super().__init__(topology, enable_data, trace_hops=True)
+        super().__init__(topology, DataPolicy(keep=enable_data, zeros=not enable_data), trace_hops=True)
         self.waited: dict[int, RequestHandle | None] = {}  # what the host had waited for when it submitted a request
         self.programs: dict[PeCoord, list[Program]] = {}
         self.sent = self.machine.network.traced

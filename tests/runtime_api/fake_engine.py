@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent
 
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import HOST
@@ -17,6 +18,7 @@ from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import (
+    HostBytes,
     HostMsg,
     KernelLaunchMsg,
     MemoryReadMsg,
@@ -90,7 +92,7 @@ class FakeHost(Component):
                 else:
                     assert data is not None
                     assert (data.dtype, data.shape) == (np.uint8, (nbytes,))
-                    self.memory.write(space_of(pa), pa, data)
+                    self.memory.write(space_of(pa), pa, data.array() if isinstance(data, HostBytes) else data)
             case MmuMapMsg(mapping=mapping):
                 self._each_mmu(msg, lambda mmu: mmu.map(mapping))
             case MmuUnmapMsg(va_base=va):
@@ -121,10 +123,10 @@ class FakeEngine(GraphEngine):
     Kernels do nothing unless they shall run, in NumPy.
     """
 
-    def __init__(self, topology: Topology, enable_data: bool = True, run_kernels: bool = False) -> None:
+    def __init__(self, topology: Topology, enable_data: bool | DataPolicy = True, run_kernels: bool = False) -> None:
         super().__init__(topology, enable_data)
         host = self.machine.part(HOST, FakeHost)
-        host.memory = self.memory_store if enable_data else None
+        host.memory = self.memory_store if self.enable_data else None
         host.run_kernels = run_kernels
         self.abandoned: list[RequestHandle] = []
         self._home = getcurrent()

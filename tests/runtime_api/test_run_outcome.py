@@ -255,7 +255,7 @@ def test_verification_follows_the_data_unless_it_is_said(small: Topology) -> Non
     timed = run(small, compares, engine_factory=lambda machine, _: GraphEngine(machine, enable_data=False))
     assert (timed.ok, timed.verified, timed.skipped_comparisons) == (True, False, 2)
     unasked = run(small, compares, verify=False)
-    assert (unasked.ok, unasked.engine.enable_data, unasked.skipped_comparisons) == (True, False, 2)
+    assert (unasked.ok, unasked.engine.enable_data, unasked.skipped_comparisons) == (True, True, 2)
     assert run(small, compares, verify=True).exit_code == 1
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
@@ -232,7 +233,7 @@ def test_without_data_everything_costs_the_same_and_reads_zeros():
         tensor.fill_(2)
         return np.asarray(tensor[2, 1:7])
 
-    engines = [FakeEngine(MACHINE, enable_data=flag) for flag in (True, False)]
+    engines = [FakeEngine(MACHINE, policy) for policy in (DataPolicy(), DataPolicy(keep=False, zeros=True))]
     contexts = [RuntimeContext(engine) for engine in engines]
     found = [program(torch) for torch in contexts]
     assert engines[0].now == engines[1].now

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError, UnknownNameError
@@ -476,7 +477,7 @@ def test_each_rank_has_a_generator_of_its_own(fresh):
 
 
 def test_without_data_nothing_is_drawn_and_it_costs_the_same():
-    engines = [FakeEngine(MACHINE, enable_data=flag) for flag in (True, False)]
+    engines = [FakeEngine(MACHINE, policy) for policy in (DataPolicy(), DataPolicy(keep=False, zeros=True))]
     for engine in engines:
         with RuntimeContext(engine) as torch:
             tensor = torch.randn(8, 8, dp=DPPolicy("row_wise"))

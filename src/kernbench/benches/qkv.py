@@ -11,6 +11,7 @@ from kernbench.kernels.qkv import qkv_projection
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.host_values import LaterArray
 
 
 def project(
@@ -24,7 +25,10 @@ def project(
         """Made anew for each use: three of them on the host would be as large as those on the machine."""
         return normal_data(torch, (k, n), dtype, seed=2 + "QKV".index(which), scale=k**-0.5)
 
-    placed = [torch.empty(k, n, dtype=dtype, dp=weights, name=f"W_{which}").copy_(weight(which)) for which in "QKV"]
+    placed = [
+        torch.empty(k, n, dtype=dtype, dp=weights, name=f"W_{which}").copy_(LaterArray((k, n), partial(weight, which)))
+        for which in "QKV"
+    ]
     results = [torch.empty(m, n, dtype=dtype, dp=weights, name=which) for which in "QKV"]
     torch.launch("qkv", qkv_projection, x, *placed, *results, m, k, n, dtype, acc_dtype="f32", out_dtype=dtype)
     for which, result in zip("QKV", results, strict=True):

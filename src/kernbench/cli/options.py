@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
 
 import rich_click as click
 
 from kernbench.cli.streams import Output
+from kernbench.common.data_policy import DataOptions
 
 
 @dataclass(slots=True)
@@ -50,6 +54,30 @@ def _note_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:
     return wanted
 
 
+_DATA_OPTIONS = (
+    click.option(
+        "--data/--no-data",
+        default=None,
+        help="Keep what it takes to compute values, or nothing.  [default: keep, unless the bench says data = False]",
+    ),
+    click.option("--keep", metavar="SIZE", help="Stop keeping past so much that nobody has read.  [default: 1GiB]"),
+    click.option("--zeros", is_flag=True, help="With --no-data: values that the program reads are zeros."),
+)
+
+
+def data_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Decorate a command with what the user can say about values; it is called with ``values``, DataOptions."""
+
+    @wraps(command)
+    def with_values(*args: Any, data: bool | None, keep: str | None, zeros: bool, **options: Any) -> int:
+        return command(*args, values=DataOptions(data, zeros, keep), **options)
+
+    for option in reversed(_DATA_OPTIONS):
+        with_values = option(with_values)
+    return with_values
+
+
+verify_option = click.option("--verify-data", "verify", is_flag=True, help="Compute numbers too, and check them.")
 topology_option = click.option(
     "--topology",
     metavar="FILE",

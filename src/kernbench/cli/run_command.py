@@ -15,17 +15,27 @@ import kernbench.benches
 from kernbench.ccl.ccl_yaml import check_ccl
 from kernbench.cli.console import Json, number, print_json, show, stdout, table, text
 from kernbench.cli.failures import error_document, place_document, report_program_error
-from kernbench.cli.options import Session, ccl_option, debug_option, json_option, topology_option, verbose_option
+from kernbench.cli.options import (
+    Session,
+    ccl_option,
+    data_options,
+    debug_option,
+    json_option,
+    topology_option,
+    verbose_option,
+    verify_option,
+)
 from kernbench.cli.run_watch import Watch, wanted_outputs
 from kernbench.cli.steps import show_steps
 from kernbench.common.collector import patient_collector
+from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.evaluation.outputs import Summary
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.runtime_api.frontends import PREFIXES, frontend_settings, imported_frontends, names_frontend
+from kernbench.runtime_api.frontends import PREFIXES, frontend_settings
 from kernbench.runtime_api.scripts import load_script
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology
@@ -117,12 +127,8 @@ SCRIPT_WALL_S = 600.0
 @click.option("--script", metavar="FILE.py", help="Or a whole file as the program; what follows -- is for it.")
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]")
 @click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
-@click.option("--verify-data", "verify", is_flag=True, help="Compute numbers too, and check them.")
-@click.option(
-    "--data/--no-data",
-    default=None,
-    help="Compute numbers, or do not.  [default: with --verify-data, --sanitize, --script or a front end]",
-)
+@verify_option
+@data_options
 @click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.')
 @click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
 @click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
@@ -160,7 +166,7 @@ def command(
     arguments: tuple[str, ...],
     device: str,
     verify: bool,
-    data: bool | None,
+    values: DataOptions,
     as_cuda: bool,
     points: int | None,
     max_sim_ns: float | None,
@@ -180,7 +186,6 @@ def command(
     as_json: bool,
 ) -> int:
     """Run a bench on a simulated machine: latency, engines, traffic, and whether its numbers are right."""
-    before = imported_frontends()
     bench = _program(name, script, arguments)
     if as_cuda and script is None:
         raise click.UsageError("--as-cuda is for --script.")
@@ -197,7 +202,12 @@ def command(
     if bench.evaluation:
         files: dict[str, object] = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
         stops = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
-        switches = {"--explain": explain, "--sanitize": sanitize, "--trace-ccl": trace_ccl, "--data": data is not None}
+        switches = {
+            "--explain": explain,
+            "--sanitize": sanitize,
+            "--trace-ccl": trace_ccl,
+            "--data": values != UNSAID,
+        }
         refuse_options(bench, files | stops | switches)
         return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
     if ccl is not None:
@@ -208,9 +218,8 @@ def command(
     if script is not None and max_wall_s is None:
         max_wall_s = SCRIPT_WALL_S
     limits = Limits(_finite(max_sim_ns), _finite(max_wall_s))
-    foreign = script is not None or imported_frontends() > before or names_frontend(bench.function)
-    keeps = _keeps_data(data, verify=verify, sanitize=sanitize, foreign=foreign)
-    watch = Watch(machine, bench, selector, verify, limits, outputs, ccl, keeps, frontends)
+    policy = values.policy(verify=verify, sanitize=sanitize, bench=bench.data)
+    watch = Watch(machine, bench, selector, verify, limits, outputs, ccl, policy, frontends)
     session.at_end.enter_context(patient_collector())  # also for the report: what the run has made is still there
     watch.run(params)
     watch.show(as_json=as_json)
@@ -230,13 +239,6 @@ def _program(name: str | None, script: str | None, arguments: tuple[str, ...]) -
     if name is not None:
         raise click.UsageError("--bench and --script: one program is run.")
     return load_script(script, arguments)
-
-
-def _keeps_data(asked: bool | None, *, verify: bool, sanitize: bool, foreign: bool) -> bool:
-    """Whether numbers are computed; the sanitizer looks at bytes, and ``foreign`` programs expect numbers."""
-    if asked is False and (verify or sanitize):
-        raise InputError(f"--no-data and {'--verify-data' if verify else '--sanitize'}, which needs data: give one")
-    return asked if asked is not None else verify or sanitize or foreign
 
 
 def _finite(limit: float | None) -> float | None:

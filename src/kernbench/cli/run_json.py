@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from kernbench.cli.console import Json
@@ -10,7 +11,7 @@ from kernbench.cli.run_extras import Extras, extras_document
 from kernbench.cli.run_tables import RunHead
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
-from kernbench.runtime_api.testing import Comparison
+from kernbench.runtime_api.testing import Comparison, verdict
 from kernbench.topology.builder import Topology
 
 
@@ -37,11 +38,8 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
         "transfers": report.transfers,
         "records": report.records,
         "under_way": list(report.under_way),
-        "verification": {
-            "verdict": head.verdict,
-            "skipped": head.skipped,
-            "comparisons": [_comparison(each) for each in head.comparisons],
-        },
+        "verification": verification_document(head.comparisons, head.skipped),
+        "data": asdict(head.data),
         "leaked": [str(leak) for leak in head.leaks],
     }
     if report.translation is not None:
@@ -49,6 +47,15 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
     if head.unmodelled:
         document["unmodelled"] = dict(head.unmodelled)
     return document if extras is None else document | extras_document(extras)
+
+
+def verification_document(comparisons: Sequence[Comparison], skipped: int) -> Json:
+    """What was compared, and how many comparisons were not evaluated."""
+    return {
+        "verdict": verdict(comparisons),
+        "skipped": skipped,
+        "comparisons": [_comparison(each) for each in comparisons],
+    }
 
 
 def _phases(summary: BenchSummary) -> Json:

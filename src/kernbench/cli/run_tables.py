@@ -13,6 +13,7 @@ from kernbench.cli.run_extras import Extras, print_extras
 from kernbench.common.config import ConfigModel
 from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size
+from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import TimeShare
 from kernbench.runtime_api.bench_result import BenchSummary
 from kernbench.runtime_api.error_place import ErrorPlace
@@ -39,7 +40,7 @@ class RunHead:
     """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED, ``said`` its own line.
 
     ``error``: what the program raised; ``failure``, which happened at ``place``: why the run did not go well. ``data``:
-    numbers were computed; ``unmodelled``: operators that the host computed, and how often.
+    what was kept and read; ``unmodelled``: operators that the host computed, and how often.
     """
 
     bench: str
@@ -55,20 +56,13 @@ class RunHead:
     failure: Exception | None = None
     place: ErrorPlace | None = None
     said: str = ""
-    data: bool = False
+    data: DataReport
     unmodelled: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def leaks(self) -> tuple[LeakedMemory, ...]:
         """Memory that nobody gave back; a run that broke off could not, so that says nothing."""
         return self.cleanup.leaked if self.error is None else ()
-
-    @property
-    def verdict(self) -> str:
-        """PASS or FAIL of what was compared; ``not verified`` when nothing was."""
-        if not self.comparisons:
-            return "not verified"
-        return "PASS" if all(each.passed for each in self.comparisons) else "FAIL"
 
 
 def print_run(
@@ -241,6 +235,7 @@ def _verdict(head: RunHead) -> Iterator[tuple[str, str]]:
         yield str(each), "green" if each.passed else "bold red"
     if not head.comparisons:
         yield _unverified(head), "yellow"
+    yield str(head.data), "bold yellow" if head.data.stopped or head.data.zeros_read else "default"
     if head.unmodelled:
         found = ", ".join(f"{name} {times}" for name, times in sorted(head.unmodelled.items(), key=lambda e: -e[1]))
         yield f"unmodelled, computed by the host at the price of copies: {found}", "bold red"
@@ -258,8 +253,7 @@ def _unverified(head: RunHead) -> str:
     if head.verify:
         return "nothing was verified: the bench compared nothing"
     checks = f"{head.skipped} comparison{'' if head.skipped == 1 else 's'} of the bench"
-    how = "" if head.data else ": timing only"
-    return f"nothing was verified{how}; --verify-data evaluates {checks if head.skipped else 'its comparisons'}"
+    return f"nothing was verified; --verify-data evaluates {checks if head.skipped else 'its comparisons'}"
 
 
 def _colour(status: str) -> str:

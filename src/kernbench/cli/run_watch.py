@@ -17,6 +17,7 @@ from kernbench.cli.run_json import run_document
 from kernbench.cli.run_tables import RunHead, print_run
 from kernbench.cli.steps import show_steps
 from kernbench.cli.wall_limit import wall_limit
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, LimitReached, RunError
 from kernbench.common.files import replacing, writable
 from kernbench.engine.engine import GraphEngine
@@ -121,7 +122,7 @@ class Watch:
     limits: Limits
     outputs: Outputs
     ccl: str | None = None
-    data: bool = False
+    data: DataPolicy = field(default_factory=DataPolicy)
     frontends: FrontendSettings = field(default_factory=FrontendSettings)
     engine: GraphEngine | None = None
     log: TraceLog | None = None
@@ -217,7 +218,7 @@ class Watch:
                 failure=result.completion.error or self._found_wrong(),
                 place=result.place or (ErrorPlace(line=result.program) if is_wrong(self.extras) else None),
                 said=result.value if isinstance(result.value, str) else "",
-                data=self.data,
+                data=engine.data_report(),
                 unmodelled=result.unmodelled,
             )
         context = self.context
@@ -231,6 +232,7 @@ class Watch:
             verify=self.verify,
             comparisons=testing.comparisons if testing is not None else (),
             skipped=testing.skipped if testing is not None else 0,
+            data=engine.data_report(),
         )
 
     def _found_wrong(self) -> RunError | None:

@@ -6,7 +6,8 @@ import importlib
 
 import rich_click as click
 
-from kernbench.cli.options import debug_option, json_option, topology_option
+from kernbench.cli.options import data_options, debug_option, json_option, topology_option
+from kernbench.common.data_policy import DataOptions
 from kernbench.evaluation.sweep_processes import begin_server
 
 RUN = "kernbench.cli.sweep_run"
@@ -34,6 +35,7 @@ LOCAL = "local"
     help="Change a value of the machine or a parameter of the bench, at all points.",
 )
 @click.option("--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]")
+@data_options
 @topology_option
 @json_option
 @debug_option
@@ -46,6 +48,7 @@ def command(
     out: str | None,
     overrides: tuple[str, ...],
     ccl: str | None,
+    values: DataOptions,
     topology: str | None,
     as_json: bool,
 ) -> int:
@@ -64,6 +67,7 @@ def command(
             overrides=overrides,
             topology=topology,
             ccl=ccl,
+            values=values,
             as_json=as_json,
         )
     )

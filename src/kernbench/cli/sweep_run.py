@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernbench.cli.console import print_json, say, stderr, stdout
 from kernbench.cli.failures import FAILED, INTERRUPTED
 from kernbench.cli.sweep_tables import interrupted_document, print_sweep, sweep_document
+from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import InputError, Problem
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
@@ -107,6 +108,7 @@ class SweepOptions:
     overrides: tuple[str, ...]
     topology: str | None
     ccl: str | None
+    values: DataOptions
     as_json: bool
 
 
@@ -133,13 +135,15 @@ def sweep(asked: SweepOptions) -> int:
 
 def _planned(asked: SweepOptions) -> tuple[SweepPlan, MakeWorkers]:
     """What to run, and on whom. ConfigError with everything that is wrong with either."""
+    jobs = asked.jobs or os.cpu_count() or 1
     try:
-        make_workers = _workers(asked.executor, asked.jobs or os.cpu_count() or 1)
+        make_workers = _workers(asked.executor, jobs)
     except InputError as error:
         wrong = Problem(source="--executor", line=0, column=0, path="", message=str(error))
         plan_sweep(asked.spec, asked.topology, asked.overrides, asked.ccl, wrong=[wrong])
         raise
-    return plan_sweep(asked.spec, asked.topology, asked.overrides, asked.ccl), make_workers
+    plan = plan_sweep(asked.spec, asked.topology, asked.overrides, asked.ccl, values=asked.values, jobs=jobs)
+    return plan, make_workers
 
 
 def _run(plan: SweepPlan, journal: Journal, make_workers: MakeWorkers) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import rich_click as click
@@ -9,8 +10,19 @@ import rich_click as click
 import kernbench.benches
 from kernbench.cli.console import Json, facts, print_json, say, show, stdout
 from kernbench.cli.failures import error_document, place_document, report_program_error
-from kernbench.cli.options import Session, ccl_option, debug_option, json_option, topology_option, verbose_option
+from kernbench.cli.options import (
+    Session,
+    ccl_option,
+    data_options,
+    debug_option,
+    json_option,
+    topology_option,
+    verbose_option,
+    verify_option,
+)
+from kernbench.cli.run_json import verification_document
 from kernbench.cli.steps import show_steps
+from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
@@ -28,6 +40,8 @@ DEFAULT_OUT = "report.html"
 @click.option("--bench", metavar="NAME|FILE.py[:FUNCTION]", help="What to run.  [default: nothing, the machine only]")
 @click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
 @click.option("--out", metavar="FILE.html", help=f"Where to write the page.  [default: {DEFAULT_OUT}, without --port]")
+@verify_option
+@data_options
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Serve it on this port; 0 takes a free one.")
 @click.option(
     "--set",
@@ -48,6 +62,8 @@ def command(
     bench: str | None,
     device: str,
     out: str | None,
+    verify: bool,
+    values: DataOptions,
     port: int | None,
     overrides: tuple[str, ...],
     ccl: str | None,
@@ -60,10 +76,11 @@ def command(
     changes; kernbench web PAGE.html --port N serves a page that was written before, whenever it changes.
     """
     if page is not None:
-        if bench is not None or out is not None or topology is not None or ccl is not None or overrides:
+        asked = (bench, out, topology, ccl)
+        if any(each is not None for each in asked) or overrides or verify or values != UNSAID:
             raise InputError(f"{page} is served as it is: of the options, only --port says something about it")
         return _serve_file(Path(page), port)
-    source = RunSource(bench, topology, overrides, device, ccl)
+    source = RunSource(bench, topology, overrides, device, ccl, values, verify)
     place = None if out is None and port is not None else writable(out or DEFAULT_OUT)
     # A port that is taken is better found before a long run.
     server = None if port is None else PageServer(Shelf(), port)
@@ -87,7 +104,7 @@ def _what_is_wrong(result: BenchResult) -> str:
     """Of a run that raised nothing."""
     if result.status is BenchStatus.NO_REQUESTS:
         return f"bench {result.bench!r} submitted no request, so nothing was simulated"
-    return f"bench {result.bench!r}: {result.status.value}"
+    return f"bench {result.bench!r}: {result.completion.error or result.status.value}"
 
 
 def _make(source: RunSource) -> Made:
@@ -100,6 +117,7 @@ def _tell(made: Made, place: Path | None, url: str | None, *, as_json: bool) -> 
     """What was made, on stdout."""
     result = made.result
     if as_json:
+        compared = () if result is None else result.comparisons
         document: dict[str, Json] = {
             "page": None if place is None else str(place),
             "url": url,
@@ -109,6 +127,8 @@ def _tell(made: Made, place: Path | None, url: str | None, *, as_json: bool) -> 
             "error": None if result is None else error_document(result.completion.error),
             "place": None if result is None else place_document(result.place),
             "sim_ns": None if result is None else result.sim_ns,
+            "verification": None if result is None else verification_document(compared, result.skipped_comparisons),
+            "data": None if result is None else asdict(result.data),
         }
         print_json(document)
         return
@@ -117,6 +137,8 @@ def _tell(made: Made, place: Path | None, url: str | None, *, as_json: bool) -> 
     rows.append(("size", format_size(made.page.nbytes)))
     if result is not None:
         rows += [("bench", result.bench), ("status", result.status.value), ("simulated", format_ns(result.sim_ns))]
+        rows += [("compared", str(each)) for each in result.comparisons]
+        rows.append(("values", str(result.data)))
     show(stdout(), facts("Page", rows))
 
 

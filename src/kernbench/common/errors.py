@@ -19,6 +19,7 @@ KernbenchError
     ├── PartError              the code of a user's part failed
     ├── UnsupportedError       a well-formed request that the machine cannot do
     ├── LimitReached           a run that may go no further, in simulated time or in the user's
+    ├── NoDataError            a value is read in a run that does not have it
     ├── ProgramExitError       a bench, a rank or a kernel left by sys.exit
     └── VerificationError      numbers that are not what was expected
 
@@ -123,6 +124,10 @@ class KernelError(RunError):
 
 class IpcqInvalidDirection(KernelError):  # noqa: N818 - the name users know
     """A kernel named a queue that its PE does not have, or cannot use that way."""
+
+
+class NoDataError(RunError):
+    """A value is read in a run that keeps no data, or has stopped keeping it."""
 
 
 class IpcqError(RunError):

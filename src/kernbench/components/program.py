@@ -303,9 +303,8 @@ class KernelProgram:
         if self._returned or not isinstance(request, ReadValue):
             return
         self._board.now = self._issue
-        values_of = self.run.machine.values_of
         try:
-            found = None if values_of is None else values_of(request.array)
+            found = self.run.machine.values_of(request.array)
         except KernbenchError as fault:
             self.fail(fault)
         else:

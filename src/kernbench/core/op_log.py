@@ -12,6 +12,7 @@ from kernbench.common.errors import RunError
 from kernbench.common.operators import Attributes
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.operands import Operand
+from kernbench.messages.requests import HostBytes
 
 Kind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "atomic", "memory_write", "memory_read"
@@ -71,7 +72,7 @@ class OpRecord:
     line: int = 0
     tile: tuple[int, ...] | None = None
     parent: int = -1
-    data: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
+    data: np.ndarray[Any, Any] | HostBytes | None = field(default=None, compare=False, repr=False)
     order: Sharing = ""
 
     @property

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from kernbench.common.collector import patient_collector
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.dtypes import U8
-from kernbench.common.errors import InputError, KernbenchError, LimitReached, PartError, SimulationDeadlock
+from kernbench.common.errors import InputError, LimitReached, PartError, SimulationDeadlock
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
+from kernbench.engine.keeping import DataReport, Keeping
 from kernbench.engine.machine import Component, Machine, Outcome, is_builtin
 from kernbench.engine.observer import Observer
 from kernbench.engine.part_check import check_parts
@@ -31,7 +33,7 @@ from kernbench.engine.requests import Completion, Limits, RequestHandle, Request
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import IpcqInitMsg
-from kernbench.messages.requests import HostMsg, KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
+from kernbench.messages.requests import HostBytes, HostMsg, KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.numerics.data_executor import DataExecutor, ReplayStats
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
@@ -46,15 +48,15 @@ EVENTS_PER_LOOK = 1024
 class GraphEngine:
     """Simulates one machine: a compiled topology, or its graph.
 
-    ``enable_data``: keep operands so that numbers can be replayed; without it a run gives times only. ``trace_hops``:
-    keep per-hop times of every transfer. ``observers``: what watches the run; InputError for one that needs data in a
-    run without. ``limits``: how far it may go; who waits beyond gets LimitReached.
+    ``enable_data``: keep operands so that values can be read (True), give times only (False), or what a policy says.
+    ``trace_hops``: keep per-hop times of every transfer. ``observers``: what watches the run; InputError for one that
+    needs data in a run without. ``limits``: how far it may go; who waits beyond gets LimitReached.
     """
 
     def __init__(
         self,
         topology: Topology | Graph,
-        enable_data: bool = True,
+        enable_data: bool | DataPolicy = True,
         *,
         trace_hops: bool = False,
         observers: Sequence[Observer] = (),
@@ -62,21 +64,21 @@ class GraphEngine:
     ) -> None:
         topology = Topology(topology, "a graph") if isinstance(topology, Graph) else topology
         looking = [each for each in observers if each.needs_data]
-        if looking and not enable_data:
+        policy = enable_data if isinstance(enable_data, DataPolicy) else DataPolicy(enable_data)
+        if looking and not policy.keep:
             raise InputError(f"{type(looking[0]).__name__} looks at data; make the engine with enable_data=True")
         self.topology = topology
         self.spec = topology.spec
-        self.enable_data = enable_data
         check_parts(topology.topology_obj.nodes.values())
-        self.machine = Machine(topology.topology_obj, keep_data=enable_data)
+        self.machine = Machine(topology.topology_obj, keep_data=policy.keep)
         self.op_log = self.machine.op_log
         self.pointers = Pointers(self.machine)
-        self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
-        self._store = MemoryStore(self._unwritten if looking else None)
-        plays = None if looking else self.machine.plays  # who looks at data sees every read
-        self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc, plays)
-        if enable_data:
-            self.machine.values_of = self._values_of
+        clock = self.machine.clock
+        self._keeping = Keeping(policy, self.machine.recorder, self.machine.log, lambda: clock.time, self._drop_data)
+        self._printer = Printer(self.op_log, self.machine.hooks, self.machine.recorder)
+        self._looking = bool(looking)
+        self._new_memory()
+        self.machine.values_of = self._values_of
         self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
@@ -91,6 +93,42 @@ class GraphEngine:
         self.observers = tuple(observers)
         for observer in self.observers:
             observer.begin(self.machine)
+
+    def _new_memory(self) -> None:
+        """Begin phase 2 with nothing in memory."""
+        self._store = MemoryStore(self._unwritten if self._looking else None)
+        plays = None if self._looking else self.machine.plays  # who looks at data sees every read
+        self._executor = DataExecutor(self.op_log, self._store, self.spec.pe.gemm.acc, plays)
+
+    def _drop_data(self) -> None:
+        """Let go of what phase 2 would need, and of what it has computed."""
+        self.machine.contents.host_arrays.clear()
+        self.machine.plays.take()
+        self._new_memory()
+
+    @property
+    def enable_data(self) -> bool:
+        """Whether values can be read: the run keeps what phase 2 needs, and has not reached a limit."""
+        return self._keeping.keeps
+
+    @property
+    def keeping(self) -> Keeping:
+        """What the run keeps for phase 2, and what was read."""
+        return self._keeping
+
+    def data_report(self) -> DataReport:
+        """Return what was kept, read and computed up to now."""
+        keeping, stats = self._keeping, self._executor.stats
+        zeros = keeping.policy.zeros
+        return DataReport(
+            kept=keeping.keeps,
+            zeros=zeros,
+            stopped=keeping.stopped,
+            values_read=0 if zeros else keeping.values_read,
+            zeros_read=keeping.values_read if zeros else 0,
+            operations=stats.ops,
+            nbytes=stats.nbytes,
+        )
 
     def _make_extra_parts(self) -> None:
         """They may act before anybody asks for them. PartError when one cannot be made."""
@@ -149,7 +187,9 @@ class GraphEngine:
 
     def printed(self) -> tuple[PrintedLine, ...]:
         """What kernels have printed up to now; without data arrays show their type and shape only."""
-        self.replay()
+        if self._printer.unread_values and self.enable_data:
+            self._keeping.read(self._printer.unread_values, "device_print")
+            self.replay()
         return self._printer.lines()
 
     def component(self, node_id: str) -> Component:
@@ -197,6 +237,9 @@ class GraphEngine:
     def _numbered(self, msg: HostMsg, request_id: int) -> HostMsg:
         """What is kept of a request: what a write carries goes into its record, and is gone when it is written."""
         if isinstance(msg, MemoryWriteMsg) and msg.data is not None:
+            if self.enable_data:
+                data = msg.data
+                self._keeping.hold(data.take_held_bytes() if isinstance(data, HostBytes) else data.nbytes)
             if self.enable_data:
                 self.machine.contents.host_arrays[request_id] = msg.data
             return replace(msg, request_id=request_id, data=None)
@@ -280,7 +323,7 @@ class GraphEngine:
 
     def seconds_left(self) -> float:
         """Of the user's time; inf without a limit."""
-        return math.inf if self._deadline is None else self._deadline - time.monotonic()
+        return inf if self._deadline is None else self._deadline - time.monotonic()
 
     def out_of_time(self, foreseen: str | None = None) -> LimitReached:
         """The error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
@@ -398,8 +441,13 @@ class GraphEngine:
         """Phase 2 up to now; what has been replayed is not replayed again."""
         if self.enable_data:
             self._executor.replay(self.machine.clock.time)
+            self._keeping.note_replay()
 
     def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
+        """Return the elements of an array of a kernel. NoDataError in a run without data: zeros are no addresses."""
+        if not self.enable_data:
+            raise self._keeping.refusal("tl.value")
+        self._keeping.read(prod(array.shape), "tl.value")
         self.replay()
         return self._store.read(array.space, array.address, array.shape, array.dtype, array.strides)
 
@@ -413,8 +461,8 @@ class GraphEngine:
         return self._executor.stats
 
     def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """The bytes at a physical address as they are now (uint8). KernbenchError in a timing-only run."""
+        """The bytes at a physical address as they are now (uint8). NoDataError in a run that does not have them."""
         if not self.enable_data:
-            raise KernbenchError("this run keeps no data; make the engine with enable_data=True")
+            raise self._keeping.refusal(f"the {nbytes:,} bytes at {pa:#x}")
         self.replay()
         return self._store.read(self.machine.addresses.place_of(pa).space, pa, (nbytes,), U8)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kernbench.common.errors import KernbenchError, UnsupportedError
+from kernbench.common.errors import KernbenchError, NoDataError, UnsupportedError
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import Clock
 from kernbench.core.log import NONE, Cause, Kind, Log, Row
@@ -152,6 +152,10 @@ def sound_ns(what: str, found: object) -> float:
     return float(found)
 
 
+def _no_values(array: Operand) -> np.ndarray[Any, Any]:
+    raise NoDataError(f"a machine without an engine has no values of {array}")
+
+
 class Machine:
     """Everything components share: clock, network, addresses, allocators, op-log, hooks, and each other by node id.
 
@@ -184,8 +188,7 @@ class Machine:
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
         self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
-        # What an array in memory holds now; the engine says, if the run keeps data.
-        self.values_of: Callable[[Operand], np.ndarray[Any, Any]] | None = None
+        self.values_of: Callable[[Operand], np.ndarray[Any, Any]] = _no_values  # of an array now; the engine knows
         self.delivered = self._deliver  # what transfers of messages end with, bound once
 
     def component(self, node_id: str) -> Component:

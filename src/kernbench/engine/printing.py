@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.core.op_log import OpLog, OpRecord
 from kernbench.engine.hooks import Hooks, Printed
+from kernbench.engine.recorder import Recorder
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
 
@@ -30,14 +32,16 @@ class PrintedLine:
 class Printer:
     """Keeps what kernels print; with data, every array is a record of the op-log that replay fills in."""
 
-    def __init__(self, op_log: OpLog, hooks: Hooks, enable_data: bool) -> None:
+    def __init__(self, op_log: OpLog, hooks: Hooks, recorder: Recorder) -> None:
         self._log = op_log
-        self._enable_data = enable_data
+        self._recorder = recorder
+        self.unread_values = 0  # of arrays that were printed, and not shown yet
         self._kept: list[tuple[Printed, tuple[str | OpRecord, ...]]] = []
         hooks.printed.subscribe(self._keep)
 
     def lines(self) -> tuple[PrintedLine, ...]:
         """All lines so far, in the order of their times; to be asked after a replay up to now."""
+        self.unread_values = 0
         return tuple(
             PrintedLine(ps_to_ns(event.time_ps), event.pe, event.line, " ".join(map(_text, parts)))
             for event, parts in self._kept
@@ -49,8 +53,9 @@ class Printer:
     def _part(self, event: Printed, part: Operand | str) -> str | OpRecord:
         if isinstance(part, str):
             return part
-        if not self._enable_data:
+        if not self._recorder.keep_data:
             return f"{part.dtype}{list(part.shape)}"
+        self.unread_values += prod(part.shape)
         source = Operand("tcm", event.pe, part.address, part.nbytes, part.shape, part.dtype)
         record = self._log.begin(
             component=pe_part(*event.pe, "pe_cpu"),
@@ -68,6 +73,6 @@ class Printer:
 def _text(part: str | OpRecord) -> str:
     if isinstance(part, str):
         return part
-    if part.data is None:
+    if not isinstance(part.data, np.ndarray):
         return "(not replayed)"
     return np.array2string(part.data, threshold=64, precision=6)

@@ -28,10 +28,10 @@ from kernbench.messages.commands import (
     StreamOperand,
 )
 from kernbench.messages.operands import NOWHERE, Operand
-from kernbench.messages.requests import HostMsg, MemoryWriteMsg
+from kernbench.messages.requests import HostBytes, HostMsg, MemoryWriteMsg
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Content: TypeAlias = tuple[tuple[Operand | float, ...], Operand | None, OpParams, Array | None]
+Content: TypeAlias = tuple[tuple[Operand | float, ...], Operand | None, OpParams, Array | HostBytes | None]
 """What phase 2 needs of a record: inputs, output, params and data"""
 TIMES_ONLY: Content = ((), None, NO_PARAMS, None)
 
@@ -133,6 +133,13 @@ _NAMED_BY: dict[type, Callable[[Any], str]] = {
 }
 
 
+def thinned(what: object) -> object:
+    """Return what a run without data would say in place of ``what``: its name, of a MATH command its size too."""
+    if isinstance(what, MathCommand):
+        return Computed(what.operator, what.widest_bytes)
+    return name_of(what) if isinstance(what, Moved | Streamed | DotCommand | SentMessage) else what
+
+
 class ContentMaker:
     """Makes contents; ``place_of``: what memory is at an address; ``tile_sizes`` (m, k, n) go into those of composites.
 
@@ -141,7 +148,7 @@ class ContentMaker:
     """
 
     def __init__(self, place_of: Callable[[int], MemoryPlace], tile_sizes: tuple[int, int, int]) -> None:
-        self.host_arrays: dict[int, Array] = {}
+        self.host_arrays: dict[int, Array | HostBytes] = {}
         self._place_of = place_of
         self._tile_sizes = tile_sizes
         self._makers: dict[type, Callable[[Any], Content]] = {

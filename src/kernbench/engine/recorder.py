@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernbench.common.errors import KernbenchError
+from kernbench.core.clock import NEVER
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row
 from kernbench.engine.record_content import Computed, Moved, SentMessage, Streamed, TileMoved, describe
 from kernbench.messages.commands import MathCommand, PeCommand, SendCommand
 from kernbench.messages.operands import Operand
 
 _MATH, _IPCQ_COPY = int(Kind.MATH), int(Kind.IPCQ_COPY)
+
+
+def _never() -> None:
+    raise AssertionError("without a limit nothing is ever full")
 
 
 class OpStarted(NamedTuple):
@@ -48,11 +53,14 @@ class Recorder:
     """Opens and closes records in ``log``; without ``keep_data`` they tell of times only.
 
     What reads memory reads its operands when the last of its accesses happens. A message says itself when it is there.
+    ``on_full`` is called before a command is kept that would be more than ``most_commands``; it may end the keeping.
     """
 
     def __init__(self, log: Log, *, keep_data: bool) -> None:
         self.log = log
         self.keep_data = keep_data
+        self.most_commands = NEVER
+        self.on_full: Callable[[], None] = _never
         self._operations: dict[int, Operation] = {}
         self._computed: dict[tuple[str, int], int] = {}
         self._names: dict[str, int] = {}  # of records, if they tell of times only
@@ -63,6 +71,8 @@ class Recorder:
         log = self.log
         if self.keep_data:
             what = len(log.whats)
+            if what >= self.most_commands:
+                self.on_full()
             log.whats.append(command)
         else:
             key = (command.operator, nbytes)
@@ -81,6 +91,8 @@ class Recorder:
         log = self.log
         if self.keep_data:
             what = len(log.whats)
+            if what >= self.most_commands:
+                self.on_full()
             log.whats.append(SentMessage(name, command, slot))
         else:
             what = self._names.get(name, NONE)
@@ -95,6 +107,8 @@ class Recorder:
         """An operation occupies its part; it reads its operands now, or has accesses to make first."""
         log, what = self.log, event.what
         kind, name, line = describe(what)
+        if self.keep_data and len(log.whats) >= self.most_commands:
+            self.on_full()
         number = log.about(what) if self.keep_data and what.__class__ is not TileMoved else log.named(name)
         launch, tile, parent = event.launch_id, NONE, NONE
         if what.__class__ is TileMoved:  # a tile's DMA is a part of its composite, which knows the launch

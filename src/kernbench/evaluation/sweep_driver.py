@@ -101,6 +101,7 @@ class _Driver:
             bench=plan.bench_name,
             device=plan.spec.device,
             verify=plan.spec.verify,
+            data=plan.data,
             explain=plan.spec.explain,
             base=plan.base,
             ccl=plan.ccl,

@@ -19,6 +19,7 @@ from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import CclConfig
 from kernbench.common.complaints import Complaint, close_to, one_of
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
+from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
@@ -133,10 +134,13 @@ def plan_sweep(
     overrides: Sequence[str] = (),
     ccl: str | None = None,
     *,
+    values: DataOptions = UNSAID,
+    jobs: int = 1,
     wrong: Sequence[Problem] = (),
 ) -> SweepPlan:
     """Read a sweep file; ``topology``, ``ccl`` and ``overrides`` (``path=value``) go before what it says.
 
+    ``values``: what runs keep; ``jobs`` of them, at a time, share the limit.
     ConfigError with everything that is wrong, also with what ``wrong`` says of the command line.
     """
     document = load_document(path)
@@ -160,7 +164,8 @@ def plan_sweep(
     assert machine is not None, "a sweep without complaints has a machine"
     assert collectives is not None, "a sweep without complaints has its collectives"
     spec = checked.value.model_copy(update={"fixed": dict(draft.fixed)})
-    return SweepPlan(Path(path).stem, spec, bench, bench_name, base, machine, collectives)
+    data = values.policy(verify=spec.verify, bench=bench.data, share=jobs)
+    return SweepPlan(Path(path).stem, spec, bench, bench_name, base, machine, collectives, data)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
 from kernbench.runtime_api.requests import PHASES
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
-from kernbench.runtime_api.testing import Comparison
+from kernbench.runtime_api.testing import Comparison, verdict
 
 Cell: TypeAlias = "str | int | float | bool | None"
 Row: TypeAlias = dict[str, Cell]
@@ -51,6 +51,7 @@ def bound_column(group: str, resource: str) -> str:
 def _columns() -> Iterator[tuple[str, type]]:
     yield from {"status": str, "error": str, "sim_ns": float, "events": int, "transfers": int, "records": int}.items()
     yield from {"verdict": str, "max_abs_error": float, "max_rel_error": float}.items()
+    yield from {"values_read": int, "zeros_read": int, "data_stopped": str}.items()
     yield from {"launch.name": str, "launch.pes": int, "launch.ns": float, "launch.kernel_ns": float}.items()
     for group in ("launch", "run"):
         yield from {f"{group}.bound": str, f"{group}.bound_ns": float, f"{group}.beyond": float}.items()
@@ -94,16 +95,17 @@ def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> R
 
 
 def _head(result: BenchResult) -> Row:
-    comparisons = result.comparisons
-    close = all(each.passed for each in comparisons)
-    verdict = ("FAIL", "PASS")[close] if result.verified else "not verified"
+    comparisons, data = result.comparisons, result.data
     return {
         "status": OK if result.ok else FAILED,
         "error": None if result.ok else _why(result),
         "sim_ns": result.sim_ns,
-        "verdict": verdict,
+        "verdict": verdict(comparisons),
         "max_abs_error": _worst([each.max_abs_error for each in comparisons]),
         "max_rel_error": _worst([each.max_rel_error for each in comparisons]),
+        "values_read": data.values_read or None,
+        "zeros_read": data.zeros_read or None,
+        "data_stopped": data.stopped or None,
         "params": json.dumps(result.params.model_dump(mode="json"), sort_keys=True),
     }
 

@@ -16,6 +16,7 @@ from pydantic_core import to_jsonable_python
 from kernbench import __version__
 from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document
+from kernbench.common.data_policy import DataPolicy
 from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import SweepSpec, Value
 from kernbench.runtime_api.bench_registry import Bench
@@ -39,7 +40,8 @@ class Point:
 class SweepPlan:
     """A sweep that is ready to run, with everything that it depends on: files that change meanwhile change nothing.
 
-    ``base``: the machine's file as it was read; ``machine``: what it compiles to; ``bench_name``: what workers load.
+    ``base``: the machine's file as it was read; ``machine``: what it compiles to; ``bench_name``: what workers load;
+    ``data``: what each run keeps to compute values.
     """
 
     name: str
@@ -49,6 +51,7 @@ class SweepPlan:
     base: Document
     machine: Topology
     ccl: CclConfig
+    data: DataPolicy
 
     @property
     def axes(self) -> Mapping[str, tuple[Value, ...]]:
@@ -92,6 +95,7 @@ class SweepPlan:
             "bench file": _digest_of_file(self.bench.file),
             "device": self.spec.device,
             "verify": self.spec.verify,
+            "data": "kept" if self.data.keep else "zeros" if self.data.zeros else "none",
             "explain": self.spec.explain,
             "machine": self.machine.digest,
             CCL: _settings(self.ccl),

@@ -18,6 +18,7 @@ from typing import Any
 from kernbench import __version__
 from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document, apply_overrides
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, RunError
 from kernbench.common.exits import exit_is_failure
 from kernbench.engine.engine import GraphEngine
@@ -43,6 +44,7 @@ class SweepJob:
     bench: str
     device: str
     verify: bool
+    data: DataPolicy
     explain: bool
     base: Document
     ccl: CclConfig
@@ -136,7 +138,7 @@ def _row_without_figures(error: BaseException) -> Row:
 
 def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row:
     log = TraceLog(watch_queues=False) if job.explain else None
-    engine = GraphEngine(machine, job.verify, observers=() if log is None else (log,))
+    engine = GraphEngine(machine, job.data, observers=() if log is None else (log,))
     result = run_bench(
         topology=machine,
         bench_fn=bench,

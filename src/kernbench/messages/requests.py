@@ -36,18 +36,54 @@ def _at_least_1(msg: HostMsg, **counts: int) -> None:
             raise InputError(f"{type(msg).__name__}: {name}={count}, must be at least 1")
 
 
+class HostBytes:
+    """``nbytes`` bytes of the host that ``make`` (uint8) makes when phase 2 writes them, once for all writes of them.
+
+    ``held_bytes``: the memory that they take until then.
+    """
+
+    __slots__ = ("_held_bytes", "_made", "_make", "nbytes")
+
+    def __init__(self, nbytes: int, make: Callable[[], np.ndarray[Any, Any]], held_bytes: int = 0) -> None:
+        self.nbytes, self._held_bytes = nbytes, held_bytes
+        self._make: Callable[[], np.ndarray[Any, Any]] | None = make
+        self._made: np.ndarray[Any, Any] | None = None
+
+    @property
+    def shape(self) -> tuple[int]:
+        """That of the array."""
+        return (self.nbytes,)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        """That of the array."""
+        return np.dtype(np.uint8)
+
+    def take_held_bytes(self) -> int:
+        """Return the memory that they take, to the first who asks: several writes may share them."""
+        held, self._held_bytes = self._held_bytes, 0
+        return held
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return the bytes, which are made by the first call."""
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        assert self._made is not None, "made by now"
+        return self._made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryWriteMsg(HostMsg):
     """Write ``nbytes`` at physical address ``pa`` (encoded): from the host, or by the device itself with ``pattern``.
 
-    ``data`` (uint8, ``nbytes`` long) is what phase 2 writes; without it only time passes. ``pattern`` is the bytes that
-    are repeated over the range by the cube's M_CPU DMA: the host then sends a header only. InputError for a range, data
-    or a pattern of no bytes, and for data of another size.
+    ``data`` (uint8, ``nbytes`` long, or what makes it) is what phase 2 writes; without it only time passes.
+    ``pattern`` is the bytes that are repeated over the range by the cube's M_CPU DMA: the host then sends a header
+    only. InputError for a range, data or a pattern of no bytes, and for data of another size.
     """
 
     pa: int
     nbytes: int
-    data: np.ndarray[Any, Any] | None = None
+    data: np.ndarray[Any, Any] | HostBytes | None = None
     pattern: bytes | None = None
 
     def __post_init__(self) -> None:

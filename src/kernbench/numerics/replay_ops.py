@@ -23,6 +23,7 @@ from kernbench.common.operators import (
 )
 from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, OpRecord
 from kernbench.messages.operands import NOWHERE, Operand
+from kernbench.messages.requests import HostBytes
 from kernbench.numerics.memory_store import as_bytes, repeated
 from kernbench.numerics.replay_operands import OperandMemory
 
@@ -153,7 +154,8 @@ def _one_after_another(op: Operator, old: Array, given: Sequence[Array], there: 
 def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     out = _output(record)
     if record.data is not None:
-        raw = as_bytes(record.data).reshape(-1)
+        data = record.data
+        raw = data.array() if isinstance(data, HostBytes) else as_bytes(data).reshape(-1)
         record.data = None  # it is in memory from now on, once
     elif record.params.pattern:
         raw = repeated(record.params.pattern, out.nbytes)

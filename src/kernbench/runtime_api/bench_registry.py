@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -36,6 +36,7 @@ __all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_ben
 
 ENTRY_POINT_GROUP = "kernbench.benches"
 PARAMS_PATH = ("bench",)
+_DATA = "data"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # A bench takes the RuntimeContext, whose ``params`` are of the bench's own type.
 Run: TypeAlias = Callable[[Any], object]
@@ -45,7 +46,8 @@ Run: TypeAlias = Callable[[Any], object]
 class Bench:
     """A host program with a name. Callable as the function it is.
 
-    ``evaluation``: it builds engines of its own, so it need not submit anything to the one it is given.
+    ``evaluation``: it builds engines of its own, so it need not submit anything to the one it is given. ``data``: a run
+    keeps what phase 2 needs; a file's function says otherwise by ``data = False`` in its module.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Bench:
     function: Run
     params: type[ConfigModel] = NoParams
     evaluation: bool = False
+    data: bool = True
     file: str = ""
 
     def __call__(self, torch: Any) -> object:
@@ -76,10 +79,17 @@ class BenchRegistry:
         self._pending_group = group
 
     def bench(
-        self, name: str, description: str, *, params: type[ConfigModel] = NoParams, evaluation: bool = False
+        self,
+        name: str,
+        description: str,
+        *,
+        params: type[ConfigModel] = NoParams,
+        evaluation: bool = False,
+        data: bool = True,
     ) -> Callable[[Run], Bench]:
         """Decorate a function ``run(torch)`` to make it known; every parameter needs a default.
 
+        ``data=False``: it reads no values, so a run keeps none unless it is asked to.
         BenchError, which names the file, for a name that is taken or not kebab-case, a description that is not one
         line, and parameters that do not stand by themselves.
         """
@@ -91,6 +101,7 @@ class BenchRegistry:
                 function=function,
                 params=params,
                 evaluation=evaluation,
+                data=data,
                 file=file_of(function),
             )
             self._enter(made)
@@ -193,13 +204,20 @@ def _bench_in(module: ModuleType, path: Path, name: str) -> Bench:
         there = f"there are: {', '.join(own)}" if own else "it defines no function"
         raise BenchError(f"{path} has no {name!r}; {close_to(name, own)}{there}")
     found = names[name]
+    keeps = names.get(_DATA) is not False  # an array that happens to have that name says nothing
     if isinstance(found, Bench):
-        return found
+        return replace(found, data=found.data and keeps)
     if not callable(found):
         raise BenchError(f"{path}: {name!r} is a {type(found).__name__}, not a function")
     _check_signature(found, path, name)
     description = (inspect.getdoc(found) or f"{name} of {path.name}").partition("\n")[0]
-    return Bench(name=path.stem, description=description, function=found, file=str(path))
+    return Bench(
+        name=path.stem,
+        description=description,
+        function=found,
+        data=keeps,
+        file=str(path),
+    )
 
 
 def _is_program(value: object, module: ModuleType) -> bool:

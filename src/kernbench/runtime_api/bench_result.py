@@ -11,6 +11,7 @@ from kernbench.common.errors import KernbenchError
 from kernbench.common.program_line import ProgramLine
 from kernbench.common.units import whole_ps
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import LinkTraffic
 from kernbench.runtime_api.error_place import ErrorPlace, place_of
 from kernbench.runtime_api.memory import CleanupReport
@@ -87,7 +88,7 @@ class BenchResult:
     simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
     ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
     carried when the program was over; ``program``: where the bench begins; ``unmodelled``: operators of a front end
-    that the host computed, at the price of copies, and how often.
+    that the host computed, at the price of copies, and how often; ``data``: what was kept, read and computed.
     """
 
     bench: str
@@ -103,6 +104,7 @@ class BenchResult:
     summary: BenchSummary
     cleanup: CleanupReport
     program: ProgramLine
+    data: DataReport
     links: tuple[LinkTraffic, ...] = ()
     value: object = None
     error: Exception | None = None

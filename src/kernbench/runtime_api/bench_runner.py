@@ -9,6 +9,7 @@ from typing import TypeAlias
 from kernbench.ccl.config import CclConfig
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
 from kernbench.common.exits import exit_is_failure
 from kernbench.common.program_line import ProgramLine
@@ -39,12 +40,14 @@ def run_bench(
     correlation_id: str = "",
     ccl: str | os.PathLike[str] | CclConfig | None = None,
     frontends: FrontendSettings | None = None,
+    data: DataPolicy | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` makes of ``topology``.
 
     ``params``: the bench's parameters, or texts like ``bench.m=512`` that change them. ``verify``: evaluate its
-    comparisons; by default when the engine computes data, as the one that is made here does unless this is False.
-    ``ccl``: what configures collectives, or its file; ``frontends``: how front ends run programs of others.
+    comparisons; by default when the engine keeps data. ``data``: what the engine that is made here keeps; by default
+    all, or as the bench says. ``ccl``: what configures collectives, or its file; ``frontends``: how front ends run
+    programs of others.
     Errors of the program are in the result, whose ``raise_for_status()`` raises them; InputError comes out for a
     topology, a device or parameters that cannot be used.
     """
@@ -52,7 +55,8 @@ def run_bench(
     chosen = _params(bench, params)
     machine = topology if isinstance(topology, Topology) else resolve_topology(topology)
     selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
-    make: EngineFactory = engine_factory or (lambda machine, _: GraphEngine(machine, enable_data=verify is not False))
+    policy = data or DataPolicy(keep=bench.data or bool(verify))
+    make: EngineFactory = engine_factory or (lambda machine, _: GraphEngine(machine, policy))
     engine = make(machine, selector)
     context = RuntimeContext(
         engine=engine,
@@ -69,7 +73,18 @@ def run_bench(
 class _Run:
     """One run of a bench under way."""
 
-    __slots__ = ("_begin_ns", "_bench", "_context", "_error", "_links", "_params", "_selector", "_sim_ns", "_value")
+    __slots__ = (
+        "_begin_ns",
+        "_bench",
+        "_context",
+        "_data",
+        "_error",
+        "_links",
+        "_params",
+        "_selector",
+        "_sim_ns",
+        "_value",
+    )
 
     def __init__(
         self, bench: Bench, context: RuntimeContext[ConfigModel], selector: DeviceSelector, params: ConfigModel
@@ -80,6 +95,7 @@ class _Run:
         self._error: Exception | None = None
         self._begin_ns, self._sim_ns = context.engine.now, 0.0
         self._links: tuple[LinkTraffic, ...] = ()
+        self._data = context.engine.data_report()
 
     def result(self) -> BenchResult:
         """Run to the end, well or not."""
@@ -110,6 +126,7 @@ class _Run:
             value=self._value,
             error=self._error,
             unmodelled=dict(context.unmodelled),
+            data=self._data,
         )
 
     def _run(self) -> None:
@@ -122,6 +139,7 @@ class _Run:
             self._sim_ns = whole_ps(engine.now - self._begin_ns)
             # Now, since cleaning up sends messages too, which are no part of what the program did.
             self._links = link_traffic(engine.machine)
+            self._data = engine.data_report()
 
     def _status(self) -> BenchStatus:
         failed = any(not each.passed for each in self._context.testing.comparisons)

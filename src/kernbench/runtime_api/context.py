@@ -25,6 +25,7 @@ from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.extra_memories import ExtraMemories
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.host_values import KnownValues
 from kernbench.runtime_api.launch import Kernel, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
@@ -99,6 +100,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
         self.cleanup_report = CleanupReport()
         self.frontends = frontends or FrontendSettings()
+        self.known_values = KnownValues()  # of a front end, in a run without data
         # Operators of a front end that the host has computed, whose time is that of copies; how often.
         self.unmodelled: Counter[str] = Counter()
 
@@ -138,7 +140,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @property
     def has_data(self) -> bool:
-        """Whether numbers are computed. Without, reads cost their time and give zeros: making data is no use."""
+        """Whether values can be read. Where they cannot, making data is no use."""
         return self._engine.enable_data
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.arrays import Array, Shape, Size, machine_dtype, numeric, shape_of, whole_number
 from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.host_values import LaterArray
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transfers import check_fits
@@ -23,15 +25,37 @@ DEFAULT_SEED = 67280421310721
 
 
 @dataclass(slots=True)
+class Draw:
+    """Normally distributed f32 numbers of ``shape``, once they are drawn."""
+
+    shape: tuple[int, ...]
+    numbers: Array | None = None
+
+
+@dataclass(slots=True)
 class Generator:
-    """A stream of numbers that its seed determines."""
+    """A stream of numbers that its seed determines: drawn when they are asked for, in the order of the draws."""
 
     seed: int
-    numbers: np.random.Generator = field(init=False)
+    _stream: np.random.Generator = field(init=False)
+    _waiting: deque[Draw] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         # PyTorch's seeds may be negative, NumPy's not.
-        self.numbers = np.random.Generator(np.random.PCG64(self.seed % 2**64))
+        self._stream = np.random.Generator(np.random.PCG64(self.seed % 2**64))
+
+    def normal(self, shape: tuple[int, ...]) -> LaterArray:
+        """Return the next numbers, mean 0 and variance 1, as f32."""
+        draw = Draw(shape)
+        self._waiting.append(draw)
+        return LaterArray(shape, lambda: self._drawn(draw))
+
+    def _drawn(self, draw: Draw) -> Array:
+        while draw.numbers is None:
+            first = self._waiting.popleft()
+            first.numbers = self._stream.standard_normal(first.shape, np.float32)
+            first.numbers.flags.writeable = False
+        return draw.numbers
 
 
 class Generators:
@@ -52,9 +76,9 @@ class Generators:
             raise InputError(f"manual_seed({seed!r}): a seed is a whole number")
         self._workers.current.local.put(Generator(number))
 
-    def normal(self, shape: tuple[int, ...]) -> Array:
+    def normal(self, shape: tuple[int, ...]) -> LaterArray:
         """Normally distributed numbers, mean 0 and variance 1, as f32."""
-        return self._current().numbers.standard_normal(shape, np.float32)
+        return self._current().normal(shape)
 
     def _current(self) -> Generator:
         local = self._workers.current.local
@@ -138,7 +162,7 @@ class TensorFactories:
     ) -> Tensor:
         """The same, with the numbers that ``randn`` would have."""
         made = self._like(like, _float(_kind(dtype, like.dtype)), dp, name, None)
-        return made.copy_(self._normal(made.shape))
+        return made.copy_(self._generators.normal(made.shape))
 
     def tensor(
         self, data: object, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
@@ -147,7 +171,12 @@ class TensorFactories:
 
         Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
         """
-        array = data.numpy() if isinstance(data, Tensor) else numeric(data, "torch.tensor")
+        if isinstance(data, Tensor):
+            passed = data.pass_on()
+            made = self._create(data.shape, _kind(dtype, data.dtype), dp, name, None)
+            self._memory.copy(made.layout, passed)
+            return made
+        array = numeric(data, "torch.tensor")
         return self._create(array.shape, _kind(dtype, machine_dtype(array)), dp, name, None).copy_(array)
 
     def arange(
@@ -183,7 +212,7 @@ class TensorFactories:
         They follow ``manual_seed``. InputError for an integer type.
         """
         made = self._create(shape_of(size), _float(_kind(dtype)), dp, name, None)
-        return made.copy_(self._normal(made.shape))
+        return made.copy_(self._generators.normal(made.shape))
 
     def from_numpy(self, array: Array) -> HostTensor:
         """A host tensor that shares the memory of ``array``; it gets to the machine with ``copy_``."""
@@ -199,10 +228,6 @@ class TensorFactories:
         if dp is not None:
             return self._create(like.shape, kind, dp, name, fill, like.sip)
         return Tensor(self._memory.create_like(like.layout, self._label(name), kind, fill), self._memory)
-
-    def _normal(self, shape: Shape) -> Array:
-        """Random numbers, drawn where there is data to compute."""
-        return self._generators.normal(shape) if self._memory.has_data else np.broadcast_to(np.float32(0), shape)
 
     def _create(
         self,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from types import FunctionType, MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -54,17 +53,6 @@ def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
     report(document, checked.complaints)
     assert checked.value is not None, "settings without complaints have a value"
     return checked.value
-
-
-def imported_frontends() -> frozenset[str]:
-    """The front ends that this process has imported."""
-    return frozenset(name for name in FRONTENDS if f"kernbench.{name}" in sys.modules)
-
-
-def names_frontend(function: object) -> bool:
-    """Whether the module of a program has a package in it that a front end runs."""
-    values = function.__globals__.values() if isinstance(function, FunctionType) else ()
-    return any(isinstance(each, ModuleType) and each.__name__ in FRONTENDS for each in values)
 
 
 def extra_of(error: BaseException) -> str | None:

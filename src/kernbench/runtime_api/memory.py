@@ -20,6 +20,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
 from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.host_values import Source
 from kernbench.runtime_api.layout import JoinedRanges, TensorLayout, reshaped
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.transfers import (
@@ -92,7 +93,7 @@ class TensorMemory:
 
     @property
     def has_data(self) -> bool:
-        """Whether the machine computes numbers; else every read gives zeros, at its price."""
+        """Whether values can be read."""
         return self._engine.enable_data
 
     def create(
@@ -199,27 +200,45 @@ class TensorMemory:
         """Every element becomes ``value``, written by the device."""
         self._write(layout, fill_messages(layout, value))
 
-    def copy(self, layout: TensorLayout, source: Array) -> None:
-        """The tensor becomes ``source``, which has its shape: a host transfer to every copy."""
+    def copy(self, layout: TensorLayout, source: Source | None) -> None:
+        """The tensor becomes ``source``, which broadcasts to it: a host transfer to every copy. None: of no values."""
         self._write(layout, copy_messages(layout, source if self.has_data else None))
 
-    def update(self, layout: TensorLayout, window: Window, values: Array, chosen: Array) -> None:
-        """The elements of ``window`` where ``chosen`` holds become ``values``: only their bytes are sent."""
+    def update(self, layout: TensorLayout, window: Window, values: Array | None, chosen: Array) -> None:
+        """The elements of ``window`` where ``chosen`` holds become ``values``: only their bytes are sent.
+
+        None: of no values.
+        """
         if window == layout.whole and chosen.all():
             self.copy(layout, values)
         else:
             self._write(layout, update_messages(layout, window, values if self.has_data else None, chosen))
 
     def read(self, layout: TensorLayout, window: Window) -> Array:
-        """The elements of ``window`` as the machine holds them once they are here: a host transfer."""
+        """The elements of ``window`` as the machine holds them once they are here: a host transfer.
+
+        NoDataError, before any time passes, in a run that has no values.
+        """
+        self._check_live(layout)
+        self._engine.keeping.read(window.size, f"tensor {layout.name!r}")
+        found = self.pass_on(layout, window)
+        return np.zeros(window.shape, layout.dtype.numpy) if found is None else found
+
+    def pass_on(self, layout: TensorLayout, window: Window) -> Array | None:
+        """The same for values that go on to the machine, unseen by the program; None in a run without data."""
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
-        return self._held(layout, window)
+        return self._held(layout, window) if self.has_data else None
 
     def look(self, layout: TensorLayout) -> Array:
-        """All elements as the machine holds them now. No time passes: for who watches, not for programs."""
+        """All elements as the machine holds them now. No time passes: for who watches, not for programs.
+
+        NoDataError in a run that has no values.
+        """
         self._check_live(layout)
-        return self._held(layout, layout.whole)
+        whole = layout.whole
+        has_values = self._engine.keeping.read(whole.size, f"tensor {layout.name!r}")
+        return self._held(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
 
     def settle(self, layout: TensorLayout) -> None:
         """Wait for everything under way that uses the tensor; InputError when it is freed."""
@@ -251,8 +270,6 @@ class TensorMemory:
         self._requests.transfer(messages)
 
     def _held(self, layout: TensorLayout, window: Window) -> Array:
-        if not self.has_data:
-            return np.zeros(window.shape, layout.dtype.numpy)
         return gathered(layout, window, layout.first_stretches(window), self._engine.read_memory)
 
     def _check_live(self, layout: TensorLayout) -> None:

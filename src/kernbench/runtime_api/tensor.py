@@ -24,6 +24,7 @@ from kernbench.runtime_api.arrays import (
     shape_of,
 )
 from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.host_values import LaterArray, Source
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.transfers import check_fits
@@ -35,8 +36,9 @@ class Tensor(Shaped):
     """A tensor in the memory of one SIP, made by a ``RuntimeContext``.
 
     Reading and writing are host transfers: they cost simulated time, and first wait for launches under way that have
-    the tensor as an argument. On a machine without data they cost the same and reads give zeros. ``==`` and ``!=``
-    read it and compare element by element, so ``in`` and ``remove`` of a list do; it is hashed by identity.
+    the tensor as an argument. In a run without data writing costs the same, and reading is a NoDataError (or gives
+    zeros, if the run says so). ``==`` and ``!=`` read it and compare element by element, so ``in`` and ``remove`` of a
+    list do; it is hashed by identity.
     """
 
     __slots__ = ("_layout", "_memory")
@@ -127,15 +129,16 @@ class Tensor(Shaped):
     def copy_(self, src: object) -> Tensor:
         """Take over ``src`` (an array, a host tensor, another tensor, a number), converted to this dtype.
 
-        Goes through the host and writes every copy; returns itself. ShapeError unless ``src`` broadcasts to this shape.
+        Goes through the host and writes every copy; returns itself. ``src`` may change afterwards: what it holds now is
+        kept. ShapeError unless ``src`` broadcasts to this shape.
         """
-        source = src if isinstance(src, Tensor) else numeric(src, self.name)
+        source = src if isinstance(src, Tensor | LaterArray) else numeric(src, self.name)
         if not broadcasts(source.shape, self.shape):
             raise ShapeError(
                 f"{self.name}.copy_: the source has shape {source.shape}, the tensor {self.shape}, and it "
                 f"does not broadcast to that"
             )
-        self._memory.copy(self._layout, np.broadcast_to(self._on_host(source), self.shape))
+        self._memory.copy(self._layout, self._passed_on(source))
         return self
 
     def fill_(self, value: float) -> Tensor:
@@ -158,6 +161,12 @@ class Tensor(Shaped):
     def peek(self) -> Array:
         """As ``numpy``, without time or waiting: for reports and checks, which must not change what they watch."""
         return self._memory.look(self._layout)
+
+    def pass_on(self, index: Any = ...) -> Array | None:
+        """As indexing, for values that go on to another tensor unseen; None in a run without data."""
+        selection = select(index, self.shape)
+        found = self._memory.pass_on(self._layout, selection.window)
+        return None if found is None else np.asarray(found[selection.rest])
 
     def settle(self) -> None:
         """Wait for launches under way that have it as an argument."""
@@ -186,11 +195,14 @@ class Tensor(Shaped):
     def __setitem__(self, index: Any, value: object) -> None:
         """What NumPy would assign, in every copy; only the bytes that change hands are sent."""
         selection = select(index, self.shape)
-        source = self._on_host(value if isinstance(value, Tensor) else numeric(value, self.name))
-        if not source.ndim:
-            check_fits(source, self.dtype)
-        values = np.empty(selection.window.shape, self.dtype.numpy)
-        values[selection.rest] = converted(source, self.dtype)
+        source = self._passed_on(value if isinstance(value, Tensor) else numeric(value, self.name))
+        values = None
+        if source is not None:
+            given = np.asarray(source)
+            if not given.ndim:
+                check_fits(given, self.dtype)
+            values = np.empty(selection.window.shape, self.dtype.numpy)
+            values[selection.rest] = converted(given, self.dtype)
         chosen = np.zeros(selection.window.shape, np.bool_)
         chosen[selection.rest] = True
         self._memory.update(self._layout, selection.window, values, chosen)
@@ -238,7 +250,8 @@ class Tensor(Shaped):
             np.broadcast_shapes(self.shape, theirs.shape)
         except ValueError:
             raise ShapeError(f"{self.name} == …: shapes {self.shape} and {theirs.shape} do not broadcast") from None
-        mine, wanted = self.numpy(), self._on_host(theirs)
+        self.settle()  # a tensor that is freed is found out before the other is read
+        mine, wanted = self.numpy(), theirs.numpy() if isinstance(theirs, Tensor) else theirs
         if isinstance(other, int | float):
             # NumPy takes Python's numbers as of the array's own type, but not for the float types that it lacks.
             number = converted(wanted, self.dtype) if self.dtype.is_float else other
@@ -247,7 +260,6 @@ class Tensor(Shaped):
             mine, wanted = mine.astype(np.float64), wanted.astype(np.float64)
         return np.asarray(operator(mine, wanted))
 
-    def _on_host(self, source: Tensor | Array) -> Array:
-        # A tensor that is freed is found out before the source is read.
-        self.settle()
-        return source.numpy() if isinstance(source, Tensor) else source
+    def _passed_on(self, source: Tensor | Source) -> Source | None:
+        self.settle()  # a tensor that is freed is found out before the source is read
+        return source.pass_on() if isinstance(source, Tensor) else source

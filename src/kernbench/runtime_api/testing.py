@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -87,6 +87,13 @@ class Comparison:
             return f"PASS {self.name}: {self.elements} elements, {error} {allowed}"
         wrong = f"{self.wrong} of {self.elements} elements wrong"
         return f"FAIL {self.name}: {wrong}, {error} {allowed}; first {self.first_wrong}"
+
+
+def verdict(comparisons: Sequence[Comparison]) -> str:
+    """Return PASS or FAIL of what was compared; ``not verified`` when nothing was."""
+    if not comparisons:
+        return "not verified"
+    return "PASS" if all(each.passed for each in comparisons) else "FAIL"
 
 
 def compare(

@@ -13,10 +13,11 @@ import numpy as np
 from kernbench.common.dtypes import DType, misfit, row_major
 from kernbench.common.errors import InputError
 from kernbench.kernels.windows import copy_windows
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg
+from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
 from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
+from kernbench.runtime_api.host_values import HeldValues, Source
 from kernbench.runtime_api.layout import Stretch, TensorLayout
 
 ReadBytes: TypeAlias = Callable[[int, int], Array]
@@ -45,14 +46,16 @@ def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, pattern=pattern)
 
 
-def copy_messages(layout: TensorLayout, source: Array | None) -> Iterator[MemoryWriteMsg]:
-    """The tensor becomes ``source`` (of its shape, any element type; None: no data); one message for each shard."""
-    sent: dict[int, Array] = {}
+def copy_messages(layout: TensorLayout, source: Source | None) -> Iterator[MemoryWriteMsg]:
+    """The tensor becomes ``source``, as it is now (it broadcasts to its shape; any element type; None: no data).
+
+    One message for each shard; copies of a shard share their bytes.
+    """
+    held = None if source is None else HeldValues(source, layout.shape, layout.dtype)
+    sent: dict[int, HostBytes] = {}
     for view, shard in layout.parts:
-        if source is not None and shard.offset_bytes not in sent:
-            taken = np.asarray(converted(source[view.index], layout.dtype))
-            taken.flags.writeable = False  # so that memory may keep it, for all copies of the shard
-            sent[shard.offset_bytes] = as_bytes(taken)
+        if held is not None and shard.offset_bytes not in sent:
+            sent[shard.offset_bytes] = held.window(view.index)
         data = sent.get(shard.offset_bytes)
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, data=data)
 

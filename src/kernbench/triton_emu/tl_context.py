@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.common.errors import NoDataError
 from kernbench.messages.commands import AwaitCommand, Meet, PrintCommand, ReadValue
 from kernbench.triton_emu.atomic_calls import AtomicCalls
 from kernbench.triton_emu.checks import element_type
@@ -15,7 +16,7 @@ from kernbench.triton_emu.dot_calls import DotCalls
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.math_calls import MathCalls
 from kernbench.triton_emu.queue_calls import QueueCalls
-from kernbench.triton_emu.source import kernel_error
+from kernbench.triton_emu.source import call_place, kernel_error
 
 _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 
@@ -60,15 +61,17 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     def value(self, handle: Handle) -> np.ndarray[Any, Any]:
         """The numbers of ``handle``: the kernel waits until they are there. For addresses, bounds, conditions.
 
-        KernelError in a run that keeps no data.
+        NoDataError in a run that keeps no data.
         """
         line = self._call().line
         x = self._own(handle)
         if x.producer in self._under_way:
             self._request(AwaitCommand(x.producer, line))
-        found = self._request(ReadValue(x.array, line))
-        if not isinstance(found, np.ndarray):
-            raise kernel_error("tl.value reads numbers, and this run keeps no data: run it with --verify-data")
+        try:
+            found = self._request(ReadValue(x.array, line))
+        except NoDataError as refusal:
+            raise NoDataError(f"{call_place()}: {refusal}") from None
+        assert isinstance(found, np.ndarray), "what a ReadValue is answered"
         return found
 
     def device_print(self, *args: object) -> None:

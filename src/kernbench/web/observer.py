@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import BenchError
 from kernbench.common.units import ns_to_ps
 from kernbench.engine.engine import GraphEngine
@@ -21,7 +22,7 @@ from kernbench.web.packing import Spans
 
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """A run that is over, of times only, and what was seen of it."""
+    """A run that is over, and what was seen of it."""
 
     result: BenchResult
     engine: GraphEngine
@@ -45,9 +46,17 @@ class ObservedRun:
 
 
 def observe_run(
-    machine: Topology, bench: Bench, device: DeviceSelector, params: Iterable[str], ccl: str | None = None
+    machine: Topology,
+    bench: Bench,
+    device: DeviceSelector,
+    params: Iterable[str],
+    ccl: str | None = None,
+    *,
+    data: DataPolicy | None = None,
+    verify: bool = False,
 ) -> ObservedRun:
-    """Run ``bench`` on ``machine``; ``ccl``: the file that configures collectives.
+    """Run ``bench`` on ``machine``; ``ccl``: the file that configures collectives; ``verify``: evaluate comparisons;
+    ``data``: what it keeps, by default what the bench says.
 
     BenchError for a bench that builds engines of its own, which nobody observes.
     """
@@ -56,8 +65,14 @@ def observe_run(
             f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
         )
     log = TraceLog(links=True, watch_queues=False)
-    engine = GraphEngine(machine, enable_data=False, observers=(log,))
+    engine = GraphEngine(machine, data or DataPolicy(keep=bench.data), observers=(log,))
     result = run_bench(
-        topology=machine, bench_fn=bench, device=device, engine_factory=lambda *_: engine, params=params, ccl=ccl
+        topology=machine,
+        bench_fn=bench,
+        device=device,
+        engine_factory=lambda *_: engine,
+        params=params,
+        verify=verify,
+        ccl=ccl,
     )
     return ObservedRun(result, engine, log)

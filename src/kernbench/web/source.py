@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Protocol
 
 from kernbench.ccl.ccl_yaml import load_ccl_config
+from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError, KernbenchError
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
@@ -46,7 +47,8 @@ class Made:
 class RunSource:
     """A machine, and a bench that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes them.
 
-    ``ccl``: the file that configures collectives; None: ./ccl.yaml, else the packaged one.
+    ``ccl``: the file that configures collectives; None: ./ccl.yaml, else the packaged one. ``values``: what the run
+    keeps to compute values; ``verify``: comparisons are evaluated.
     """
 
     bench: str | None = None
@@ -54,6 +56,8 @@ class RunSource:
     overrides: tuple[str, ...] = ()
     device: str = "all"
     ccl: str | None = None
+    values: DataOptions = UNSAID
+    verify: bool = False
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -72,12 +76,15 @@ class RunSource:
                 raise InputError(f"--set {params[0]}: there is no bench; say which with --bench NAME")
             if self.ccl is not None:
                 raise InputError(f"--ccl {self.ccl}: there is no bench; say which with --bench NAME")
+            if self.verify or self.values != UNSAID:
+                raise InputError("there is no bench, so no value to say anything of; say which with --bench NAME")
             return Made(make_page(machine), None)
         bench, device = load_bench(self.bench), DeviceSelector(self.device)
         resolve_device(device, machine.spec)
         if self.ccl is not None:
             load_ccl_config(self.ccl)
-        run = observe_run(machine, bench, device, params, self.ccl)
+        data = self.values.policy(verify=self.verify, bench=bench.data)
+        run = observe_run(machine, bench, device, params, self.ccl, data=data, verify=self.verify)
         return Made(make_page(machine, run), run.result)
 
     def content(self) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import DEVICE, AhbmTensor, from_host, new, sip_of, to_host, write
+from kernbench.frontends.torch.tensor import DEVICE, AhbmTensor, fetch, from_host, new, sip_of, to_host, write
 
 aten = torch.ops.aten
 Operator = Any
@@ -41,6 +41,8 @@ _SOURCES = frozenset(
 _COPIES = frozenset(["clone", "lift_fresh_copy"])
 _NARROW = (torch.float16, torch.bfloat16)
 """The host would keep sums in these; GPUs keep them in f32, and round once."""
+_OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+"""Tags of operators whose result has a shape, or is a number, that depends on values."""
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 
 
@@ -103,25 +105,51 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
     if name not in _SOURCES | _COPIES:
         current().unmodelled[name] += 1
         types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
-    fetch = _blank if name in _SOURCES and len(here) == 1 else to_host
-    copies = {id(each): fetch(each) for each in here}
+    copies, known = _fetched(operator, here, blank=name in _SOURCES and len(here) == 1)
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
     host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
     found = operator(*tree_map(host, args), **tree_map(host, kwargs))
     written = {id(copies[id(x)]): x for x in _written(operator, args, kwargs) if isinstance(x, AhbmTensor)}
     for key, target in written.items():
-        write(target, next(each for each in copies.values() if id(each) == key))
+        write(target, next(each for each in copies.values() if id(each) == key), known=known)
     stays = device is not None and torch.device(device).type != DEVICE
 
     def back(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or stays:
             return x
-        return written[id(x)] if id(x) in written else from_host(x, sip)
+        return written[id(x)] if id(x) in written else from_host(x, sip, known=known)
 
     if types is not None:
         found = _rounded(found, types, set(written))
     return tree_map(back, found)
+
+
+def _fetched(operator: Operator, operands: list[AhbmTensor], *, blank: bool) -> tuple[dict[int, Any], bool]:
+    """Operands on the host by their ``id``, and whether all are their values: else, in a run without data, zeros.
+
+    NoDataError where the shape of the result, or a number for the program, depends on values that the run lacks.
+    """
+    if blank:
+        return {id(each): _blank(each) for each in operands}, True
+    asks = _asks_for_values(operator)
+    copies, known = {}, True
+    for each in operands:
+        if asks(each):
+            copies[id(each)] = to_host(each)
+        else:
+            copies[id(each)], has_values = fetch(each)
+            known = known and has_values
+    return copies, known
+
+
+def _asks_for_values(operator: Operator) -> Callable[[AhbmTensor], bool]:
+    """Which operands have to be known, so that an operator gives what it would with data."""
+    if not _OF_VALUES & set(operator.tags):
+        return lambda _: False
+    if operator is aten.index.Tensor:  # the mask says how many there are
+        return lambda x: x.dtype in (torch.bool, torch.uint8)
+    return lambda _: True
 
 
 def _blank(x: AhbmTensor) -> Any:
@@ -170,11 +198,11 @@ def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
 
 def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - it is over when it returns
     """``target.copy_(source)``, from and to anywhere."""
-    elements = to_host(source) if isinstance(source, AhbmTensor) else source
-    if isinstance(target, AhbmTensor):
-        write(target, elements)
-    else:
-        target.copy_(elements)
+    if not isinstance(target, AhbmTensor):
+        target.copy_(to_host(source))
+        return target
+    elements, known = fetch(source) if isinstance(source, AhbmTensor) else (source, True)
+    write(target, elements, known=known)
     return target
 
 
@@ -185,12 +213,13 @@ def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
 def _to_copy(x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:  # noqa: ARG001 - layouts
     """``x.to(...)``; another type is what the host makes, and listed, unless it stays there."""
     there = torch.device(device) if device is not None else x.device
-    elements = to_host(x).to(dtype or x.dtype, copy=True)
+    wanted = dtype or x.dtype
     if there.type != DEVICE:
-        return elements.to(there)
+        return to_host(x).to(wanted, copy=True).to(there)
+    elements, known = fetch(x)
     if dtype is not None and dtype is not x.dtype:
         current().unmodelled["to"] += 1
-    return from_host(elements, sip_of(there))
+    return from_host(elements.to(wanted, copy=True), sip_of(there), known=known)
 
 
 def _item(x: AhbmTensor) -> Any:

@@ -13,6 +13,7 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DTy
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.host_values import KnownValues
 from kernbench.runtime_api.tensor import Tensor
 
 TorchTensor: TypeAlias = Any
@@ -40,6 +41,10 @@ _BITS = {
 }
 
 
+KNOWN_BYTES = 1 << 20
+"""Tensors of whole numbers up to this size keep their values in a run without data: ids, tables, routing"""
+
+
 def machine_type(ty: TorchType) -> DType:
     """The machine's type for one of PyTorch's; InputError if it has none."""
     found = MACHINE_TYPES.get(ty)
@@ -61,6 +66,7 @@ class Pool:
     """The storages that a rank has dropped, by size, type and SIP: so freeing takes no simulated time, which would be
     that of Python's garbage collector."""
 
+    known: KnownValues
     dropped: dict[tuple[int, DType, int], list[Tensor]] = field(default_factory=dict)
     made: int = 0
 
@@ -81,6 +87,7 @@ class Pool:
 
     def give(self, tensor: Tensor) -> None:
         """Nobody has ``tensor`` any more."""
+        self.known.forget(tensor)
         self.dropped.setdefault((tensor.numel(), tensor.dtype, tensor.sip), []).append(tensor)
 
 
@@ -88,7 +95,7 @@ def _pool() -> Pool:
     local = current().rank_local
     found = local.get(Pool)
     if found is None:
-        local.put(found := Pool())
+        local.put(found := Pool(current().known_values))
     return found
 
 
@@ -104,15 +111,33 @@ class Storage:
         finalize(self, pool.give, self.tensor).atexit = False
 
     def read(self, first: int, end: int) -> TorchTensor:
-        """Elements ``first`` to before ``end`` on the host: a transfer."""
-        return self._on_host(np.asarray(self.tensor[first:end]))
+        """Elements ``first`` to before ``end`` on the host: a transfer. NoDataError if the run does not have them."""
+        if self._known() is None:
+            return self._on_host(np.asarray(self.tensor[first:end]))
+        return self.fetch(first, end)[0]
+
+    def fetch(self, first: int, end: int) -> tuple[TorchTensor, bool]:
+        """The same for operators, which the program does not see into, and whether these are the values.
+
+        Else they are zeros, in a run without data.
+        """
+        found, known = self.tensor.pass_on(slice(first, end)), self._known()
+        if found is None and known is not None:
+            found = known[first:end]
+        if found is None:
+            return torch.zeros(end - first, dtype=self.dtype), False
+        return self._on_host(found), True
+
+    def _known(self) -> np.ndarray[Any, Any] | None:
+        context = current()
+        return None if context.has_data else context.known_values.of(self.tensor)
 
     def look(self) -> TorchTensor:
         """All elements, in no simulated time: for who watches."""
         return self._on_host(self.tensor.peek())
 
-    def write(self, first: int, flat: TorchTensor) -> None:
-        """Elements from ``first`` on become ``flat``, of the host: a transfer."""
+    def write(self, first: int, flat: TorchTensor, *, known: bool = True) -> None:
+        """Elements from ``first`` on become ``flat``, of the host: a transfer. ``known``: these are their values."""
         bits = _BITS.get(self.dtype)
         if self.dtype is torch.int64 and flat.numel() and bool((flat != flat.to(torch.int32)).any()):
             raise InputError(
@@ -123,6 +148,11 @@ class Storage:
             self.tensor.copy_(array)
         else:
             self.tensor[first : first + len(array)] = array
+        context = current()
+        if not known:
+            context.known_values.forget(self.tensor)
+        elif not context.has_data and not self.dtype.is_floating_point and self.tensor.nbytes <= KNOWN_BYTES:
+            context.known_values.put(self.tensor, first, array)
 
     def _on_host(self, array: np.ndarray[Any, Any]) -> TorchTensor:
         bits = _BITS.get(self.dtype)

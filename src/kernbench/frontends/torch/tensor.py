@@ -100,24 +100,38 @@ def to_host(x: AhbmTensor) -> TorchTensor:
     return torch.as_strided(x.storage.read(first, first + extent), x.shape, x.stride())
 
 
-def from_host(x: TorchTensor, sip: int) -> AhbmTensor:
-    """A tensor on the machine with the elements of one of the host."""
+def fetch(x: AhbmTensor) -> tuple[TorchTensor, bool]:
+    """The same for operators, which the program does not see into, and whether these are the values; else zeros."""
+    extent = _extent(tuple(x.shape), x.stride())
+    if not extent:
+        return torch.empty(x.shape, dtype=x.dtype), True
+    first = x.storage_offset()
+    flat, known = x.storage.fetch(first, first + extent)
+    return torch.as_strided(flat, x.shape, x.stride()), known
+
+
+def from_host(x: TorchTensor, sip: int, *, known: bool = True) -> AhbmTensor:
+    """A tensor on the machine with the elements of one of the host; ``known``: these are its values."""
     made = new(tuple(x.shape), x.dtype, sip)
-    write(made, x)
+    write(made, x, known=known)
     return made
 
 
-def write(x: AhbmTensor, source: TorchTensor) -> None:
-    """The elements of ``x`` become those of ``source``, which broadcasts to it: a transfer."""
+def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
+    """The elements of ``x`` become those of ``source``, which broadcasts to it: a transfer.
+
+    ``known``: these are its values, and not zeros that stand for them.
+    """
     extent, first = _extent(tuple(x.shape), x.stride()), x.storage_offset()
     if not extent:
         return
     if extent == x.numel() and x.is_contiguous():
         flat = source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1)
     else:  # what lies between stays what it is
-        flat = x.storage.read(first, first + extent)
+        flat, rest_known = x.storage.fetch(first, first + extent)
+        known = known and rest_known
         torch.as_strided(flat, x.shape, x.stride()).copy_(source.detach())
-    x.storage.write(first, flat)
+    x.storage.write(first, flat, known=known)
 
 
 def sip_of(device: Any) -> int:

@@ -58,6 +58,7 @@ def _issue(operation: Any, atomic: Atomic, operands: tuple[Handle, ...]) -> Valu
     kernel = running().tl
     if what is None:
         return TensorHandle(Symbolic(kernel.zeros(shape, item), shape), ty)
+    running().note_write(what, item.itemsize)
     how: dict[str, Any] = {"fetch": not result_is_dropped(), "release": atomic.semantics in _RELEASING}
     if isinstance(what, Box):
         old = operation(kernel, what.base, *operands, strides=what.strides, valid=what.valid, **how)

@@ -25,6 +25,12 @@ class Box:
     strides: Shape
     valid: Shape | None = None
 
+    def extent(self, itemsize: int) -> tuple[int, int]:
+        """The first address, and the one behind the last element."""
+        steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
+        last = self.base + sum(step for step in steps if step > 0) + itemsize
+        return self.base + sum(step for step in steps if step < 0), last
+
     def moved(self, by: int) -> Box:
         """The same, ``by`` bytes on."""
         return Box(self.base + by, self.shape, self.strides, self.valid)
@@ -39,6 +45,11 @@ class List:
 
     shape: Shape
     runs: tuple[tuple[int | None, int], ...]
+
+    def extent(self, itemsize: int) -> tuple[int, int]:
+        """The first address, and the one behind the last element."""
+        there = [(at, at + n) for at, n in self.runs if at is not None]
+        return min(at for at, _ in there), max(end for _, end in there)
 
     def moved(self, by: int) -> List:
         """The same, ``by`` bytes on."""

@@ -113,7 +113,8 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
     pace = Pace(name, extents, context.engine)
-    program = _program(function, arguments, tensors, extents, shares, window, pace)
+    on_write = None if context.has_data else context.known_values.forget_range
+    program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
 
 
@@ -136,12 +137,13 @@ def _program(
     shares: Mapping[PeCoord, Iterable[int]],
     window: int | None,
     pace: Pace,
+    on_write: Callable[[int, int, int], None] | None,
 ) -> Callable[..., None]:
     """What each PE runs: its share of the programs, one after another."""
 
     def kernel(*addresses: int, tl: TLContext) -> None:
         site = tl.site
-        here = Running(tl, grid, window)
+        here = Running(tl, grid, window, on_write)
         begin(here)
         at = dict(zip(tensors, addresses, strict=True))
         pointers = {name: each.at(at[each.tensor]) for name, each in arguments.pointers.items()}

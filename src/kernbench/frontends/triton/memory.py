@@ -78,6 +78,8 @@ def store(pointers: Value, value: Value, mask: Array | None) -> None:
     else:
         handle = running().tl.reshape(whole(value), shape_of(pointers))
         what = described(pointers, mask, item.itemsize, writing=True)
+    if what is not None:
+        running().note_write(what, item.itemsize)
     if isinstance(what, Box):
         running().tl.store(what.base, handle, what.strides, what.valid)
     elif what is not None:

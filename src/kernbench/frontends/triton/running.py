@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -31,12 +31,14 @@ class Running:
     """A kernel on one PE: its ``tl``, the grid, and the program that it is at.
 
     ``window``: how many loads may be under way; None: as many as the machine takes. That is how far a kernel runs ahead
-    of its data, which ``num_stages`` says. ``plans``: what loads and stores of it become, by what they are found by.
+    of its data, which ``num_stages`` says. ``on_write``: called with the SIP, the first address and the one behind the
+    last of what the kernel writes. ``plans``: what loads and stores of it become, by what they are found by.
     """
 
     tl: TLContext
     grid: Grid
     window: int | None = None
+    on_write: Callable[[int, int, int], None] | None = None
     program: Grid = (0, 0, 0)
     plans: dict[Hashable, tuple[Array, Descriptor | None]] = field(default_factory=dict)
     _loads: list[Handle] = field(default_factory=list)
@@ -50,6 +52,11 @@ class Running:
         """A load is under way."""
         if self.window is not None:
             self._loads.append(handle)
+
+    def note_write(self, what: Descriptor, itemsize: int) -> None:
+        """The kernel writes elements of ``itemsize`` bytes."""
+        if self.on_write is not None:
+            self.on_write(self.tl.site.sip, *what.extent(itemsize))
 
 
 # Each kernel is a flow of execution of its own, which sees its own.

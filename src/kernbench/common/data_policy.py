@@ -1,0 +1,71 @@
+"""What a run does about values: keeps what it takes to compute them, or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernbench.common.errors import InputError
+from kernbench.common.units import parse_size
+
+KEEP_BYTES = 1 << 30
+"""What the command line keeps unread unless the user says otherwise"""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPolicy:
+    """What a run does about values. ``keep``: all that phase 2 needs, at most ``most_bytes`` unread (None: no limit).
+
+    Without ``keep``, or past the limit, reading a value raises NoDataError; with ``zeros`` it gives zeros.
+    InputError for zeros in a run that keeps data, and for a negative limit.
+    """
+
+    keep: bool = True
+    most_bytes: int | None = None
+    zeros: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keep and self.zeros:
+            raise InputError("a run that keeps data reads its values, not zeros")
+        if self.most_bytes is not None and self.most_bytes < 0:
+            raise InputError(f"most_bytes is {self.most_bytes}, must be at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """What the user says about values: ``data`` is kept or not, or the bench decides; ``keep`` at most so much."""
+
+    data: bool | None = None
+    zeros: bool = False
+    keep: str | None = None
+
+    def policy(self, *, verify: bool = False, sanitize: bool = False, bench: bool = True, share: int = 1) -> DataPolicy:
+        """Return what a run keeps. ``bench``: what its bench says; ``share``: so many runs at once share the limit.
+
+        Who asks for data (``--data``, ``--verify-data``, ``--sanitize``) gets all of it unless ``--keep`` says how
+        much. InputError for options that contradict each other.
+        """
+        needed = "--verify-data" if verify else "--sanitize" if sanitize else None
+        if self.data is False and needed is not None:
+            raise InputError(f"--no-data and {needed}, which needs data: give one")
+        if self.zeros and self.data is not False:
+            raise InputError("--zeros is for runs without data: give --no-data --zeros")
+        if self.keep is not None and self.data is False:
+            raise InputError("--keep says how much data is kept, and --no-data that none is: give one")
+        if self.keep is not None and sanitize:
+            raise InputError("--sanitize looks at all data: leave --keep out")
+        keep = self.data if self.data is not None else needed is not None or bench
+        most = KEEP_BYTES if self.data is None and needed is None else None
+        if self.keep is not None:
+            most = _size(self.keep)
+        return DataPolicy(keep, None if most is None or not keep else most // share, self.zeros)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise InputError(f"--keep: {error}") from None
+
+
+UNSAID = DataOptions()
+"""The user says nothing about values"""

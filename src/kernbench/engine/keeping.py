@@ -1,0 +1,125 @@
+"""What a run keeps so that phase 2 can compute values, and how many values the program has read.
+
+Keeping costs memory, not simulated time. Phase 2 runs when a value is read; what it has replayed is no longer counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernbench.common.data_policy import DataPolicy
+from kernbench.common.errors import NoDataError
+from kernbench.common.units import format_ns, format_size, ps_to_ns
+from kernbench.core.clock import NEVER
+from kernbench.core.log import Log
+from kernbench.engine.record_content import thinned
+from kernbench.engine.recorder import Recorder
+
+COMMAND_BYTES = 512
+"""A command that is kept counts as this much, whatever it is: its operands and its place in the log"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReport:
+    """What a run kept and read.
+
+    ``kept``: values could be read to the end. ``stopped``: why keeping stopped, empty if it did not. ``values_read``:
+    elements that the program, a comparison or a print read; ``zeros_read``: those that were given as zeros.
+    ``operations``: what phase 2 carried out for them, and the ``nbytes`` of the results.
+    """
+
+    kept: bool
+    zeros: bool = False
+    stopped: str = ""
+    values_read: int = 0
+    zeros_read: int = 0
+    operations: int = 0
+    nbytes: int = 0
+
+    def __str__(self) -> str:
+        if self.stopped:
+            return f"data: {self.stopped}"
+        if not self.kept:
+            zeros = f"; {_values(self.zeros_read)} read as zeros" if self.zeros_read else ""
+            return f"data: none was kept{zeros}"
+        computed = f"{self.operations:,} operations computed, {format_size(self.nbytes)}"
+        if self.values_read:
+            return f"data: {_values(self.values_read)} read; {computed}"
+        return f"data: no value was read{f'; {computed}' if self.operations else ', so nothing was computed'}"
+
+
+def _values(count: int) -> str:
+    return "1 value" if count == 1 else f"{count:,} values"
+
+
+class Keeping:
+    """Decides whether a run still keeps what phase 2 needs, and counts what is read.
+
+    ``drop`` lets go of all that was kept beside the log; it is called once, when the limit is reached.
+    """
+
+    __slots__ = ("_begin", "_drop", "_host_bytes", "_log", "_now", "_recorder", "policy", "stopped", "values_read")
+
+    def __init__(
+        self, policy: DataPolicy, recorder: Recorder, log: Log, now: Callable[[], int], drop: Callable[[], None]
+    ) -> None:
+        self.policy = policy
+        self.stopped = ""
+        self.values_read = 0
+        self._recorder, self._log, self._now, self._drop = recorder, log, now, drop
+        self._begin = 0  # commands that phase 2 has seen
+        self._host_bytes = 0
+        recorder.on_full = self._stop
+        self._set_limit()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether values can be read."""
+        return self.policy.keep and not self.stopped
+
+    def hold(self, nbytes: int) -> None:
+        """Count what the host hands over, until it is replayed; stops keeping past the limit."""
+        self._host_bytes += nbytes
+        self._set_limit()
+        if len(self._log.whats) >= self._recorder.most_commands:
+            self._stop()
+
+    def note_replay(self) -> None:
+        """Phase 2 has seen everything up to now."""
+        self._begin, self._host_bytes = len(self._log.whats), 0
+        self._set_limit()
+
+    def read(self, n_values: int, what: str) -> bool:
+        """Count ``n_values`` that are read; True if they can be, False for zeros. NoDataError names ``what``."""
+        if not self.keeps and not self.policy.zeros:
+            refusal = self.refusal(what)
+            more = "" if self.stopped else ", or with --no-data --zeros to read zeros"
+            raise NoDataError(f"{refusal}{more}")
+        self.values_read += n_values
+        return self.keeps
+
+    def refusal(self, what: str) -> NoDataError:
+        """Return the error of who reads ``what``, which zeros cannot stand for."""
+        if self.stopped:
+            return NoDataError(f"{what}: there is no value to read: {self.stopped}; give a larger --keep, or --data")
+        return NoDataError(f"{what}: this run keeps no data, so there is no value to read: run it with --data")
+
+    def _set_limit(self) -> None:
+        most = self.policy.most_bytes
+        room = NEVER if most is None else max(0, most - self._host_bytes + 1)
+        self._recorder.most_commands = self._begin + -(-room // COMMAND_BYTES)
+
+    def _stop(self) -> None:
+        if not self.keeps:
+            return
+        most = self.policy.most_bytes
+        assert most is not None, "only a limit is reached"
+        self.stopped = (
+            f"keeping stopped at {format_ns(ps_to_ns(self._now()))} simulated, past {format_size(most)} unread (--keep)"
+        )
+        recorder = self._recorder
+        recorder.keep_data = False
+        whats = self._log.whats
+        whats[:] = [thinned(what) for what in whats]
+        self._drop()
