@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ plots: []
 @pytest.fixture
 def sweep(kernbench: Run, loop: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Sweep the program in this process."""
-    monkeypatch.setattr(sweep_run, "LocalWorkers", lambda _: InlineWorker())
+    monkeypatch.setattr(sweep_run, "LocalWorkers", lambda _: nullcontext(InlineWorker()))
     monkeypatch.setattr(sweep_command, "begin_server", lambda: None)
     Path("grid.yaml").write_text(SWEEP)
     return lambda *options: kernbench("sweep", "grid.yaml", *options)
