@@ -299,7 +299,7 @@ class Sanitizer(Observer):
         space = self._contents.bytes_at(event.address, 1).space
         rest = (
             f"at {later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
-            f"{earlier.t_start_ns:.3f} ns: put {'tl.fence()' if earlier.writes else 'tl.barrier()'} between them, "
+            f"{earlier.t_start_ns:.3f} ns: put {'tl.fence() or ' if earlier.writes else ''}tl.barrier() between them, "
             "or set pe.dma.ordering to program"
         )
         finding = self._of_two("inversion", later, earlier, event, (space, event.later.start_ps), rest)
