@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,6 +142,24 @@ def test_so_it_is_where_a_machine_compares_no_bytes() -> None:
     assert (bare.found.any(), bare.races) == (False, {"x"})
     assert ((fenced.found == 7).all(), fenced.races) == (True, set())
     assert fenced.fences == [fenced.written]
+
+
+def test_the_example_of_the_documentation() -> None:
+    """And what its comment says of it."""
+    text = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
+    code = text.split("```python\n")[2].split("```")[0]
+    bare = "".join(line for line in code.splitlines(keepends=True) if "tl.fence()" not in line)
+    seen = []
+    for program in (code, bare):
+        names: dict[str, Any] = {}
+        exec(program, names)
+        engine = sanitized(two_cubes())
+        pes = (A, (0, 0, 1))
+        install(engine, line_of(*pes))
+        x, y = (place(engine, np.zeros(N, np.float32), pe) for pe in pes)
+        launch(engine, names["hand_over"], x, y, N, targets=pes)
+        seen.append((np.unique(fetch(engine, y)).tolist(), [each.kind for each in findings(engine)]))
+    assert seen == [([7.0], []), ([0.0], ["race"])]
 
 
 def masked(tl: Tl, x: int) -> None:

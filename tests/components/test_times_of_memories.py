@@ -214,7 +214,7 @@ def test_a_load_and_a_store_of_a_kernel() -> None:
 
 
 def test_a_fence_ends_when_the_memory_holds_what_was_written() -> None:
-    """Its own issue is over long before; the load behind it, of other bytes, is issued then. Without a store: its issue."""
+    """Its own issue is over long before; the load behind it, of other bytes, is issued then."""
     engine = GraphEngine(skewed(), enable_data=False)
     x = share(engine, {A: np.zeros(2 * GROUP, np.uint8).view(np.int8)})
     offset = -x.pas[A] % GROUP

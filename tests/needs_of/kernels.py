@@ -127,18 +127,19 @@ class Kernels:
         return found
 
     def _check_fence(self, program: Program, fence: Row, before: Iterable[Any]) -> None:
-        """A fence ends when all that was written before is in memory, by the row that was last; not before it is issued."""
+        """A fence ends when it is issued and all that was written before is in memory, by the row that was last."""
         rows, there = self.run.rows, []
         for each in before:
             if isinstance(each, MEMORY_WRITERS) or (isinstance(each, MathCommand) and each.dst.by_address):
                 row = program.rows.get(each.serial)
-                nothing = row is None  # to be written: over as it could begin
-                there += last(self.ready[program, each.serial]) if nothing else [Need(written(rows, row), row, By.FENCE)]
+                if row is None:  # nothing of it is valid: it is over as it could begin
+                    there += last(self.ready[program, each.serial])
+                else:
+                    there.append(Need(written(rows, row), row, By.FENCE))
         issued, final = rows[fence + READ], last(there)
-        missing = [each.row for each in final if each.at >= issued]
         assert rows[fence + END] == max([issued, *(each.at for each in final)])
-        waited = bool(final) and final[0].at > issued
-        assert rows[fence + LAST] in (missing if waited else [*missing, NONE])
+        waited_for = [each.row for each in final if each.at >= issued]
+        assert rows[fence + LAST] in waited_for or (rows[fence + END] == issued and rows[fence + LAST] == NONE)
 
     def _come(self, message: tuple[QueuePair, int], by: By) -> Needs:
         """A message can be received when it and those before it are there, which may come in another order."""

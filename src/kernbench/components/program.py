@@ -332,9 +332,7 @@ class KernelProgram:
         """The CPU takes its time for a fence, whose row goes on until the kernel does."""
         start = self._clock.time
         end, log, launch = start + self._issue_ps, self.run.machine.log, self._launch_id
-        self._issue = log.open(
-            self._part, Kind.FENCE, start, self.cause, launch=launch, line=request.line, read=end
-        )
+        self._issue = log.open(self._part, Kind.FENCE, start, self.cause, launch=launch, line=request.line, read=end)
         self._clock.call_at(end, self._fence)
 
     def _fence(self, _: object) -> None:

@@ -1,8 +1,8 @@
 """Pairs of accesses that touch the same bytes at the same time, with nothing to order them.
 
 One access is ordered after another when it started after the other had ended: its acknowledgement was back, a fence of
-its kernel had found it in memory, or its data had arrived. So two race when their times overlap, their bytes overlap, and
-one of them writes.
+its kernel had found it in memory, or its data had arrived. So two race when their times overlap, their bytes overlap,
+and one of them writes.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def find_races(
     log = list(records)
     ends, fences = source_ends or {}, fence_ends or {}
     accesses = [a for record in (*log, *host_reads) for a in accesses_of(record, ends)]
-    for access in accesses:
-        pe = pe_of(access.record.component)
-        if pe in fences and access.writes and access.record.kind in ("dma_write", "atomic"):
-            access.end_ps = _fenced(access, fences[pe])
+    for access in accesses if fences else ():
+        if access.writes and access.record.kind in ("dma_write", "atomic"):
+            pe = pe_of(access.record.component)
+            access.end_ps = _fenced(access, () if pe is None else fences.get(pe, ()))
     tiles: dict[int, list[OpRecord]] = {}
     for race in _meetings(_watched(accesses, pe_of)):
         if in_order and _same_pe(race, pe_of):
