@@ -22,6 +22,7 @@ AT_END = {
     By.KERNEL,
     By.HOST,
     By.TRANSLATION,
+    By.FENCE,
 }
 
 
@@ -29,6 +30,11 @@ def accessed(rows: list[int], row: int) -> int:
     """When it had read, or written, what it accesses in memory."""
     column = {Kind.DMA_READ: READ, Kind.DMA_WRITE: COMMIT, Kind.ATOMIC: COMMIT}.get(Kind(rows[row + KIND]), END)
     return rows[row + column]
+
+
+def written(rows: list[int], row: int) -> int:
+    """When what it writes is where others see it."""
+    return rows[row + (COMMIT if rows[row + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else END)]
 
 
 def check_causes(machine: Machine) -> Counter[By]:
@@ -62,5 +68,6 @@ def check_causes(machine: Machine) -> Counter[By]:
             assert 0 <= end < start, what
         if rows[row + LAST] >= 0 and rows[row + KIND] != Kind.RAW:
             last = rows[row + LAST]
-            assert rows[last + END] == rows[row + END], what
+            ends = rows[last + END] if rows[row + KIND] != Kind.FENCE else written(rows, last)
+            assert ends == rows[row + END], what
     return found

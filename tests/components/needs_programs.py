@@ -120,6 +120,17 @@ def meet(_: int, live: list[Any], tl: Any, k: int) -> None:
     tl.barrier()
 
 
+def fenced(x: int, live: list[Any], tl: Any, k: int) -> None:
+    """Behind a store on its way, one that waits, and nothing new."""
+    tl.store(own(x, tl, k), live[-1])
+    if k & 1:
+        tl.store(own(x, tl, 1), busy(live[0], k, tl), valid=(k * 9,))
+    tl.fence()
+    if k & 2:
+        live.append(tl.load(own(x, tl, 1), N, "f32"))
+        tl.fence()
+
+
 def large(x: int, live: list[Any], tl: Any, k: int) -> None:
     """More than the scratch of these machines holds at once."""
     for _ in range(3):
@@ -203,7 +214,7 @@ def atomics(x: int, live: list[Any], tl: Any, k: int) -> None:
 
 OPS = (
     load_and_store, overlapping, strided, by_range, masked, math, products, added_up, streamed, elementwise, wait, show,
-    meet, large, pass_on, forward, post, window, from_anyone, fill_slots, values, lists, atomics,
+    meet, fenced, large, pass_on, forward, post, window, from_anyone, fill_slots, values, lists, atomics,
 )  # fmt: skip
 Op = tuple[Callable[[int, list[Any], Any, int], None], int]
 

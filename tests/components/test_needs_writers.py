@@ -130,6 +130,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "kernel behind another": (causes_of(KernelProgram, "begin", By.KERNEL), [(do.load_and_store, 0)], {"launches": 2}),
     "barrier": (causes_of(Machine, "send_control", By.BARRIER), [(do.meet, 0)], {}),
     "kernel after a barrier": (going_on(By.BARRIER), [(do.meet, 0)], {}),
+    "kernel after a fence": (going_on(By.FENCE), [(do.fenced, 3)], {}),
     "host": (submissions(), [], {}),
     "host's transfer, host's order": (patch.object(Log, "cause_of", lambda *_: ROOT), [], {}),
     "fill": (causes_of(Log, "open", By.ENGINE), [], {"host": "fill"}),

@@ -213,6 +213,30 @@ def test_a_load_and_a_store_of_a_kernel() -> None:
     assert (written.t_commit_ps - written.t_start_ps) / 1000 == pytest.approx(committed, abs=0.01)
 
 
+def test_a_fence_ends_when_the_memory_holds_what_was_written() -> None:
+    """Its own issue is over long before; the load behind it, of other bytes, is issued then."""
+    engine = GraphEngine(skewed(), enable_data=False)
+    x = share(engine, {A: np.zeros(2 * GROUP, np.uint8).view(np.int8)})
+    offset = -x.pas[A] % GROUP
+
+    def fenced(p: int, stored: int, *, tl: Any) -> None:
+        if stored:
+            tl.store(p + offset, tl.zeros((320,), "i8"))
+        tl.fence()
+        tl.load(p + offset + 320, (320,), "i8")
+
+    memory = Memory("sip0.cube0.hbm0", x.pas[A] + offset, HBM_ACCESS_NS, 0, 0)
+    there, issue = way(skewed(), DMA, memory.node), 1.1
+    reading = issue + set_up_ns(skewed()) + read_ns(DMA, memory, 320, 320 / CHANNEL_GBS)[0]
+    (idle,) = launch(engine, fenced, x, 0, pes=[A])
+    assert idle.pe_exec_ns[A] == pytest.approx(6.7 + issue + reading, abs=0.01)
+    (waited,) = launch(engine, fenced, x, 1, pes=[A])
+    zeros = next(record for record in engine.op_log if record.kind == "math")
+    committed = set_up_ns(skewed()) + there.head_ns + 320 / CHANNEL_GBS + HBM_ACCESS_NS
+    written = 6.7 + issue + (zeros.t_end_ps - zeros.t_start_ps) / 1000 + committed
+    assert waited.pe_exec_ns[A] == pytest.approx(written + reading, abs=0.02)
+
+
 def test_a_composite_sets_up_a_descriptor_for_each_window() -> None:
     """One after another: the next begins when the set-up of the one before is over, look-up included."""
     engine = GraphEngine(skewed(), enable_data=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extras import need
 from kernbench.engine.engine import GraphEngine
+from kernbench.observe.sanitizer import Sanitizer
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
@@ -110,6 +112,40 @@ def test_a_dropped_result_of_an_atomic_is_not_fetched() -> None:
         assert total.numpy()[0] == 4
     fetched = [each.params.old is not None for each in engine.op_log if each.kind == "atomic"]
     assert fetched == [False, False, True] * 2
+
+
+MANY = 16384
+
+
+@triton.jit
+def hands_over(x_ptr, flag_ptr, seen_ptr, N: tl.constexpr, SEM: tl.constexpr):
+    """Program 0 writes x, which is at the other PE, and raises the flag; program 1 waits for the flag and reads x."""
+    at = tl.arange(0, N)
+    x_ptr += N
+    if tl.program_id(0) == 0:
+        tl.store(x_ptr + at, at.to(tl.float32) + 1)
+        if SEM is None:
+            tl.atomic_xchg(flag_ptr, 1)
+        else:
+            tl.atomic_xchg(flag_ptr, 1, sem=SEM)
+    else:
+        while tl.atomic_add(flag_ptr, 0, sem="acquire") == 0:
+            pass
+        tl.store(seen_ptr + at, tl.load(x_ptr + at))
+
+
+@pytest.mark.parametrize(("sem", "right"), [("release", MANY), ("acq_rel", MANY), (None, MANY), ("relaxed", 0)])
+def test_an_atomic_that_releases_comes_after_what_was_stored_before(sem: str | None, right: int) -> None:
+    """As after ``tl.fence``; so does one that says nothing, as Triton has it: ``acq_rel`` is its default."""
+    sanitizer = Sanitizer()
+    with RuntimeContext(engine=GraphEngine(MACHINE, observers=[sanitizer])) as torch:
+        dp = DPPolicy(pe="row_wise", num_pes=2, num_cubes=1)
+        flag = torch.zeros(2, dtype="i32", dp=dp, name="flag")
+        x, seen = (torch.zeros(2, MANY, dtype="f32", dp=dp, name=name) for name in ("x", "seen"))
+        hands_over[(2,)](x, flag, seen, MANY, sem)
+        assert int((seen.numpy()[0] == np.arange(MANY) + 1).sum()) == right
+        races = [each for each in sanitizer.findings(torch.engine) if each.kind == "race"]
+        assert [each.tensor for each in races] == ([] if right else ["x"])
 
 
 def one_after_another(found: list[int], numbers: list[int]) -> bool:

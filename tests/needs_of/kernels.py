@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from causes import accessed
+from causes import accessed, written
 from kernbench.common.ids import pe_part
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.tcm_use import names_tcm, tcm_meets
-from kernbench.core.log import BY, END, LAUNCH, PARENT, PART, START, WHAT, By, Kind, Row
+from kernbench.core.log import BY, END, LAST, LAUNCH, NONE, PARENT, PART, READ, START, WHAT, By, Kind, Row
 from kernbench.engine.queue_state import QueuePair
 from kernbench.messages.commands import (
+    MEMORY_WRITERS,
     AwaitCommand,
     AwaitSpace,
+    Fence,
     GemmComposite,
+    MathCommand,
     MathComposite,
     Meet,
     ReadValue,
@@ -60,8 +63,10 @@ class Kernels:
         """Request by request: ``after`` is what the kernel goes on after."""
         rows = self.run.rows
         cpu = self.run.log.part(pe_part(*program.pe, "pe_cpu"))
-        mine = [row for row in self.run.of_kind[Kind.ISSUE] if rows[row + LAUNCH] == program.launch]
-        issues = iter([row for row in mine if rows[row + PART] == cpu])
+        issues, fences = (
+            iter([r for r in self.run.of_kind[kind] if (rows[r + LAUNCH], rows[r + PART]) == (program.launch, cpu)])
+            for kind in (Kind.ISSUE, Kind.FENCE)
+        )
         launches = [row for row in self.run.of_kind[Kind.LAUNCH] if rows[row + PART] == cpu]
         (launch,) = (row for row in launches if rows[row + LAUNCH] == program.launch)
         after = [self.run.ended(launch, By.KERNEL)]
@@ -81,6 +86,11 @@ class Kernels:
                     came = [*after, *self._all_done(program, commands)]
                     self.arrivals.setdefault((program.pe, program.launch), []).append(came)
                     after = [self._release_of(program, len(self.arrivals[program.pe, program.launch]) - 1)]
+                case Fence():
+                    fence = next(fences)
+                    self.run.needs[fence] = after
+                    self._check_fence(program, fence, commands)
+                    after = [self.run.ended(fence, By.FENCE)]
                 case _:
                     issue = next(issues)
                     self.run.needs[issue] = after
@@ -98,6 +108,7 @@ class Kernels:
                         self._command(program, request, after, commands)
                         commands.append(request)
         assert next(issues, None) is None
+        assert next(fences, None) is None
         states.append(after)
         self.over[program] = [*after, *self._all_done(program, commands), *self._last_credits(program)]
 
@@ -114,6 +125,21 @@ class Kernels:
         else:
             found = [self.run.ended(self._send_of.get(row, row), By.OPERAND)]
         return found
+
+    def _check_fence(self, program: Program, fence: Row, before: Iterable[Any]) -> None:
+        """A fence ends when it is issued and all that was written before is in memory, by the row that was last."""
+        rows, there = self.run.rows, []
+        for each in before:
+            if isinstance(each, MEMORY_WRITERS) or (isinstance(each, MathCommand) and each.dst.by_address):
+                row = program.rows.get(each.serial)
+                if row is None:  # nothing of it is valid: it is over as it could begin
+                    there += last(self.ready[program, each.serial])
+                else:
+                    there.append(Need(written(rows, row), row, By.FENCE))
+        issued, final = rows[fence + READ], last(there)
+        assert rows[fence + END] == max([issued, *(each.at for each in final)])
+        waited_for = [each.row for each in final if each.at >= issued]
+        assert rows[fence + LAST] in waited_for or (rows[fence + END] == issued and rows[fence + LAST] == NONE)
 
     def _come(self, message: tuple[QueuePair, int], by: By) -> Needs:
         """A message can be received when it and those before it are there, which may come in another order."""

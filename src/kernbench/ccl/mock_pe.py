@@ -11,14 +11,13 @@ from kernbench.common.ids import pe_part
 from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
 from kernbench.engine.queue_state import QueuePair, QueueWait
 from kernbench.messages.commands import (
-    AtomicCommand,
+    MEMORY_WRITERS,
     AwaitCommand,
     AwaitSpace,
     Command,
-    GemmComposite,
+    Fence,
     KernelRequest,
     LoadCommand,
-    MathComposite,
     Meet,
     PeCommand,
     PrintCommand,
@@ -26,7 +25,6 @@ from kernbench.messages.commands import (
     Receive,
     RecvCommand,
     SendCommand,
-    StoreCommand,
     awaited_by,
 )
 from kernbench.messages.requests import PeCoord
@@ -36,7 +34,7 @@ from kernbench.triton_emu.schedule_run import ScheduleRun
 
 _LATER: Final = object()
 """The answer to a request that cannot be answered yet"""
-_MEMORY_COMMANDS = (LoadCommand, StoreCommand, AtomicCommand, GemmComposite, MathComposite)
+_MEMORY_COMMANDS = (LoadCommand, *MEMORY_WRITERS)
 """Those that access tensors: in program order where they touch the same bytes, as the machine's DMA has it"""
 
 
@@ -212,6 +210,8 @@ class MockPe:
                 ready = self._completions > self._seen
             case Meet():
                 ready, self._released = self._released, False
+            case Fence():
+                ready = not any(isinstance(each, MEMORY_WRITERS) for each in self._under_way.values())
             case _:
                 self._under_way[request.serial] = request
         return None if ready else _LATER

@@ -22,6 +22,7 @@ from kernbench.engine.machine import Machine
 from kernbench.engine.record_content import Moved, Streamed
 from kernbench.engine.recorder import OpStarted
 from kernbench.messages.commands import (
+    MEMORY_WRITERS,
     AtomicCommand,
     Composite,
     DotCommand,
@@ -82,6 +83,7 @@ class KernelExecution:
         "_when_begun",
         "_when_done",
         "_when_ended",
+        "_when_written",
         "board",
         "clock",
         "coord",
@@ -131,6 +133,7 @@ class KernelExecution:
         self._addressing = Addressing(machine.addresses, parts, most_rows=most_rows)
         # Made once: a method is bound anew wherever it is handed on.
         self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
+        self._when_written = self.board.written
 
     def _begin_play(self) -> Play:
         """Tell phase 2 of a schedule that begins."""
@@ -224,8 +227,11 @@ class KernelExecution:
                 self.fail_next(fault)  # it is the kernel's, at the line of its call
                 return
             touched = work.touched
+            if kind in MEMORY_WRITERS:
+                self.board.writes += 1
         elif kind is MathCommand and command.dst.by_address:
             self._names_tcm = True
+            self.board.writes += 1
         if order is not None and (self._names_tcm or touched is not NOTHING):
             waits = order.enter(command, touched)
         if not (command.after or waits) or self.board.issue(command, waits):
@@ -248,6 +254,8 @@ class KernelExecution:
         if self._order is not None:
             self._order.started(command.serial, op)
         reading = isinstance(command, LoadCommand)
+        if not reading:
+            self._recorder.when_done(op, self._when_written)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
         moved = Moved(command, work.segments)
         begun = partial(self._begun, op, self.parts.dma.node.id, moved, reads, writes)
@@ -266,6 +274,7 @@ class KernelExecution:
         op = self.machine.next_op()
         if self._order is not None:
             self._order.started(command.serial, op)
+        self._recorder.when_done(op, self._when_written)
         dma, n = self.parts.dma, len(targets)
         operands = 1 if command.compared is None else 2
         change = partial(dma.compute.initiator.change, operands=operands, answers=answers)
@@ -275,6 +284,8 @@ class KernelExecution:
     def _start_empty(self, command: LoadCommand | StoreCommand | AtomicCommand, cause: Cause) -> None:
         """A descriptor without a valid element moves nothing; a load sets ``other``, an atomic finds 0."""
         other = command.other if isinstance(command, LoadCommand) else 0
+        if not isinstance(command, LoadCommand):
+            self.board.written(cause[0])
         if isinstance(command, StoreCommand) or command.dst is None:
             self.board.complete(command, cause[0])
             return
@@ -288,7 +299,7 @@ class KernelExecution:
         op = self.machine.next_op()
         scheduler = self.parts.scheduler
         begun = partial(self._composite_begun, op, scheduler.node.id, Streamed(command, work.segments))
-        scheduler.submit(op, command, begun, partial(self._completed, command, op), cause)
+        scheduler.submit(op, command, begun, partial(self._streamed, command, op), cause)
 
     def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int, cause: Cause) -> Row:
         if self._order is not None:
@@ -313,7 +324,8 @@ class KernelExecution:
         if math is None:
             math = self._math = self.parts.math
             self._math_part = self.machine.log.part(math.node.id)
-        math.submit(command, self._when_begun, self._when_ended, cause)
+        ended = self._copied if command.dst.by_address else self._when_ended
+        math.submit(command, self._when_begun, ended, cause)
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
         command: MathCommand = operation.work
@@ -324,6 +336,11 @@ class KernelExecution:
 
     def _math_ended(self, operation: MathOperation) -> None:
         self.board.complete(operation.work, operation.row)
+
+    def _copied(self, operation: MathOperation) -> None:
+        """A message is where its kernel wants it, at an address in the TCM."""
+        self.board.written(operation.row)
+        self._math_ended(operation)
 
     def _start_send(self, command: SendCommand, claim: Claim, cause: Cause) -> None:
         lane, sequence = claim
@@ -351,6 +368,11 @@ class KernelExecution:
 
     def _completed(self, command: PeCommand, op: int, last: Row) -> None:
         self.board.complete(command, self.machine.end_op(op, last))
+
+    def _streamed(self, command: Composite, op: int, last: Row) -> None:
+        row = self.machine.end_op(op, last)
+        self.board.written(row)
+        self.board.complete(command, row)
 
     def _start(self, command: PeCommand, cause: Cause) -> None:
         """What ``command`` waited for is done."""

@@ -18,6 +18,7 @@ from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
     Command,
+    Fence,
     KernelRequest,
     Meet,
     ReadValue,
@@ -326,6 +327,28 @@ class KernelProgram:
     def _come_to_barrier(self, _: Meet) -> None:
         self._until(self._idle, partial(self._meet, self), By.OPERAND)
 
+    def _issue_fence(self, request: Fence) -> None:
+        """The CPU takes its time for a fence, whose row goes on until the kernel does."""
+        start = self._clock.time
+        end, log, launch = start + self._issue_ps, self.run.machine.log, self._launch_id
+        self._issue = log.open(self._part, Kind.FENCE, start, self.cause, launch=launch, line=request.line, read=end)
+        self._clock.call_at(end, self._fence)
+
+    def _fence(self, _: object) -> None:
+        """A fence takes effect: the kernel goes on when what it has written is in memory."""
+        if not self._board.writes:
+            self._pass_fence(NONE)
+        else:
+            # By an event of its own: kernels do not run inside what a memory does.
+            self._board.on_written = lambda row: self._clock.call_at(self._clock.time, self._pass_fence, row)
+
+    def _pass_fence(self, last: Row) -> None:
+        """Nothing that was to be written is missing; ``last``: the row that was waited for."""
+        self.run.machine.log.close(self._issue, self._clock.time, last)
+        if not self._returned:
+            self.cause = self._issue, By.FENCE
+            self.go_on()
+
     def _idle(self) -> bool:
         return not len(self.run.board)
 
@@ -378,11 +401,12 @@ class KernelProgram:
         else:
             self._over(report)
 
-    # Waits that take the CPU no time.
+    # What has no row of an issue: waits that take the CPU no time, and fences.
     WAITS: ClassVar[dict[type, Callable[[KernelProgram, Any], None]]] = {
         AwaitCommand: _await_command,
         AwaitSpace: _await_space,
         Meet: _come_to_barrier,
+        Fence: _issue_fence,
     }
     # How a request takes effect that is no command for an engine, or more than that.
     EFFECTS: ClassVar[dict[type, Callable[[KernelProgram], None]]] = {

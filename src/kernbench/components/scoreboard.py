@@ -18,15 +18,30 @@ class Scoreboard:
     A command is entered there when the kernel asks for it; what the commands use is held until they are taken out here.
     ``start(command, cause)`` is called for one that had to wait and can go; when one is done, its entry of ``at_end``,
     if it has one, and then ``on_completion()``, if set. ``now``: the row after whose end the PE does what it does.
+
+    ``writes``: how many of them write memory and have not yet. When none is left, ``on_written(row)`` is called once,
+    if set, with the row of the last one.
     """
 
-    __slots__ = ("_missing", "_start", "_waiters", "at_end", "now", "on_completion", "under_way")
+    __slots__ = (
+        "_missing",
+        "_start",
+        "_waiters",
+        "at_end",
+        "now",
+        "on_completion",
+        "on_written",
+        "under_way",
+        "writes",
+    )
 
     def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Start) -> None:
         self.under_way = under_way
         self.now: Row = NONE
         self.on_completion: Callable[[], None] | None = None
         self.at_end: dict[int, AtEnd] = {}
+        self.writes = 0
+        self.on_written: Callable[[Row], None] | None = None
         self._start = start
         self._missing: dict[int, int] = {}
         self._waiters: dict[int, list[PeCommand]] = {}
@@ -79,6 +94,13 @@ class Scoreboard:
         on_completion = self.on_completion
         if on_completion is not None:
             on_completion()
+
+    def written(self, row: Row) -> None:
+        """What one of the ``writes``, that of ``row``, writes is in memory."""
+        self.writes -= 1
+        if not self.writes and self.on_written is not None:
+            told, self.on_written = self.on_written, None
+            told(row)
 
     def release(self, command: PeCommand, cause: Cause) -> None:
         """One of the things beside commands that ``command`` waits for is there."""

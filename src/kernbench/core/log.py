@@ -49,6 +49,7 @@ class Kind(IntEnum):
     RAW = 16  # traffic without a program
     CREDIT = 17  # a slot of a queue goes back to a sender who waits for it
     TRANSLATION = 18  # the MMU walks the pages of a descriptor that its TLB lacks
+    FENCE = 19  # the CPU of a PE issues a fence, until the kernel goes on
 
     @property
     def label(self) -> str:
@@ -84,6 +85,7 @@ class By(IntEnum):
     LINK = 19  # of what is observed: a transfer is there
     BANK = 20  # likewise: the memory was busy with another turn
     TRANSLATION = 21  # the MMU has walked its pages
+    FENCE = 22  # what the program had written is in memory
 
     @property
     def label(self) -> str:

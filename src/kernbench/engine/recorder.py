@@ -40,13 +40,18 @@ class OpStarted(NamedTuple):
 class Operation:
     """A record under way: how many accesses are missing until it has read its operands, and until all is written.
 
-    ``done`` is called once either is so.
+    ``done`` are called once either is so.
     """
 
     row: Row
     reads_left: int
     writes_left: int
-    done: Callable[[Row], None] | None = None
+    done: tuple[Callable[[Row], None], ...] = ()
+
+    def tell(self) -> None:
+        """Call all of ``done``."""
+        for told in self.done:
+            told(self.row)
 
 
 class Recorder:
@@ -64,7 +69,7 @@ class Recorder:
         self._operations: dict[int, Operation] = {}
         self._computed: dict[tuple[str, int], int] = {}
         self._names: dict[str, int] = {}  # of records, if they tell of times only
-        self._told: dict[int, Callable[[Row], None]] = {}
+        self._told: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations that have not begun
 
     def math(self, part: int, command: MathCommand, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
         """A MATH command that ``part`` begins; its widest operand has ``nbytes``."""
@@ -122,7 +127,7 @@ class Recorder:
         rows += (part, kind, number, launch, line, tile, parent, start, read, NONE, NONE, after, by, NONE)
         operation = self._operations[event.op] = Operation(row, event.reads, event.writes)
         if self._told:
-            operation.done = self._told.pop(event.op, None)
+            operation.done = self._told.pop(event.op, ())
         return row
 
     def accessed(self, op: int, time_ps: int) -> None:
@@ -133,8 +138,8 @@ class Recorder:
         operation.reads_left = left = operation.reads_left - 1
         if not left:
             self.log.rows[operation.row + READ] = time_ps
-            if operation.done is not None and not operation.writes_left:  # an atomic's is called when it has written
-                operation.done(operation.row)
+            if not operation.writes_left:  # of an atomic they are called when it has written
+                operation.tell()
 
     def committed(self, op: int, time_ps: int) -> None:
         """A memory holds what one access of ``op`` writes."""
@@ -144,8 +149,7 @@ class Recorder:
         operation.writes_left = left = operation.writes_left - 1
         if not left:
             self.log.rows[operation.row + COMMIT] = time_ps
-            if operation.done is not None:
-                operation.done(operation.row)
+            operation.tell()
 
     def is_done(self, op: int, writing: bool) -> bool:
         """Whether operation ``op``, a DMA's that has not ended, has read all it reads, or has written it to memory."""
@@ -153,12 +157,12 @@ class Recorder:
         return operation is not None and not (operation.writes_left if writing else operation.reads_left)
 
     def when_done(self, op: int, told: Callable[[Row], None]) -> None:
-        """Call ``told`` with its row when that will be so."""
+        """Call ``told`` with its row when that will be so, behind all that are to be told already."""
         operation = self._operations.get(op)
         if operation is None:
-            self._told[op] = told
+            self._told[op] = (*self._told.get(op, ()), told)
         else:
-            operation.done = told
+            operation.done = (*operation.done, told)
 
     def ended(self, op: int, time_ps: int, last: Row = NONE) -> Row:
         """Operation ``op`` is over; ``last``: the row that ended it, if it is made of others. Returns its row."""

@@ -188,6 +188,9 @@ PeCommand: TypeAlias = (
     | MathComposite
 )
 
+MEMORY_WRITERS = (StoreCommand, AtomicCommand, GemmComposite, MathComposite)
+"""The commands that write memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class AwaitSpace:
@@ -200,6 +203,13 @@ class AwaitSpace:
 @dataclass(frozen=True, slots=True)
 class Meet:
     """The kernel waits at a barrier for the other PEs of its launch in its cube."""
+
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The kernel waits until what its earlier commands write is in memory."""
 
     line: int
 
@@ -235,7 +245,7 @@ class ReadValue:
     line: int
 
 
-KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Receive | AwaitCommand | ReadValue
+KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Fence | Receive | AwaitCommand | ReadValue
 """A command is issued, and the kernel goes on: after a SendCommand once a slot of the receiver is its; a RecvCommand
 takes the next message of its queue, and is answered with its slot."""
 
@@ -260,6 +270,8 @@ def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "lin
             text = f"{nbytes} bytes of scratch at {place(line)}"
         case Meet(line):
             text = f"barrier at {place(line)}"
+        case Fence(line):
+            text = f"its stores and atomics to be in memory, at the fence of {place(line)}"
         case Command(line=line):
             text = f"its CPU, to issue {place(line)}"
     return text

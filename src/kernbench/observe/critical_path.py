@@ -26,6 +26,7 @@ from kernbench.core.log import (
     NONE,
     PARENT,
     PART,
+    READ,
     START,
     WHAT,
     WIDTH,
@@ -50,6 +51,7 @@ _OWN: dict[int, PathPart] = {
     Kind.REQUEST: PathPart.WAIT,
     Kind.LAUNCH: PathPart.LAUNCH,
     Kind.ISSUE: PathPart.ISSUE,
+    Kind.FENCE: PathPart.ISSUE,
     Kind.TILE_ISSUE: PathPart.TILE_ISSUE,
     Kind.TRANSLATION: PathPart.TRANSLATION,
 }
@@ -190,7 +192,7 @@ class _Walk:
             if kind == Kind.REQUEST and self._chain.at_ps == rows[row + END]:
                 self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
-                return _Place(last)
+                return self._to_write(row, last) if kind == Kind.FENCE else _Place(last)
             if kind == Kind.IPCQ_COPY:
                 return self._received(row)
             if kind == Kind.SEND:
@@ -270,6 +272,13 @@ class _Walk:
         self._chain.back_to(self._chain.at_ps - overhead_ps, PathPart.QUEUES, waiting.pe, waiting.line)
         return _Place(message)
 
+    def _to_write(self, fence: Row, write: Row) -> _Place:
+        """From the end of a fence to where what it waited for last was in memory."""
+        rows = self._rows
+        waiting = _Waiting(self._pe(fence), rows[fence + LINE], rows[fence + READ])
+        self._note_hop(fence, write, "fence", waiting=waiting)
+        return _Place(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
+
     def _to_credit(self, row: Row, credit: Row) -> _Place:
         """From the end of a wait for a slot to where it was given back."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
@@ -284,14 +293,16 @@ class _Walk:
     def _waiting(self, row: Row) -> _Waiting:
         """Who waited until ``row`` began: its command since it was issued, or the program since its last issue."""
         rows, pe = self._rows, self._pe(row)
-        itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL), rows[row + LINE]
+        itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL, Kind.FENCE), rows[row + LINE]
         issue = NONE if pe is None else self._seen.issue_before(pe, row, None if itself else line)
         since = min(rows[issue + END], self._chain.at_ps) if issue >= 0 else self._chain.at_ps
         return _Waiting(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
 
-    def _note_hop(self, row: Row, cause: Row, what: WaitedFor, direction: str = "") -> _Waiting:
+    def _note_hop(
+        self, row: Row, cause: Row, what: WaitedFor, direction: str = "", waiting: _Waiting | None = None
+    ) -> _Waiting:
         """The path leaves a kernel for another, or one of its lines for an earlier one; who waited there."""
-        rows, waiting = self._rows, self._waiting(row)
+        rows, waiting = self._rows, waiting or self._waiting(row)
         there = self._pe(cause) if cause >= 0 else None
         if waiting.pe is not None and there is not None:
             hop = PathHop(

@@ -79,9 +79,9 @@ class KernelPlace:
     line: int
 
 
-WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range", "memory"]
-"""A message of a queue, a slot of one; an earlier access to the same bytes, or to a range that encloses them; a slice
-of HBM that was working on an access of another"""
+WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range", "fence", "memory"]
+"""A message of a queue, a slot of one; an earlier access to the same bytes, or to a range that encloses them; at a
+fence, what was written before; a slice of HBM that was working on an access of another"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,8 @@ class PathHop:
 
     For a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held: then the path
     goes from one kernel to another. Or for an access of ``cause``, another line of the same kernel, to the same bytes.
-    Or for the memory ``direction``, which worked for ``cause``, another PE: the path does not go there.
+    Or at a fence for what ``cause``, likewise, wrote. Or for the memory ``direction``, which worked for ``cause``,
+    another PE: the path does not go there.
     """
 
     waiting: KernelPlace

@@ -155,7 +155,8 @@ class Sanitizer(Observer):
         for message in self._queues.left(busy):
             finding = self._left(message)
             _note(found, ("message", finding.kernel, finding.line), finding)
-        for race in find_races(self._log, self._host_reads(), self._pe_of, ends, in_order=self._in_order):
+        fences = self._fence_ends()
+        for race in find_races(self._log, self._host_reads(), self._pe_of, ends, fences, in_order=self._in_order):
             finding = self._race(race)
             assert finding.other is not None
             sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
@@ -270,6 +271,17 @@ class Sanitizer(Observer):
                     inputs=(self._contents.bytes_at(moved.what.pa, moved.what.nbytes),),
                 )
 
+    def _fence_ends(self) -> dict[PeCoord, list[int]]:
+        """When fences that are over ended, by PE."""
+        log, rows = self._rows, self._rows.rows
+        found: dict[PeCoord, list[int]] = {}
+        for row in range(0, len(rows), WIDTH):
+            if rows[row + KIND] == Kind.FENCE and rows[row + END] >= 0:
+                pe = self._pe_of(log.parts[rows[row + PART]])
+                assert pe is not None
+                found.setdefault(pe, []).append(rows[row + END])
+        return found
+
     def _inverted(self, event: Inverted) -> None:
         later, earlier = (
             Side(
@@ -287,7 +299,8 @@ class Sanitizer(Observer):
         space = self._contents.bytes_at(event.address, 1).space
         rest = (
             f"at {later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
-            f"{earlier.t_start_ns:.3f} ns: put tl.barrier() between them, or set pe.dma.ordering to program"
+            f"{earlier.t_start_ns:.3f} ns: put {'tl.fence() or ' if earlier.writes else ''}tl.barrier() between them, "
+            "or set pe.dma.ordering to program"
         )
         finding = self._of_two("inversion", later, earlier, event, (space, event.later.start_ps), rest)
         _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)

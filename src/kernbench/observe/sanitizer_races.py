@@ -1,12 +1,14 @@
 """Pairs of accesses that touch the same bytes at the same time, with nothing to order them.
 
-One access is ordered after another when it started after the other had ended: its acknowledgement was back, or its data
-had arrived. So two race when their times overlap, their bytes overlap, and one of them writes.
+One access is ordered after another when it started after the other had ended: its acknowledgement was back, a fence of
+its kernel had found it in memory, or its data had arrived. So two race when their times overlap, their bytes overlap,
+and one of them writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -21,6 +23,8 @@ PeOf: TypeAlias = Callable[[str], PeCoord | None]
 """Which PE a component is a part of."""
 SourceEnds: TypeAlias = Mapping[tuple[str, int, int], int]
 """Until when a message of a queue is read from its source, by component, start and address of the slot."""
+FenceEnds: TypeAlias = Mapping[PeCoord, Sequence[int]]
+"""When the fences of each PE's kernels ended, in that order"""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +65,7 @@ def find_races(
     host_reads: Iterable[OpRecord],
     pe_of: PeOf,
     source_ends: SourceEnds | None = None,
+    fence_ends: FenceEnds | None = None,
     *,
     in_order: bool = False,
 ) -> Iterator[Race]:
@@ -70,8 +75,12 @@ def find_races(
     PEs keep the order of their programs (``in_order``), all pairs of one PE.
     """
     log = list(records)
-    ends = source_ends or {}
+    ends, fences = source_ends or {}, fence_ends or {}
     accesses = [a for record in (*log, *host_reads) for a in accesses_of(record, ends)]
+    for access in accesses if fences else ():
+        if access.writes and access.record.kind in ("dma_write", "atomic"):
+            pe = pe_of(access.record.component)
+            access.end_ps = _fenced(access, () if pe is None else fences.get(pe, ()))
     tiles: dict[int, list[OpRecord]] = {}
     for race in _meetings(_watched(accesses, pe_of)):
         if in_order and _same_pe(race, pe_of):
@@ -103,6 +112,12 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     read = record.inputs[1:] if record.kind == "atomic" else record.inputs  # what that changes is its output
     found = [OperandUse(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
     return [*found, OperandUse(record, record.output, True, *times)] if record.output is not None else found
+
+
+def _fenced(access: OperandUse, fences: Sequence[int]) -> int:
+    """When what a store or an atomic writes was known to be there: the next fence after it began has waited for it."""
+    at = bisect_right(fences, access.start_ps)
+    return access.end_ps if at == len(fences) else min(access.end_ps, fences[at])
 
 
 def _same_pe(race: Race, pe_of: PeOf) -> bool:

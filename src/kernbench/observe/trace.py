@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kernbench.common.collector import patient_collector
 from kernbench.common.ids import pe_name, pe_part
 from kernbench.core.clock import NEVER
+from kernbench.core.log import END, LAUNCH, LINE, PART, READ, Row
 from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
 from kernbench.engine.requests import RequestHandle
@@ -81,6 +82,8 @@ class _Maker:
             flows.note_slot(message, self._slot(message))
         for wait in self.log.queues.waits:
             flows.note_wait(wait, self._wait(wait))
+        for row in self.seen.fences:
+            self._fence(row)
         for each in self.seen.control():
             flows.note_control(each, self._control(each))
         self._memories(flows)
@@ -144,6 +147,17 @@ class _Maker:
         what = "slot" if wait.kind == "send" else "message"
         facts = (fact("line", wait.line), fact("kernel", wait.kernel), fact("launch", wait.launch_id))
         return self._span(track, TrackSpan(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
+
+    def _fence(self, row: Row) -> None:
+        """A kernel waits for what it has written."""
+        log = self.log.machine.log
+        begin, end = log.rows[row + READ], log.rows[row + END]
+        if end == begin:
+            return
+        node, launch = log.parts[log.rows[row + PART]], log.rows[row + LAUNCH]
+        track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
+        facts = (fact("line", log.rows[row + LINE]), fact("kernel", log.kernels[launch]), fact("launch", launch))
+        self._span(track, TrackSpan("fence", begin, NEVER if end < 0 else end, facts))
 
     def _control(self, each: Handled) -> TrackSpan | None:
         if each.handled_ps == each.begun_ps:  # a CPU that takes no time for messages has no row

@@ -67,7 +67,7 @@ class Seen:
 
     ``answers`` has the answer of each transfer, ``first_turn`` and ``last_turn`` those in which a memory served it;
     ``asked_by`` what each row of the log has asked of memories; ``send_of`` the row of a message on its way;
-    ``names_turns``: whose turns were in the way of others is told.
+    ``fences`` are the rows of fences. ``names_turns``: whose turns were in the way of others is told.
     """
 
     def __init__(self, machine: Machine, state: tuple[int, int]) -> None:
@@ -102,7 +102,9 @@ class Seen:
     def _take_rows(self) -> None:
         """What CPUs issued, when orders were at the last PE of a SIP, and messages on their way."""
         columns = self.columns
-        issues = np.flatnonzero(columns.kind == Kind.ISSUE)
+        fences = columns.kind == Kind.FENCE
+        self.fences: list[Row] = (np.flatnonzero(fences) * WIDTH).tolist()
+        issues = np.flatnonzero((columns.kind == Kind.ISSUE) | fences)
         self._issues = issues[np.argsort(columns.part[issues], kind="stable")]
         self._issuers = columns.part[self._issues]
         self._ordered: dict[Row, int] = {}

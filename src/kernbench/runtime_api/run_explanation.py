@@ -45,6 +45,7 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
     "slot": "a slot of queue {}",
     "memory order": "memory order: the same bytes",
     "memory order by range": "memory order: ranges that enclose both",
+    "fence": "its writes to be in memory",
     "memory": "memory: a turn at {}",
 }
 
@@ -54,8 +55,9 @@ class LineWait:
     """A kernel's line on the path that waited for another line, ``count`` times and for ``ns`` in all.
 
     ``waiting`` waited by its queue ``direction`` for a message of ``cause``, or for a slot that ``cause`` held, in
-    another kernel; or for an access of ``cause``, in the same one, to the same bytes; or for the memory ``direction``,
-    which worked for ``cause``, another PE. Kernels are named by their launches.
+    another kernel; or for an access of ``cause``, in the same one, to the same bytes; or at a fence for what ``cause``,
+    likewise, wrote; or for the memory ``direction``, which worked for ``cause``, another PE. Kernels are named by their
+    launches.
     """
 
     waiting: KernelPlace

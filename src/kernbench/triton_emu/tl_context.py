@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.errors import NoDataError
-from kernbench.messages.commands import AwaitCommand, Meet, PrintCommand, ReadValue
+from kernbench.messages.commands import AwaitCommand, Fence, Meet, PrintCommand, ReadValue
 from kernbench.triton_emu.atomic_calls import AtomicCalls
 from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.composite_calls import CompositeCalls
@@ -85,6 +85,10 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     def barrier(self) -> None:
         """Wait until every PE of this launch in this cube has come to its barrier."""
         self._runner.request(Meet(self._call().line))
+
+    def fence(self) -> None:
+        """Wait until what this kernel has stored, also by atomics and composites, is in memory, where others see it."""
+        self._runner.request(Fence(self._call().line))
 
 
 def _program_axis(axis: int) -> int:
