@@ -73,6 +73,7 @@ class GraphEngine:
         self.pointers = Pointers(self.machine)
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(self._unwritten if looking else None)
+        self._retired: set[tuple[int, int]] = set()  # (address, bytes) of memory that may hold what is of no use
         plays = None if looking else self.machine.plays  # who looks at data sees every read
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc, plays)
         if enable_data:
@@ -418,3 +419,26 @@ class GraphEngine:
             raise KernbenchError("this run keeps no data; make the engine with enable_data=True")
         self.replay()
         return self._store.read(self.machine.addresses.place_of(pa).space, pa, (nbytes,), U8)
+
+    @property
+    def tracks_writes(self) -> bool:
+        """Whether it is known which bytes somebody wrote: when an observer looks at data."""
+        return self._store.is_tracked
+
+    def written(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """Which bytes from a physical address somebody has written by now (bool). RunError unless ``tracks_writes``."""
+        self.replay()
+        return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
+
+    def retire(self, pa: int, nbytes: int) -> None:
+        """Note that memory was given back: what it holds is no content of what is allocated there next."""
+        if self.tracks_writes:
+            self._retired.add((pa, nbytes))
+
+    def renew(self, pa: int, nbytes: int) -> None:
+        """Note that memory was allocated: nobody has written what was given back there."""
+        again = {(at, n) for at, n in self._retired if at < pa + nbytes and pa < at + n}
+        if again:
+            self.replay()
+            self._store.forget(self.machine.addresses.place_of(pa).space, pa, nbytes)
+        self._retired -= {(at, n) for at, n in again if pa <= at and at + n <= pa + nbytes}

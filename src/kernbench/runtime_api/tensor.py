@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from kernbench.runtime_api.arrays import (
     numeric,
     shape_of,
 )
+from kernbench.runtime_api.closeness import Tolerance
 from kernbench.runtime_api.host_tensor import HostTensor
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.transfers import check_fits
+from kernbench.runtime_api.transfers import Copy, check_fits
 
 __all__ = ["Tensor", "deploy_tensor"]
 
@@ -159,6 +161,18 @@ class Tensor(Shaped):
         """As ``numpy``, without time or waiting: for reports and checks, which must not change what they watch."""
         return self._memory.look(self._layout)
 
+    def copies(self, first: Array) -> Iterator[Copy]:
+        """What every PE holds of it, as ``peek``, one after another: all beside ``first``, which is what ``peek`` gave.
+
+        Nothing for a tensor whose elements lie in one place only.
+        """
+        return self._memory.copies(self._layout, first)
+
+    def check(self, tolerance: Tolerance) -> None:
+        """Tell who watches the run what is wrong with a tensor that is compared: elements that nobody wrote, copies that
+        differ by more than ``tolerance``."""
+        self._memory.check(self._layout, tolerance)
+
     def settle(self) -> None:
         """Wait for launches under way that have it as an argument."""
         self._memory.settle(self._layout)
@@ -180,7 +194,7 @@ class Tensor(Shaped):
     def __getitem__(self, index: Any) -> HostTensor:
         """What NumPy would select, as a host tensor; only the stretches of shards that hold it are read."""
         selection = select(index, self.shape)
-        fetched = self._memory.read(self._layout, selection.window)
+        fetched = self._memory.read(self._layout, selection.window, selection.rest)
         return HostTensor(np.asarray(fetched[selection.rest]))
 
     def __setitem__(self, index: Any, value: object) -> None:
