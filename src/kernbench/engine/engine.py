@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -73,7 +73,7 @@ class GraphEngine:
         self.pointers = Pointers(self.machine)
         self._printer = Printer(self.op_log, self.machine.hooks, enable_data)
         self._store = MemoryStore(self._unwritten if looking else None)
-        self._retired: set[tuple[int, int]] = set()  # (address, bytes) of memory that may hold what is of no use
+        self._reuses = False  # whether memory may hold what an earlier owner has written, and somebody wants to know
         plays = None if looking else self.machine.plays  # who looks at data sees every read
         self._executor = DataExecutor(self.op_log, self._store, topology.spec.pe.gemm.acc, plays)
         if enable_data:
@@ -430,15 +430,13 @@ class GraphEngine:
         self.replay()
         return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
 
-    def retire(self, pa: int, nbytes: int) -> None:
+    def retire(self) -> None:
         """Note that memory was given back: what it holds is no content of what is allocated there next."""
-        if self.tracks_writes:
-            self._retired.add((pa, nbytes))
+        self._reuses = self.tracks_writes
 
-    def renew(self, pa: int, nbytes: int) -> None:
-        """Note that memory was allocated: nobody has written what was given back there."""
-        again = {(at, n) for at, n in self._retired if at < pa + nbytes and pa < at + n}
-        if again:
-            self.replay()
-            self._store.forget(self.machine.addresses.place_of(pa).space, pa, nbytes)
-        self._retired -= {(at, n) for at, n in again if pa <= at and at + n <= pa + nbytes}
+    def renew(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Note that memory was allocated, (address, bytes) each: nobody has written there what its new owner reads."""
+        if self._reuses:
+            self.replay()  # what its last owner wrote
+            for pa, nbytes in ranges:
+                self._store.forget(self.machine.addresses.place_of(pa).space, pa, nbytes)

@@ -114,8 +114,7 @@ class TensorMemory:
         if fill is not None:
             fill_pattern(fill, dtype)  # what is no number is found out before anything is allocated
         layout = self._place(name, shape, dtype, dp, sip)
-        for shard in layout.shards:
-            self._engine.renew(shard.pa, shard.nbytes)
+        self._begin(layout)
         self._live[layout.key] = layout
         self._mapped[layout.key] = set()
         mapping = self._mappings([layout], layout.owners)
@@ -131,6 +130,15 @@ class TensorMemory:
         under_its_shape = self.reshaped(made, layout.shape)
         assert under_its_shape is not None, "what one tensor allows, another that lies like it does"
         return under_its_shape
+
+    def renew(self, layout: TensorLayout) -> None:
+        """From now on nobody has written its elements; of one that a request under way uses they stay what they are."""
+        if not self.uses.under_way(layout.key):
+            self._engine.retire()
+            self._begin(layout)
+
+    def _begin(self, layout: TensorLayout) -> None:
+        self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
         """Tell the MMUs of these PEs that do not know yet where these tensors lie: those of their owners do."""
@@ -300,8 +308,7 @@ class TensorMemory:
         for layout in layouts:
             del self._live[layout.key], self._mapped[layout.key]
             release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
-            for shard in layout.shards:
-                self._engine.retire(shard.pa, shard.nbytes)
+            self._engine.retire()
 
     def _leaks(self) -> Iterable[LeakedMemory]:
         for (pe, part), nbytes in _allocated(self._engine).items():

@@ -153,6 +153,17 @@ class Tensor(Shaped):
         """All elements in an array of this dtype; of several copies the first."""
         return self._memory.read(self._layout, self._layout.whole)
 
+    def fetch(self, start: int, stop: int, asked: Any = ...) -> Array:
+        """Elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]``, for libraries that keep more in a
+        tensor than what their program wants: ``asked`` is an index of those elements, what it wants of them.
+        """
+        window = self._layout.whole.along(0, start, stop)
+        return self._memory.read(self._layout, window, asked)
+
+    def renew(self) -> None:
+        """Note that it is handed out as a new tensor, whose elements nobody has written, as by ``empty``."""
+        self._memory.renew(self._layout)
+
     def cpu(self) -> HostTensor:
         """All elements in a host tensor."""
         return HostTensor(self.numpy())

@@ -103,8 +103,8 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
     if name not in _SOURCES | _COPIES:
         current().unmodelled[name] += 1
         types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
-    fetch = _blank if name in _SOURCES and len(here) == 1 else to_host
-    copies = {id(each): fetch(each) for each in here}
+    blank, results = name in _SOURCES and len(here) == 1, _results(operator, args, kwargs)
+    copies = {id(each): _blank(each) if blank else to_host(each, overwritten=id(each) in results) for each in here}
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
     host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
@@ -166,6 +166,13 @@ def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
         if each.alias_info is not None and each.alias_info.is_write:
             found.append(kwargs.get(each.name) if each.name in kwargs else args[i] if i < len(args) else None)
     return found
+
+
+def _results(operator: Operator, args: Any, kwargs: Any) -> set[int]:
+    """Which objects are only there for results (``out=``): the operator does not read them."""
+    names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - what subclasses look at
+    operands = {id(each) for each in _leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
+    return {id(each) for each in _leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands
 
 
 def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - it is over when it returns

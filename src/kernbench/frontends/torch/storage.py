@@ -68,7 +68,9 @@ class Pool:
         """A tensor of ``n`` elements."""
         shelf = self.dropped.get((n, item, sip))
         if shelf:
-            return shelf.pop()
+            again = shelf.pop()
+            again.renew()
+            return again
         context = current()
         policy = DPPolicy("row_wise", "row_wise", num_cubes=context.frontends.torch.cubes)
         self.made += 1
@@ -103,9 +105,9 @@ class Storage:
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False
 
-    def read(self, first: int, end: int) -> TorchTensor:
-        """Elements ``first`` to before ``end`` on the host: a transfer."""
-        return self._on_host(np.asarray(self.tensor[first:end]))
+    def read(self, first: int, end: int, asked: Any = ...) -> TorchTensor:
+        """Elements ``first`` to before ``end`` on the host: a transfer. ``asked``: an index, what is wanted of them."""
+        return self._on_host(self.tensor.fetch(first, end, asked))
 
     def look(self) -> TorchTensor:
         """All elements, in no simulated time: for who watches."""

@@ -91,13 +91,25 @@ def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if prod(size) else 0
 
 
-def to_host(x: AhbmTensor) -> TorchTensor:
-    """Its elements on the host, in the same strides: a transfer of the stretch that they are in."""
+_NOTHING = slice(0)
+
+
+def to_host(x: AhbmTensor, *, overwritten: bool = False) -> TorchTensor:
+    """Its elements on the host, in the same strides: a transfer of the stretch that they are in.
+
+    ``overwritten``: the program does not want them, it writes all of them.
+    """
     extent = _extent(tuple(x.shape), x.stride())
     if not extent:
         return torch.empty(x.shape, dtype=x.dtype)
     first = x.storage_offset()
-    return torch.as_strided(x.storage.read(first, first + extent), x.shape, x.stride())
+    asked = _NOTHING if overwritten else ... if extent == x.numel() else _offsets(x, extent)
+    return torch.as_strided(x.storage.read(first, first + extent, asked), x.shape, x.stride())
+
+
+def _offsets(x: AhbmTensor, extent: int) -> Any:
+    """Where its elements are in the stretch from its first to its last."""
+    return torch.as_strided(torch.arange(extent), x.shape, x.stride()).reshape(-1).numpy()
 
 
 def from_host(x: TorchTensor, sip: int) -> AhbmTensor:
@@ -115,7 +127,7 @@ def write(x: AhbmTensor, source: TorchTensor) -> None:
     if extent == x.numel() and x.is_contiguous():
         flat = source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1)
     else:  # what lies between stays what it is
-        flat = x.storage.read(first, first + extent)
+        flat = x.storage.read(first, first + extent, _NOTHING)
         torch.as_strided(flat, x.shape, x.stride()).copy_(source.detach())
     x.storage.write(first, flat)
 
