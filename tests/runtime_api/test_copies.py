@@ -176,9 +176,7 @@ def test_of_what_is_expected_the_first_copy_counts(torch, engine):
 
 def test_128_copies_are_in_memory_one_at_a_time():
     """All at once would take 128 times the tensor; most of what is taken are its errors in f64."""
-    machine = resolve_topology(
-        "default", ["system.sips.count=1", "system.components.host.impl=fake_engine.FakeHost"]
-    )
+    machine = resolve_topology("default", ["system.sips.count=1", "system.components.host.impl=fake_engine.FakeHost"])
     engine = FakeEngine(machine)
     with RuntimeContext(engine) as torch:
         values = np.arange(1 << 18, dtype=np.float32)

@@ -148,8 +148,8 @@ class Sanitizer(Observer):
         """The host has read or compared elements that nobody wrote."""
         holder = f"{pe_name(elements.pe)}, {elements.pa:#x} in {self._space_of(elements.pa)}"
         message = (
-            f"{_host_side(read)} reads {elements.count:,} of {elements.total:,} elements of tensor {read.tensor!r} that "
-            f"nobody wrote, the first {list(elements.index)} ({holder})"
+            f"{_host_side(read)} reads {elements.count:,} of {elements.total:,} elements of tensor {read.tensor!r} "
+            f"that nobody wrote, the first {list(elements.index)} ({holder})"
         )
         self._note_read("unwritten", read, elements, message, (elements.pe,))
 

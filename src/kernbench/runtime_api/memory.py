@@ -247,7 +247,7 @@ class TensorMemory:
         return self._held(layout, layout.whole)
 
     def copies(self, layout: TensorLayout, first: Array) -> Iterator[Copy]:
-        """Every copy as the machine holds it now, one after another; ``first`` is the first. None if there is only one."""
+        """Every copy as the machine holds it now, one after another; ``first`` is the first. Nothing if it is alone."""
         return copies(layout, layout.whole, first, self._engine.read_memory) if layout.has_copies else iter(())
 
     def check(self, layout: TensorLayout, tolerance: Tolerance) -> None:

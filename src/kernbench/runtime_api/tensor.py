@@ -180,8 +180,8 @@ class Tensor(Shaped):
         return self._memory.copies(self._layout, first)
 
     def check(self, tolerance: Tolerance) -> None:
-        """Tell who watches the run what is wrong with a tensor that is compared: elements that nobody wrote, copies that
-        differ by more than ``tolerance``."""
+        """Tell who watches the run what is wrong with a tensor that is compared: elements that nobody wrote, and copies
+        that differ by more than ``tolerance``."""
         self._memory.check(self._layout, tolerance)
 
     def settle(self) -> None:

@@ -41,7 +41,8 @@ class Comparison:
     """What a comparison found. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
 
     Of a tensor with copies an element is ``wrong`` when it is so in one of them: ``pes`` is how many PEs hold it, 0
-    without copies, ``wrong_pes`` are those whose copy is wrong. ``reason`` is why nothing was compared (shapes, types), empty when it was; ``line`` asked for one that failed.
+    without copies, ``wrong_pes`` are those whose copy is wrong. ``reason`` is why nothing was compared (shapes, types),
+    empty when it was; ``line`` asked for one that failed.
     """
 
     name: str
@@ -190,7 +191,8 @@ class Verifier:
     ) -> Comparison | None:
         """Note whether ``actual`` is close to ``expected``, an array or a function that makes it; goes on if not.
 
-        Of a tensor with copies every copy has to be close; of ``expected`` the first counts. Tolerances that are not given fit the dtype of ``actual``. None when the run does not verify.
+        Of a tensor with copies every copy has to be close; of ``expected`` the first counts. Tolerances that are not
+        given fit the dtype of ``actual``. None when the run does not verify.
         """
         settled = [each for each in (actual, expected) if isinstance(each, Tensor)]
         for tensor in settled:
