@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,16 +52,13 @@ def errors_of(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan
     # Block by block: the errors of a large tensor in f64 would take many times its memory.
     got, wanted = actual.reshape(-1), expected.reshape(-1)
     wrong = np.empty(got.size, np.bool_)
-    blocks: list[Errors] = []
+    max_abs = max_rel = 0.0
     for at in range(0, got.size, _ELEMENTS_AT_ONCE):
         part = slice(at, at + _ELEMENTS_AT_ONCE)
-        blocks.append(_block_errors(got[part], wanted[part], tolerance, equal_nan=equal_nan))
-        wrong[part] = blocks[-1].wrong
-    return Errors(
-        wrong.reshape(actual.shape),
-        greatest(block.max_abs for block in blocks),
-        greatest(block.max_rel for block in blocks),
-    )
+        block = _block_errors(got[part], wanted[part], tolerance, equal_nan=equal_nan)
+        wrong[part] = block.wrong
+        max_abs, max_rel = greater(max_abs, block.max_abs), greater(max_rel, block.max_rel)
+    return Errors(wrong.reshape(actual.shape), max_abs, max_rel)
 
 
 def first_true(mask: Array) -> Index:
@@ -70,9 +66,9 @@ def first_true(mask: Array) -> Index:
     return tuple(int(at) for at in np.unravel_index(int(np.argmax(mask)), mask.shape))
 
 
-def greatest(errors: Iterable[float]) -> float:
-    """As ``max``, 0 of none, but NaN when there is one."""
-    return float(np.max([0.0, *errors]))
+def greater(a: float, b: float) -> float:
+    """As ``max``, but NaN when one is."""
+    return float(np.maximum(a, b))
 
 
 def _block_errors(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> Errors:

@@ -13,7 +13,7 @@ from kernbench.common.program_line import ProgramLine, calling_line
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import Array, holds_floats, host_dtype, numeric
-from kernbench.runtime_api.closeness import Errors, Tolerance, errors_of, first_true, greatest, tolerance_for
+from kernbench.runtime_api.closeness import Errors, Tolerance, errors_of, first_true, greater, tolerance_for
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transfers import Copy
 
@@ -109,7 +109,7 @@ def compare(
             errors = errors_of(copy.held, wanted, tolerance, equal_nan=equal_nan)
             there = errors.wrong
             wrong[here] |= there
-            max_abs, max_rel = greatest((max_abs, errors.max_abs)), greatest((max_rel, errors.max_rel))
+            max_abs, max_rel = greater(max_abs, errors.max_abs), greater(max_rel, errors.max_rel)
             first = first or _mismatch(errors, copy.held, wanted, copy)
         if there.any():
             wrong_pes.append(copy.pe)
