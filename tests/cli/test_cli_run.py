@@ -73,6 +73,18 @@ def reads_nothing(torch):
     torch.launch("races", races, torch.empty(64, 64, dtype="f16", name="X"))
 
 
+def stores_own(x, tl):
+    tl.store(x, tl.full((4,), tl.program_id(0), "f32"))
+
+
+def copies_differ(torch):
+    x = torch.empty(64, dp=DPPolicy(num_pes=4, num_cubes=1), name="X")
+    torch.launch("own", stores_own, x)
+    repr(x)
+    torch.testing.assert_close(x[:4], [0.0] * 4)
+    torch.testing.assert_close(x, lambda: [0.0] * 64)
+
+
 def interrupted(torch):
     torch.zeros(64, dtype="f16", name="x")
     raise KeyboardInterrupt
@@ -374,6 +386,28 @@ def test_the_sanitizer_finds_something(kernbench: Run, user_bench: str, function
     assert kind in {finding["kind"] for finding in document["findings"]}
     assert document["status"] == "FAILED"
     assert kernbench("run", "--bench", f"{user_bench}:{function}", *SMALL).code == 0
+
+
+def test_what_the_host_reads_is_told_by_its_line(kernbench: Run, user_bench: str) -> None:
+    """Copies that differ fail a comparison; elements that nobody wrote are found even where it is not evaluated."""
+    bench = ("run", "--bench", f"{user_bench}:copies_differ", *SMALL)
+    here = Path(user_bench).read_text().splitlines().index("    repr(x)") + 1
+    assert kernbench(*bench).code == 0
+    ran = kernbench(*bench, "--verify-data")
+    assert ran.code == 1
+    assert "FAIL X: 4 of 64 elements wrong, max error 3 absolute" in ran.out
+    assert "the copies of 3 of 4 PEs are wrong: sip0.cube0.pe1, sip0.cube0.pe2, sip0.cube0.pe3" in ran.out
+    ran = kernbench(*bench, "--sanitize")
+    assert ran.code == 1
+    assert f"copies: read at {user_bench}:{here + 1} of the host: the copies of tensor 'X' differ in 4 of 4" in ran.out
+    assert f"unwritten: assert_close at {user_bench}:{here + 2} of the host reads 60 of 64 elements" in ran.out
+    document = json.loads(kernbench(*bench, "--sanitize", "--verify-data", "--json").out)
+    (comparison,) = [each for each in document["verification"]["comparisons"] if each["name"] == "X"]
+    assert (comparison["pes"], comparison["wrong_pes"]) == (4, [[0, 0, 1], [0, 0, 2], [0, 0, 3]])
+    found = {(each["kind"], each["side"]["line"] - here): each for each in document["findings"]}
+    assert sorted(found) == [("copies", 1), ("copies", 2), ("unwritten", 2)]
+    assert {each["side"]["file"] for each in found.values()} == {user_bench}
+    assert found["copies", 1]["owners"] == [[0, 0, 1], [0, 0, 2], [0, 0, 3]]
 
 
 def test_a_machine_without_memory_order_is_told_what_overtakes(kernbench: Run, user_bench: str) -> None:

@@ -14,6 +14,7 @@ from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
+from observed import findings, sanitized
 
 need("torch")
 
@@ -204,3 +205,22 @@ def test_sums_of_narrow_types_are_rounded_once() -> None:
     c = x.to(AHBM)
     c += 1.0
     assert (c.dtype, c[0, 0].item()) == (torch.float16, (x + 1.0)[0, 0].item())
+
+
+def test_the_sanitizer_knows_what_the_program_reads() -> None:
+    """Transfers bring whole stretches, results of operators are fetched too, and storages are used again."""
+    engine = sanitized(MACHINE)
+    with RuntimeContext(engine=engine):
+        x = torch.empty(4, 4, device=AHBM)
+        x[:, 0] = 1.0
+        out = torch.empty(4, device=AHBM)
+        torch.add(x[:, 0], 1, out=out)
+        assert (out.tolist(), x[:, 0].tolist()) == ([2.0] * 4, [1.0] * 4)
+        assert "ahbm" in repr(torch.empty(3, device=AHBM))
+        assert findings(engine) == ()
+        torch.empty(3, device=AHBM).cpu()
+        torch.ones(3, device=AHBM)
+        torch.empty(3, device=AHBM).tolist()
+        torch.add(torch.empty(5, device=AHBM), 1)
+    first = test_the_sanitizer_knows_what_the_program_reads.__code__.co_firstlineno
+    assert [(each.line - first, each.nbytes) for each in findings(engine)] == [(11, 12), (13, 12), (14, 20)]

@@ -166,3 +166,26 @@ def test_extents_of_any_size_do_not_meet() -> None:
         found = store.read("hbm", int(start) // GRANULE_BYTES * GRANULE_BYTES, (size + 1,), I8)
         assert (found[:-1] == value).all()
         assert found[-1] == 0
+
+
+def test_what_was_written_is_known_byte_by_byte() -> None:
+    store = MemoryStore(on_unwritten=lambda *_: None)
+    edge = GRANULE_BYTES
+    store.write("hbm", edge - 4, np.ones(2, np.int16))
+    store.write("hbm", edge + 2, np.ones(3, np.uint8))
+    assert np.flatnonzero(store.written("hbm", edge - 8, 16)).tolist() == [4, 5, 6, 7, 10, 11, 12]
+    assert not store.written("hbm", 9 * edge, 8).any()
+    assert not store.written("sram", edge - 8, 16).any()
+    store.forget("hbm", edge - 2, 5)
+    assert np.flatnonzero(store.written("hbm", edge - 8, 16)).tolist() == [4, 5, 11, 12]
+    assert store.read("hbm", edge - 4, (2,), "i8").tolist() == [1, 0]
+    store.forget("hbm", 9 * edge, 8)
+    assert store.allocated_bytes("hbm") == 2 * edge
+
+
+def test_a_store_that_does_not_track_says_so() -> None:
+    store = MemoryStore()
+    assert not store.is_tracked
+    for ask in (store.written, store.forget):
+        with pytest.raises(RunError, match="on_unwritten"):
+            ask("hbm", 0, 4)

@@ -114,3 +114,10 @@ def test_indices_of_arrays_take_the_whole_tensor():
 def test_a_bad_index_is_numpys_error(index):
     with pytest.raises(IndexError):
         select(index, (4, 5))
+
+
+def test_indices_of_a_window_and_of_its_tensor():
+    window = Window(((2, 5), (0, 4)))
+    assert window.outward((1, 3)) == (3, 3)
+    assert window.inward((3, 3)) == (1, 3)
+    assert Window(()).outward(()) == Window(()).inward(()) == ()

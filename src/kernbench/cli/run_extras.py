@@ -16,7 +16,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.sanitizer import Finding, Side
 from kernbench.runtime_api.run_explanation import RunExplanation
 
-WRONG = ("unwritten", "race", "slot", "message")
+WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
 
 
@@ -116,6 +116,7 @@ def _finding(each: Finding) -> Json:
         "count": each.count,
         "side": _side(each.side),
         "other": None if each.other is None else _side(each.other),
+        "owners": [list(pe) for pe in each.owners],
     }
 
 
@@ -124,6 +125,7 @@ def _side(side: Side) -> Json:
         "action": side.action,
         "kernel": side.kernel,
         "line": side.line,
+        "file": side.file,
         "pe": None if side.pe is None else list(side.pe),
         "writes": side.writes,
         "t_start_ns": side.t_start_ns,

@@ -98,5 +98,7 @@ def _comparison(each: Comparison) -> Json:
         "rtol": each.tolerance.rtol,
         "atol": each.tolerance.atol,
         "first_wrong": wrong,
+        "pes": each.pes,
+        "wrong_pes": [list(pe) for pe in each.wrong_pes],
         "reason": each.reason,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 HOST = "host"
 SWITCH = "switch"
 
@@ -24,6 +26,12 @@ def pe_part(sip: int, cube: int, pe: int, part: str) -> str:
 def pe_name(pe: tuple[int, int, int]) -> str:
     """``sip0.cube3.pe5``, of coordinates (sip, cube, pe)."""
     return f"sip{pe[0]}.cube{pe[1]}.pe{pe[2]}"
+
+
+def pe_names(pes: Sequence[tuple[int, int, int]], most: int = 4) -> str:
+    """The first of some PEs, and how many more there are."""
+    more = f" and {len(pes) - most} more" if len(pes) > most else ""
+    return ", ".join(map(pe_name, pes[:most])) + more
 
 
 def router_id(sip: int, cube: int, x: int, y: int) -> str:

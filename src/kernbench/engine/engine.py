@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -77,6 +77,7 @@ class GraphEngine:
         self._keeping = Keeping(policy, self.machine.recorder, self.machine.log, lambda: clock.time, self._drop_data)
         self._printer = Printer(self.op_log, self.machine.hooks, self.machine.recorder)
         self._looking = bool(looking)
+        self._reuses = False  # whether memory may hold what an earlier owner has written, and somebody wants to know
         self._new_memory()
         self.machine.values_of = self._values_of
         self._handles: list[RequestHandle] = []
@@ -466,3 +467,24 @@ class GraphEngine:
             raise self._keeping.refusal(f"the {nbytes:,} bytes at {pa:#x}")
         self.replay()
         return self._store.read(self.machine.addresses.place_of(pa).space, pa, (nbytes,), U8)
+
+    @property
+    def tracks_writes(self) -> bool:
+        """Whether it is known which bytes somebody wrote: when an observer looks at data."""
+        return self._store.is_tracked
+
+    def written(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """Which bytes from a physical address somebody has written by now (bool). RunError unless ``tracks_writes``."""
+        self.replay()
+        return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
+
+    def retire(self) -> None:
+        """Note that memory was given back: what it holds is no content of what is allocated there next."""
+        self._reuses = self.tracks_writes
+
+    def renew(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Note that memory was allocated, (address, bytes) each: nobody has written there what its new owner reads."""
+        if self._reuses:
+            self.replay()  # what its last owner wrote
+            for pa, nbytes in ranges:
+                self._store.forget(self.machine.addresses.place_of(pa).space, pa, nbytes)

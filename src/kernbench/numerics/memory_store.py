@@ -90,6 +90,29 @@ class MemoryStore:
         """Repeat ``pattern`` (a byte value or bytes; the last repetition may be cut) over ``nbytes`` from ``addr``."""
         self.write(space, addr, repeated(bytes((pattern,)) if isinstance(pattern, int) else pattern, nbytes))
 
+    @property
+    def is_tracked(self) -> bool:
+        """Whether it knows which bytes somebody wrote."""
+        return self._on_unwritten is not None
+
+    def written(self, space: str, addr: int, nbytes: int) -> Array:
+        """Which of ``nbytes`` from ``addr`` somebody wrote: a bool each. RunError when that is not tracked."""
+        memory = self._tracked(space)
+        found = np.zeros(nbytes, np.bool_)
+        for at, part, _ in split(addr, found, (1,), memory.end_at):
+            extent = memory.extent_at(at)
+            if extent is not None:
+                part[...] = np.ndarray(part.shape, np.bool_, extent.written, at - extent.start)
+        return found
+
+    def forget(self, space: str, addr: int, nbytes: int) -> None:
+        """From now on nobody has written these bytes, though they stay. RunError when that is not tracked."""
+        memory = self._tracked(space)
+        for at, part, _ in split(addr, _phantom((nbytes,)), (1,), memory.end_at):
+            extent = memory.extent_at(at)
+            if extent is not None:
+                np.ndarray(part.shape, np.bool_, extent.written, at - extent.start)[...] = False
+
     def allocated_bytes(self, space: str) -> int:
         """Bytes of address space that buffers cover: what was written, rounded to granules."""
         return sum(e.end - e.start for e in (self._memories.get(space) or _unknown(space)).extents)
@@ -110,6 +133,11 @@ class MemoryStore:
         _, steps = _byte_geometry(shape, kind.itemsize, strides)
         self._memories[space].gather(addr, as_bytes(result), steps)
         return result
+
+    def _tracked(self, space: str) -> _Memory:
+        if not self.is_tracked:
+            raise RunError("this memory does not know what was written; make it with on_unwritten=…")
+        return self._memories.get(space) or _unknown(space)
 
     def _check_written(self, memory: _Memory, space: str, addr: int, geometry: tuple[Shape, Shape]) -> None:
         first, count = memory.unwritten(addr, *geometry)

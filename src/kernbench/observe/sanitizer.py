@@ -1,4 +1,5 @@
-"""What is wrong with a run although it gave numbers: bytes that nobody wrote, races, misuse of queues, waits."""
+"""What is wrong with a run although it gave numbers: bytes that nobody wrote, copies that differ, races, misuse of
+queues, waits."""
 
 from __future__ import annotations
 
@@ -6,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from kernbench.common.ids import cube_part, pe_name
+from kernbench.common.ids import cube_part, pe_name, pe_names
 from kernbench.common.units import format_ns, format_size, ps_to_ns
 from kernbench.core.log import END, KIND, LAUNCH, PART, START, WHAT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Inverted, ScratchWaited
 from kernbench.engine.machine import Machine
-from kernbench.engine.observer import Observer
+from kernbench.engine.observer import HostRead, Observer, SomeElements, UnlikeCopies
 from kernbench.engine.record_content import Moved
 from kernbench.messages.commands import AtomicCommand, GemmComposite, LoadCommand, MathComposite, StoreCommand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
@@ -22,15 +23,15 @@ from kernbench.observe.sanitizer_races import OperandUse, Race, find_races
 from kernbench.observe.sanitizer_tensors import TensorNames
 from kernbench.observe.trace_queues import Message
 
-FindingKind: TypeAlias = Literal["unwritten", "race", "inversion", "slot", "message", "scratch"]
+FindingKind: TypeAlias = Literal["unwritten", "copies", "race", "inversion", "slot", "message", "scratch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """One party: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
 
-    The host has no kernel (empty), line (0) or PE (None). ``place``: the line, or of a schedule the step, in words;
-    ``writes``: whether it writes the bytes of the finding.
+    The host has no kernel (empty) and no PE (None); its line is that of ``file``, 0 (and empty) when nobody knows.
+    ``place``: the line, or of a schedule the step, in words; ``writes``: whether it writes the bytes of the finding.
     """
 
     action: str
@@ -41,9 +42,10 @@ class Side:
     t_start_ns: float
     t_end_ns: float
     place: str
+    file: str = ""
 
     def __str__(self) -> str:
-        where = f" at {self.place} of kernel {self.kernel!r}" if self.kernel else ""
+        where = f" at {self.place} of kernel {self.kernel!r}" if self.kernel else f" at {self.place}" * bool(self.file)
         on = f" on {cube_part(*self.pe[:2], f'pe{self.pe[2]}')}" if self.pe is not None else " of the host"
         return f"{self.action}{where}{on}"
 
@@ -52,12 +54,15 @@ class Side:
 class Finding:
     """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
 
-    ``unwritten``: ``nbytes`` that ``side`` reads, the first at ``address``, were never written. ``race``: ``side`` and
+    ``unwritten``: ``nbytes`` that ``side`` reads, the first at ``address``, were never written. ``copies``: of
+    ``nbytes`` that ``side``, the host, reads or compares, other copies than the first hold something else, the first
+    of these at ``address``. ``race``: ``side`` and
     ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``inversion``: ``side`` and
     ``other``, which comes before it in the program, touch ``nbytes``, one of them writes, and ``side`` was first.
     ``slot``: ``side`` reads ``nbytes``
     of a queue's slot that is not its kernel's then. ``message``: what ``side`` sent was never received. ``scratch``:
-    the kernel had to wait for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none.
+    the kernel had to wait for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none; ``owners``:
+    of elements that the host reads, the PE that holds the first, or those whose copies are unlike the first.
     """
 
     kind: FindingKind
@@ -68,6 +73,7 @@ class Finding:
     address: int
     nbytes: int
     other: Side | None = None
+    owners: tuple[PeCoord, ...] = ()
     count: int = 1
 
     @property
@@ -77,7 +83,7 @@ class Finding:
 
     @property
     def line(self) -> int:
-        """The line of the kernel's source."""
+        """The line of the kernel's source, or of the host program."""
         return self.side.line
 
     @property
@@ -137,6 +143,46 @@ class Sanitizer(Observer):
             kind="unwritten", message=message, side=side, space=space, tensor=tensor, address=address, nbytes=nbytes
         )
         _note(self._noted, ("unwritten", side.kernel, side.line, side.action), finding)
+
+    def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
+        """The host has read or compared elements that nobody wrote."""
+        holder = f"{pe_name(elements.pe)}, {elements.pa:#x} in {self._space_of(elements.pa)}"
+        message = (
+            f"{_host_side(read)} reads {elements.count:,} of {elements.total:,} elements of tensor {read.tensor!r} "
+            f"that nobody wrote, the first {list(elements.index)} ({holder})"
+        )
+        self._note_read("unwritten", read, elements, message, (elements.pe,))
+
+    def read_unlike(self, read: HostRead, elements: SomeElements, copies: UnlikeCopies) -> None:
+        """The host has read or compared elements whose copies differ."""
+        unwritten = "" if copies.written else ", which nobody wrote"
+        holder = f"{pe_name(elements.pe)} ({elements.pa:#x} in {self._space_of(elements.pa)}) holds {copies.held:.9g}"
+        message = (
+            f"{_host_side(read)}: the copies of tensor {read.tensor!r} differ in {elements.count:,} of "
+            f"{elements.total:,} elements: at {list(elements.index)} {holder}{unwritten}, the first copy, on "
+            f"{pe_name(copies.first_pe)}, {copies.first_held:.9g}; unlike the first are those of {len(copies.pes)} of "
+            f"{copies.owners} PEs: {pe_names(copies.pes)}"
+        )
+        self._note_read("copies", read, elements, message, copies.pes)
+
+    def _note_read(
+        self, kind: FindingKind, read: HostRead, elements: SomeElements, message: str, owners: tuple[PeCoord, ...]
+    ) -> None:
+        side = _host_side(read)
+        finding = Finding(
+            kind=kind,
+            message=message,
+            side=side,
+            space=self._space_of(elements.pa),
+            tensor=read.tensor,
+            address=elements.pa,
+            nbytes=elements.nbytes,
+            owners=owners,
+        )
+        _note(self._noted, (kind, side.file, side.line, side.action, read.tensor), finding)
+
+    def _space_of(self, pa: int) -> str:
+        return self._contents.bytes_at(pa, 1).space
 
     def _pe_of(self, component: str) -> PeCoord | None:
         node = self._graph.node(component)
@@ -296,7 +342,7 @@ class Sanitizer(Observer):
             )
             for each in (event.later, event.earlier)
         )
-        space = self._contents.bytes_at(event.address, 1).space
+        space = self._space_of(event.address)
         rest = (
             f"at {later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
             f"{earlier.t_start_ns:.3f} ns: put {'tl.fence() or ' if earlier.writes else ''}tl.barrier() between them, "
@@ -331,6 +377,21 @@ _ACTIONS: Mapping[type, str] = {
     GemmComposite: "composite gemm",
     MathComposite: "composite",
 }
+
+
+def _host_side(read: HostRead) -> Side:
+    line = read.line
+    return Side(
+        action=read.action,
+        kernel="",
+        line=0 if line is None else line.line,
+        pe=None,
+        writes=False,
+        t_start_ns=ps_to_ns(read.start_ps),
+        t_end_ns=ps_to_ns(read.end_ps),
+        place="" if line is None else str(line),
+        file="" if line is None else line.file,
+    )
 
 
 def _note(found: dict[Key, Finding], key: Key, finding: Finding) -> None:

@@ -13,16 +13,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, row_major
+from kernbench.common.ids import pe_name
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorArg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy, PlacementError
-from kernbench.policy.placement.geometry import Window
+from kernbench.policy.placement.geometry import Index, Window
 from kernbench.policy.placement.views import ShardView, WindowPiece, first_copies, pieces
-from kernbench.runtime_api.arrays import Shape
+from kernbench.runtime_api.arrays import Array, Shape
 from kernbench.runtime_api.work import TensorKey
 
 
@@ -33,6 +34,17 @@ class Stretch:
     pa: int
     nbytes: int
     piece: WindowPiece
+
+    @property
+    def pe(self) -> PeCoord:
+        """The PE that holds it."""
+        spec = self.piece.view.spec
+        return spec.sip, spec.cube, spec.pe
+
+    def elements(self, held: Array) -> Array:
+        """The piece's elements: ``held`` begins with the stretch's first, and has what lies between them too."""
+        strides = row_major(self.piece.view.shape, held.itemsize)
+        return np.ndarray(self.piece.source.shape, held.dtype, held, 0, strides)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,16 +116,39 @@ class TensorLayout:
         """Where a shard begins, an encoded physical address."""
         return self._pa_by_view[view]
 
+    @cached_property
+    def _first_views(self) -> tuple[ShardView, ...]:
+        return first_copies(self.views)
+
+    @cached_property
+    def _later_views(self) -> frozenset[ShardView]:
+        return frozenset(self.views).difference(self._first_views)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether elements lie in more than one place."""
+        return bool(self._later_views)
+
+    def is_first(self, stretch: Stretch) -> bool:
+        """Whether a stretch is of the first copy of its shard."""
+        return stretch.piece.view not in self._later_views
+
     def first_stretches(self, window: Window) -> list[Stretch]:
         """Where the elements of ``window`` lie, each once: in the first copy."""
-        return [self._stretch(piece) for piece in pieces(first_copies(self.views), window)]
+        return [self._stretch(piece) for piece in pieces(self._first_views, window)]
 
-    def place_of(self, index: tuple[int, ...], fmt: AddressFormat) -> str:
-        """Which PE and address hold the first copy of one element, for a reader."""
-        element = Window(tuple((at, at + 1) for at in index))
-        stretch = self.first_stretches(element)[0]
-        spec = stretch.piece.view.spec
-        return f"sip{spec.sip}.cube{spec.cube}.pe{spec.pe}, {PhysAddr.decode(stretch.pa, fmt)!r}"
+    def all_stretches(self, window: Window) -> list[Stretch]:
+        """Where the elements of ``window`` lie, in every copy; in the order of their PEs."""
+        return [self._stretch(piece) for piece in pieces(self.views, window)]
+
+    def stretches_of(self, index: Index) -> list[Stretch]:
+        """Where one element lies, in every copy; the first is first."""
+        return self.all_stretches(Window(tuple((at, at + 1) for at in index)))
+
+    def place_of(self, index: Index, fmt: AddressFormat, pe: PeCoord | None = None) -> str:
+        """Which PE and address hold one element, for a reader: its first copy, or that of ``pe``."""
+        stretch = next(each for each in self.stretches_of(index) if pe in (None, each.pe))
+        return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
     def _stretch(self, piece: WindowPiece) -> Stretch:
         offset, nbytes = piece.span(self.dtype.itemsize)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +21,14 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
 from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.closeness import Tolerance
 from kernbench.runtime_api.host_values import Source
 from kernbench.runtime_api.layout import JoinedRanges, TensorLayout, reshaped
+from kernbench.runtime_api.read_watch import Look, ReadWatch
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.transfers import (
+    Copy,
+    copies,
     copy_launch,
     copy_messages,
     fill_messages,
@@ -81,10 +86,11 @@ class CleanupReport:
 class TensorMemory:
     """Places tensors on the machine, moves their data, and knows which of them live."""
 
-    __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "uses")
+    __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "_watch", "uses")
 
     def __init__(self, engine: GraphEngine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
+        self._watch = ReadWatch(engine)
         self.uses = Uses(requests)
         self._joined = JoinedRanges(engine)
         self._live: dict[TensorKey, TensorLayout] = {}
@@ -109,6 +115,7 @@ class TensorMemory:
         if fill is not None:
             fill_pattern(fill, dtype)  # what is no number is found out before anything is allocated
         layout = self._place(name, shape, dtype, dp, sip)
+        self._begin(layout)
         self._live[layout.key] = layout
         self._mapped[layout.key] = set()
         mapping = self._mappings([layout], layout.owners)
@@ -124,6 +131,15 @@ class TensorMemory:
         under_its_shape = self.reshaped(made, layout.shape)
         assert under_its_shape is not None, "what one tensor allows, another that lies like it does"
         return under_its_shape
+
+    def renew(self, layout: TensorLayout) -> None:
+        """From now on nobody has written its elements; of one that a request under way uses they stay what they are."""
+        if not self.uses.under_way(layout.key):
+            self._engine.retire()
+            self._begin(layout)
+
+    def _begin(self, layout: TensorLayout) -> None:
+        self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
         """Tell the MMUs of these PEs that do not know yet where these tensors lie: those of their owners do."""
@@ -214,21 +230,30 @@ class TensorMemory:
         else:
             self._write(layout, update_messages(layout, window, values if self.has_data else None, chosen))
 
-    def read(self, layout: TensorLayout, window: Window) -> Array:
+    def read(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array:
         """The elements of ``window`` as the machine holds them once they are here: a host transfer.
 
+        ``asked``: an index of the window, those that the program wants of it: only of these it is told what is wrong.
         NoDataError, before any time passes, in a run that has no values.
         """
         self._check_live(layout)
         self._engine.keeping.read(window.size, f"tensor {layout.name!r}")
-        found = self.pass_on(layout, window)
+        found = self.pass_on(layout, window, asked)
         return np.zeros(window.shape, layout.dtype.numpy) if found is None else found
 
-    def pass_on(self, layout: TensorLayout, window: Window) -> Array | None:
+    def pass_on(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array | None:
         """The same for values that go on to the machine, unseen by the program; None in a run without data."""
+        start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
-        return self._held(layout, window) if self.has_data else None
+        if not self.has_data:
+            return None
+        held = self._held(layout, window)
+        if self._watch.is_on:
+            self._watch.check(
+                Look(action="read", layout=layout, window=window, held=held, start_ps=start_ps, asked=asked)
+            )
+        return held
 
     def look(self, layout: TensorLayout) -> Array:
         """All elements as the machine holds them now. No time passes: for who watches, not for programs.
@@ -239,6 +264,25 @@ class TensorMemory:
         whole = layout.whole
         has_values = self._engine.keeping.read(whole.size, f"tensor {layout.name!r}")
         return self._held(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
+
+    def copies(self, layout: TensorLayout, first: Array) -> Iterator[Copy]:
+        """Every copy as the machine holds it now, one after another; ``first`` is the first. Nothing if it is alone."""
+        return copies(layout, layout.whole, first, self._engine.read_memory) if layout.has_copies else iter(())
+
+    def check(self, layout: TensorLayout, tolerance: Tolerance) -> None:
+        """Tell observers what is wrong with a tensor that the host compares, with this tolerance."""
+        if self._watch.is_on:
+            now, held = self._engine.machine.clock.time, self._held(layout, layout.whole)
+            self._watch.check(
+                Look(
+                    action="assert_close",
+                    layout=layout,
+                    window=layout.whole,
+                    held=held,
+                    start_ps=now,
+                    tolerance=tolerance,
+                )
+            )
 
     def settle(self, layout: TensorLayout) -> None:
         """Wait for everything under way that uses the tensor; InputError when it is freed."""
@@ -281,6 +325,7 @@ class TensorMemory:
         for layout in layouts:
             del self._live[layout.key], self._mapped[layout.key]
             release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
+            self._engine.retire()
 
     def _leaks(self) -> Iterable[LeakedMemory]:
         for (pe, part), nbytes in _allocated(self._engine).items():

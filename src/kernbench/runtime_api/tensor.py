@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ from kernbench.runtime_api.arrays import (
     numeric,
     shape_of,
 )
+from kernbench.runtime_api.closeness import Tolerance
 from kernbench.runtime_api.host_tensor import HostTensor
 from kernbench.runtime_api.host_values import LaterArray, Source
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.transfers import check_fits
+from kernbench.runtime_api.transfers import Copy, check_fits
 
 __all__ = ["Tensor", "deploy_tensor"]
 
@@ -154,6 +156,23 @@ class Tensor(Shaped):
         """All elements in an array of this dtype; of several copies the first."""
         return self._memory.read(self._layout, self._layout.whole)
 
+    def fetch(self, start: int, stop: int, asked: Any = ...) -> Array:
+        """Elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]``, for libraries that keep more in a
+        tensor than what their program wants: ``asked`` is an index of those elements, what it wants of them.
+        """
+        window = self._layout.whole.along(0, start, stop)
+        return self._memory.read(self._layout, window, asked)
+
+    def pass_on(self, start: int = 0, stop: int | None = None, asked: Any = ...) -> Array | None:
+        """As ``fetch``, for values that go on to another tensor unseen; None in a run without data."""
+        whole = self._layout.whole
+        part = whole if stop is None else whole.along(0, start, stop)
+        return self._memory.pass_on(self._layout, part, asked)
+
+    def renew(self) -> None:
+        """Note that it is handed out as a new tensor, whose elements nobody has written, as by ``empty``."""
+        self._memory.renew(self._layout)
+
     def cpu(self) -> HostTensor:
         """All elements in a host tensor."""
         return HostTensor(self.numpy())
@@ -162,11 +181,17 @@ class Tensor(Shaped):
         """As ``numpy``, without time or waiting: for reports and checks, which must not change what they watch."""
         return self._memory.look(self._layout)
 
-    def pass_on(self, index: Any = ...) -> Array | None:
-        """As indexing, for values that go on to another tensor unseen; None in a run without data."""
-        selection = select(index, self.shape)
-        found = self._memory.pass_on(self._layout, selection.window)
-        return None if found is None else np.asarray(found[selection.rest])
+    def copies(self, first: Array) -> Iterator[Copy]:
+        """What every PE holds of it, as ``peek``, one after another: all beside ``first``, which is what ``peek`` gave.
+
+        Nothing for a tensor whose elements lie in one place only.
+        """
+        return self._memory.copies(self._layout, first)
+
+    def check(self, tolerance: Tolerance) -> None:
+        """Tell who watches the run what is wrong with a tensor that is compared: elements that nobody wrote, and copies
+        that differ by more than ``tolerance``."""
+        self._memory.check(self._layout, tolerance)
 
     def settle(self) -> None:
         """Wait for launches under way that have it as an argument."""
@@ -189,7 +214,7 @@ class Tensor(Shaped):
     def __getitem__(self, index: Any) -> HostTensor:
         """What NumPy would select, as a host tensor; only the stretches of shards that hold it are read."""
         selection = select(index, self.shape)
-        fetched = self._memory.read(self._layout, selection.window)
+        fetched = self._memory.read(self._layout, selection.window, selection.rest)
         return HostTensor(np.asarray(fetched[selection.rest]))
 
     def __setitem__(self, index: Any, value: object) -> None:

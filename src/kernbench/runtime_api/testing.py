@@ -4,51 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.ids import pe_names
 from kernbench.common.program_line import ProgramLine, calling_line
+from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import Array, holds_floats, host_dtype, numeric
+from kernbench.runtime_api.closeness import Errors, Tolerance, errors_of, first_true, greater, tolerance_for
 from kernbench.runtime_api.tensor import Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """``|actual - expected| <= atol + rtol * |expected|``."""
-
-    rtol: float
-    atol: float
-
-
-# Those of torch.testing.assert_close; of the f8 types, which it does not list, one unit in the last place.
-_DEFAULT = {
-    "float64": Tolerance(1e-7, 1e-7),
-    "f32": Tolerance(1.3e-6, 1e-5),
-    "f16": Tolerance(1e-3, 1e-5),
-    "bf16": Tolerance(1.6e-2, 1e-5),
-    "f8e4m3": Tolerance(0.125, 2**-9),
-    "f8e5m2": Tolerance(0.25, 2**-16),
-}
-_EXACT = Tolerance(0.0, 0.0)
-_ELEMENTS_AT_ONCE = 1 << 16
-
-
-def tolerance_for(dtype: DType, rtol: float | None, atol: float | None) -> Tolerance:
-    """What was asked for, else what fits the dtype: integers have to be equal."""
-    default = _DEFAULT.get(dtype.name, _EXACT)
-    return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
+from kernbench.runtime_api.transfers import Copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """One element that is wrong; ``place`` says which PE and address hold it, empty when nobody knows."""
+    """One element that is wrong: in the first copy, or in that of ``pe``.
+
+    ``place`` says which PE and address hold it, empty when nobody knows.
+    """
 
     index: tuple[int, ...]
     got: float
     expected: float
+    pe: PeCoord | None = None
     place: str = ""
 
     def __str__(self) -> str:
@@ -60,7 +40,9 @@ class Mismatch:
 class Comparison:
     """What a comparison found. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
 
-    ``reason`` is why nothing was compared (shapes, types), empty when it was; ``line`` asked for one that failed.
+    Of a tensor with copies an element is ``wrong`` when it is so in one of them: ``pes`` is how many PEs hold it, 0
+    without copies, ``wrong_pes`` are those whose copy is wrong. ``reason`` is why nothing was compared (shapes, types),
+    empty when it was; ``line`` asked for one that failed.
     """
 
     name: str
@@ -70,6 +52,8 @@ class Comparison:
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
     first_wrong: Mismatch | None = None
+    pes: int = 0
+    wrong_pes: tuple[PeCoord, ...] = ()
     reason: str = ""
     line: ProgramLine | None = None
 
@@ -86,7 +70,11 @@ class Comparison:
         if self.passed:
             return f"PASS {self.name}: {self.elements} elements, {error} {allowed}"
         wrong = f"{self.wrong} of {self.elements} elements wrong"
-        return f"FAIL {self.name}: {wrong}, {error} {allowed}; first {self.first_wrong}"
+        copies = ""
+        if self.pes:
+            names = pe_names(self.wrong_pes)
+            copies = f"; the copies of {len(self.wrong_pes)} of {self.pes} PEs are wrong: {names}"
+        return f"FAIL {self.name}: {wrong}, {error} {allowed}; first {self.first_wrong}{copies}"
 
 
 def verdict(comparisons: Sequence[Comparison]) -> str:
@@ -97,58 +85,52 @@ def verdict(comparisons: Sequence[Comparison]) -> str:
 
 
 def compare(
-    name: str, actual: Array, expected: Array, *, rtol: float | None, atol: float | None, equal_nan: bool = False
+    name: str,
+    actual: Array,
+    expected: Array,
+    *,
+    rtol: float | None,
+    atol: float | None,
+    equal_nan: bool = False,
+    copies: Iterable[Copy] = (),
 ) -> Comparison:
     """Compare element by element in f64, with tolerances that fit the dtype of ``actual`` where none are given.
 
     A float of any width may be compared with any other; floats and integers may not. NaN equals NaN only if asked.
+    ``copies``: of a tensor, each of which has to be close too; ``actual`` is the first.
     """
     tolerance = tolerance_for(host_dtype(actual), rtol, atol)
     reason = _unlike(actual, expected)
     if reason:
         return Comparison(name=name, tolerance=tolerance, reason=reason)
-    # Block by block: the errors of a large tensor in f64 would take many times its memory.
-    got, wanted = actual.reshape(-1), expected.reshape(-1)
-    starts = range(0, got.size, _ELEMENTS_AT_ONCE)
-    parts = [slice(at, at + _ELEMENTS_AT_ONCE) for at in starts]
-    blocks = [_compared(got[part], wanted[part], tolerance, equal_nan=equal_nan) for part in parts]
-    first = next((at + block.first_wrong for at, block in zip(starts, blocks, strict=True) if block.wrong), None)
+    found = errors_of(actual, expected, tolerance, equal_nan=equal_nan)
+    first = _mismatch(found, actual, expected)
+    wrong, max_abs, max_rel = found.wrong.copy(), found.max_abs, found.max_rel
+    pes, wrong_pes = 0, []
+    for copy in copies:
+        pes += 1
+        here = copy.part.index
+        there = found.wrong[here]
+        if copy.held is not None:
+            wanted = np.asarray(expected[here])
+            errors = errors_of(copy.held, wanted, tolerance, equal_nan=equal_nan)
+            there = errors.wrong
+            wrong[here] |= there
+            max_abs, max_rel = greater(max_abs, errors.max_abs), greater(max_rel, errors.max_rel)
+            first = first or _mismatch(errors, copy.held, wanted, copy)
+        if there.any():
+            wrong_pes.append(copy.pe)
     return Comparison(
         name=name,
         tolerance=tolerance,
         elements=actual.size,
-        wrong=sum(block.wrong for block in blocks),
-        max_abs_error=_greatest(block.max_abs_error for block in blocks),
-        max_rel_error=_greatest(block.max_rel_error for block in blocks),
-        first_wrong=None if first is None else _mismatch(actual, expected, first),
+        wrong=int(np.count_nonzero(wrong)),
+        max_abs_error=max_abs,
+        max_rel_error=max_rel,
+        first_wrong=first,
+        pes=pes,
+        wrong_pes=tuple(wrong_pes),
     )
-
-
-class _Block(NamedTuple):
-    """What a comparison of some elements found; ``first_wrong`` counts from their first."""
-
-    wrong: int
-    max_abs_error: float
-    max_rel_error: float
-    first_wrong: int
-
-
-def _compared(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> _Block:
-    got, wanted = actual.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        error = np.where(got == wanted, 0.0, np.abs(got - wanted))
-        near = error <= tolerance.atol + tolerance.rtol * np.abs(wanted)
-    # Whatever the tolerances, only infinity itself is close to infinity.
-    wrong = (got != wanted) & ~(near & np.isfinite(wanted))
-    both_nan = np.isnan(got) & np.isnan(wanted)
-    if equal_nan:
-        wrong, error = wrong & ~both_nan, np.where(both_nan, 0.0, error)
-    return _Block(int(np.count_nonzero(wrong)), float(error.max()), _max_relative(error, wanted), int(np.argmax(wrong)))
-
-
-def _greatest(errors: Iterable[float]) -> float:
-    """As ``max``, but NaN when there is one."""
-    return float(np.max([0.0, *errors]))
 
 
 def _unlike(actual: Array, expected: Array) -> str:
@@ -159,17 +141,17 @@ def _unlike(actual: Array, expected: Array) -> str:
     return ""
 
 
-def _max_relative(error: Array, wanted: Array) -> float:
-    """The greatest relative error where something other than zero is expected."""
-    magnitude = np.abs(wanted)
-    some = magnitude > 0
-    with np.errstate(invalid="ignore"):
-        return float((error[some] / magnitude[some]).max(initial=0.0))
-
-
-def _mismatch(actual: Array, expected: Array, element: int) -> Mismatch:
-    index = tuple(int(at) for at in np.unravel_index(element, actual.shape))
-    return Mismatch(index=index, got=float(actual[index]), expected=float(expected[index]))
+def _mismatch(errors: Errors, actual: Array, expected: Array, copy: Copy | None = None) -> Mismatch | None:
+    """The first wrong element; ``copy``: what is compared is a part of the tensor, in this copy."""
+    if not errors.wrong.any():
+        return None
+    at = first_true(errors.wrong)
+    return Mismatch(
+        index=at if copy is None else copy.part.outward(at),
+        got=float(actual[at]),
+        expected=float(expected[at]),
+        pe=None if copy is None else copy.pe,
+    )
 
 
 Expected: TypeAlias = object | Callable[[], object]
@@ -216,16 +198,29 @@ class Verifier:
     ) -> Comparison | None:
         """Note whether ``actual`` is close to ``expected``, an array or a function that makes it; goes on if not.
 
-        Tolerances that are not given fit the dtype of ``actual``. None when the run does not verify.
+        Of a tensor with copies every copy has to be close; of ``expected`` the first counts. Tolerances that are not
+        given fit the dtype of ``actual``. None when the run does not verify.
         """
         settled = [each for each in (actual, expected) if isinstance(each, Tensor)]
         for tensor in settled:
             tensor.settle()
+        wanted = expected() if self._verify and callable(expected) else expected
+        for each in (actual, wanted):
+            if isinstance(each, Tensor):
+                each.check(tolerance_for(each.dtype, rtol, atol))
         if not self._verify:
             self._skipped += 1
             return None
-        wanted = _seen(expected() if callable(expected) else expected)
-        found = compare(self._name(actual, name), _seen(actual), wanted, rtol=rtol, atol=atol, equal_nan=equal_nan)
+        held = _seen(actual)
+        found = compare(
+            self._name(actual, name),
+            held,
+            _seen(wanted),
+            rtol=rtol,
+            atol=atol,
+            equal_nan=equal_nan,
+            copies=actual.copies(held) if isinstance(actual, Tensor) else (),
+        )
         if not found.passed:
             found = replace(_placed(found, actual, self._fmt), line=calling_line())
         self._comparisons.append(found)
@@ -245,4 +240,4 @@ def _placed(comparison: Comparison, actual: object, fmt: AddressFormat) -> Compa
     first = comparison.first_wrong
     if first is None or not isinstance(actual, Tensor):
         return comparison
-    return replace(comparison, first_wrong=replace(first, place=actual.layout.place_of(first.index, fmt)))
+    return replace(comparison, first_wrong=replace(first, place=actual.layout.place_of(first.index, fmt, first.pe)))

@@ -6,6 +6,7 @@ Of the messages: which bytes of which shards they move, and how these become an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from kernbench.common.dtypes import DType, misfit, row_major
 from kernbench.common.errors import InputError
 from kernbench.kernels.windows import copy_windows
-from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg
+from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
 from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
@@ -102,11 +103,37 @@ def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch],
     """The elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
     whole = np.empty(window.shape, layout.dtype.numpy)
     for stretch in stretches:
-        piece = stretch.piece
-        held = read(stretch.pa, stretch.nbytes)
-        strides = row_major(piece.view.shape, layout.dtype.itemsize)
-        whole[piece.target.index] = np.ndarray(piece.source.shape, layout.dtype.numpy, held, 0, strides)
+        held = read(stretch.pa, stretch.nbytes).view(layout.dtype.numpy)
+        whole[stretch.piece.target.index] = stretch.elements(held)
     return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What one PE holds of the elements of a window: those of ``part``, which counts from that window's corner.
+
+    ``held``: its elements, of the shape of ``part``; None when it is the first copy or has the same bytes.
+    """
+
+    pe: PeCoord
+    part: Window
+    held: Array | None
+
+
+def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[Copy]:
+    """Every copy of the elements of ``window``, one after another; ``first``: what the first copy holds.
+
+    Only one at a time is in memory, and it is compared byte by byte, so most cost no more than a look.
+    """
+    bits = f"u{layout.dtype.itemsize}"
+    for stretch in layout.all_stretches(window):
+        part = stretch.piece.target
+        held = None
+        if not layout.is_first(stretch):
+            held = stretch.elements(read(stretch.pa, stretch.nbytes).view(layout.dtype.numpy))
+            if np.array_equal(held.view(bits), np.asarray(first[part.index]).view(bits)):
+                held = None
+        yield Copy(stretch.pe, part, held)
 
 
 def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:

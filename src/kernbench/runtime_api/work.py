@@ -45,15 +45,16 @@ class Uses:
     def note(self, handle: RequestHandle, keys: Iterable[TensorKey]) -> None:
         """``handle`` uses these tensors."""
         for key in dict.fromkeys(keys):
-            self._using[key] = [*self._under_way(key), handle]
+            self._using[key] = [*self.under_way(key), handle]
 
     def settle(self, key: TensorKey) -> None:
         """Wait for everything under way that uses a tensor, whoever submitted it."""
-        using = self._under_way(key)
+        using = self.under_way(key)
         if using:
             self._requests.wait(using)
-        if not self._under_way(key):
+        if not self.under_way(key):
             self._using.pop(key, None)
 
-    def _under_way(self, key: TensorKey) -> list[RequestHandle]:
+    def under_way(self, key: TensorKey) -> list[RequestHandle]:
+        """The requests under way that use a tensor."""
         return [handle for handle in self._using.get(key, ()) if self._requests.unseen(handle)]

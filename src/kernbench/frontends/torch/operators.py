@@ -105,7 +105,8 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
     if name not in _SOURCES | _COPIES:
         current().unmodelled[name] += 1
         types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
-    copies, known = _fetched(operator, here, blank=name in _SOURCES and len(here) == 1)
+    blank, results = name in _SOURCES and len(here) == 1, _results(operator, args, kwargs)
+    copies, known = _fetched(operator, here, results, blank=blank)
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
     host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
@@ -125,9 +126,12 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
     return tree_map(back, found)
 
 
-def _fetched(operator: Operator, operands: list[AhbmTensor], *, blank: bool) -> tuple[dict[int, Any], bool]:
+def _fetched(
+    operator: Operator, operands: list[AhbmTensor], results: set[int], *, blank: bool
+) -> tuple[dict[int, Any], bool]:
     """Operands on the host by their ``id``, and whether all are their values: else, in a run without data, zeros.
 
+    ``results``: those that are only there for results; ``blank``: so are all.
     NoDataError where the shape of the result, or a number for the program, depends on values that the run lacks.
     """
     if blank:
@@ -138,8 +142,9 @@ def _fetched(operator: Operator, operands: list[AhbmTensor], *, blank: bool) -> 
         if asks(each):
             copies[id(each)] = to_host(each)
         else:
-            copies[id(each)], has_values = fetch(each)
-            known = known and has_values
+            overwritten = id(each) in results
+            copies[id(each)], has_values = fetch(each, overwritten=overwritten)
+            known = known and (has_values or overwritten)
     return copies, known
 
 
@@ -194,6 +199,13 @@ def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
         if each.alias_info is not None and each.alias_info.is_write:
             found.append(kwargs.get(each.name) if each.name in kwargs else args[i] if i < len(args) else None)
     return found
+
+
+def _results(operator: Operator, args: Any, kwargs: Any) -> set[int]:
+    """Which objects are only there for results (``out=``): the operator does not read them."""
+    names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - what subclasses look at
+    operands = {id(each) for each in _leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
+    return {id(each) for each in _leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands
 
 
 def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - it is over when it returns

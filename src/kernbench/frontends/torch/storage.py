@@ -74,7 +74,9 @@ class Pool:
         """A tensor of ``n`` elements."""
         shelf = self.dropped.get((n, item, sip))
         if shelf:
-            return shelf.pop()
+            again = shelf.pop()
+            again.renew()
+            return again
         context = current()
         policy = DPPolicy("row_wise", "row_wise", num_cubes=context.frontends.torch.cubes)
         self.made += 1
@@ -110,18 +112,21 @@ class Storage:
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False
 
-    def read(self, first: int, end: int) -> TorchTensor:
-        """Elements ``first`` to before ``end`` on the host: a transfer. NoDataError if the run does not have them."""
-        if self._known() is None:
-            return self._on_host(np.asarray(self.tensor[first:end]))
-        return self.fetch(first, end)[0]
+    def read(self, first: int, end: int, asked: Any = ...) -> TorchTensor:
+        """Elements ``first`` to before ``end`` on the host: a transfer. ``asked``: an index, what is wanted of them.
 
-    def fetch(self, first: int, end: int) -> tuple[TorchTensor, bool]:
+        NoDataError if the run does not have them.
+        """
+        if self._known() is None:
+            return self._on_host(self.tensor.fetch(first, end, asked))
+        return self.fetch(first, end, asked)[0]
+
+    def fetch(self, first: int, end: int, asked: Any = ...) -> tuple[TorchTensor, bool]:
         """The same for operators, which the program does not see into, and whether these are the values.
 
         Else they are zeros, in a run without data.
         """
-        found, known = self.tensor.pass_on(slice(first, end)), self._known()
+        found, known = self.tensor.pass_on(first, end, asked), self._known()
         if found is None and known is not None:
             found = known[first:end]
         if found is None:

@@ -91,23 +91,39 @@ def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if prod(size) else 0
 
 
+_NOTHING = slice(0)
+
+
 def to_host(x: AhbmTensor) -> TorchTensor:
-    """Its elements on the host, in the same strides: a transfer of the stretch that they are in."""
+    """Its elements on the host, in the same strides: a transfer of the stretch that they are in.
+
+    NoDataError if the run does not have them.
+    """
     extent = _extent(tuple(x.shape), x.stride())
     if not extent:
         return torch.empty(x.shape, dtype=x.dtype)
     first = x.storage_offset()
-    return torch.as_strided(x.storage.read(first, first + extent), x.shape, x.stride())
+    return torch.as_strided(x.storage.read(first, first + extent, _asked(x, extent)), x.shape, x.stride())
 
 
-def fetch(x: AhbmTensor) -> tuple[TorchTensor, bool]:
-    """The same for operators, which the program does not see into, and whether these are the values; else zeros."""
+def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, bool]:
+    """The same for operators, which the program does not see into, and whether these are the values; else zeros.
+
+    ``overwritten``: the program does not want them, it writes all of them.
+    """
     extent = _extent(tuple(x.shape), x.stride())
     if not extent:
         return torch.empty(x.shape, dtype=x.dtype), True
     first = x.storage_offset()
-    flat, known = x.storage.fetch(first, first + extent)
+    flat, known = x.storage.fetch(first, first + extent, _NOTHING if overwritten else _asked(x, extent))
     return torch.as_strided(flat, x.shape, x.stride()), known
+
+
+def _asked(x: AhbmTensor, extent: int) -> Any:
+    """Where its elements are in the stretch from its first to its last."""
+    if extent == x.numel():
+        return ...
+    return torch.as_strided(torch.arange(extent), x.shape, x.stride()).reshape(-1).numpy()
 
 
 def from_host(x: TorchTensor, sip: int, *, known: bool = True) -> AhbmTensor:
@@ -128,7 +144,7 @@ def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
     if extent == x.numel() and x.is_contiguous():
         flat = source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1)
     else:  # what lies between stays what it is
-        flat, rest_known = x.storage.fetch(first, first + extent)
+        flat, rest_known = x.storage.fetch(first, first + extent, _NOTHING)
         known = known and rest_known
         torch.as_strided(flat, x.shape, x.stride()).copy_(source.detach())
     x.storage.write(first, flat, known=known)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 from kernbench.common.errors import InputError
+
+Index: TypeAlias = tuple[int, ...]
 
 
 class PlacementError(InputError, ValueError):
@@ -57,6 +60,14 @@ class Window:
         """The same elements, counted from the first corner of ``outer``."""
         moved = ((a - c, b - c) for (a, b), (c, _) in zip(self.bounds, outer.bounds, strict=True))
         return Window(tuple(moved))
+
+    def inward(self, index: Index) -> Index:
+        """An index of the tensor, counted from this window's first corner."""
+        return tuple(at - start for at, (start, _) in zip(index, self.bounds, strict=True))
+
+    def outward(self, index: Index) -> Index:
+        """An index that counts from this window's first corner, as one of the tensor."""
+        return tuple(at + start for at, (start, _) in zip(index, self.bounds, strict=True))
 
 
 def even_parts(start: int, stop: int, parts: int) -> Iterator[tuple[int, int]]:

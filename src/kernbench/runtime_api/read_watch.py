@@ -1,0 +1,160 @@
+"""What is wrong with elements that the host reads: nobody wrote them, or their copies differ. Observers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from kernbench.common.program_line import calling_line
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.observer import HostRead, SomeElements, UnlikeCopies
+from kernbench.messages.requests import PeCoord
+from kernbench.policy.placement.geometry import Index, Window
+from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.closeness import Tolerance, errors_of, first_true, tolerance_for
+from kernbench.runtime_api.layout import Stretch, TensorLayout
+from kernbench.runtime_api.transfers import copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A read of a tensor: ``held`` is what the first copy holds of ``window``; ``start_ps``: when it began.
+
+    ``asked``: an index of the window, what the program wants of it. ``tolerance``: of copies, by default what fits
+    their type.
+    """
+
+    action: Literal["read", "assert_close"]
+    layout: TensorLayout
+    window: Window
+    held: Array
+    start_ps: int
+    asked: Any = ...
+    tolerance: Tolerance | None = None
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """Where what is looked at lies: a read is of the first copy, a comparison of all."""
+        compared = self.action == "assert_close"
+        return self.layout.all_stretches(self.window) if compared else self.layout.first_stretches(self.window)
+
+    def wanted(self) -> Array:
+        """Which elements of the window the program wants, a bool each."""
+        wanted = np.zeros(self.window.shape, np.bool_)
+        wanted[self.asked] = True
+        return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class _Unlike:
+    """A copy that differs: where first, and what it holds there."""
+
+    pe: PeCoord
+    index: Index
+    held: float
+
+
+class ReadWatch:
+    """Looks at what the host reads, in no simulated time."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: GraphEngine) -> None:
+        self._engine = engine
+
+    @property
+    def is_on(self) -> bool:
+        """Whether an observer wants to know."""
+        return self._engine.tracks_writes
+
+    def check(self, look: Look) -> None:
+        """Tell observers of elements that nobody wrote, and of copies that are not close to the first."""
+        self._check_written(look)
+        if look.layout.has_copies:
+            self._check_copies(look)
+
+    def _check_written(self, look: Look) -> None:
+        missing = self._missing(look)
+        if missing is None:
+            return
+        wanted = look.wanted()
+        missing &= wanted
+        if missing.any():
+            index = look.window.outward(first_true(missing))
+            holder = next(each for each in look.layout.stretches_of(index) if not self._is_written(each))
+            elements, read = _elements(look, missing, wanted, index, holder), self._read(look)
+            for observer in self._engine.observers:
+                observer.read_unwritten(read, elements)
+
+    def _missing(self, look: Look) -> Array | None:
+        """Which elements of the window nobody wrote, a bool each; None when there is none."""
+        missing = None
+        for stretch in look.stretches:
+            written = self._engine.written(stretch.pa, stretch.nbytes)
+            if not written.all():
+                missing = np.zeros(look.window.shape, np.bool_) if missing is None else missing
+                whole = np.logical_and.reduce(written.reshape(-1, look.layout.dtype.itemsize), axis=1)
+                missing[stretch.piece.target.index] |= ~stretch.elements(whole)
+        return missing
+
+    def _check_copies(self, look: Look) -> None:
+        tolerance = look.tolerance or tolerance_for(look.layout.dtype)
+        wanted, differ = look.wanted(), np.zeros(look.window.shape, np.bool_)
+        unlike: list[_Unlike] = []
+        owners = 0
+        for copy in copies(look.layout, look.window, look.held, self._engine.read_memory):
+            owners += 1
+            if copy.held is None:
+                continue
+            here = copy.part.index
+            errors = errors_of(copy.held, np.asarray(look.held[here]), tolerance, equal_nan=True)
+            wrong = errors.wrong & wanted[here]
+            if wrong.any():
+                differ[here] |= wrong
+                at = first_true(wrong)
+                unlike.append(_Unlike(copy.pe, look.window.outward(copy.part.outward(at)), float(copy.held[at])))
+        if unlike:
+            self._tell_unlike(look, unlike, (differ, wanted), owners)
+
+    def _tell_unlike(self, look: Look, unlike: Sequence[_Unlike], masks: tuple[Array, Array], owners: int) -> None:
+        first = unlike[0]
+        reference, *others = look.layout.stretches_of(first.index)
+        holder = next(each for each in others if each.pe == first.pe)
+        found = UnlikeCopies(
+            pes=tuple(each.pe for each in unlike),
+            owners=owners,
+            held=first.held,
+            first_held=float(look.held[look.window.inward(first.index)]),
+            first_pe=reference.pe,
+            written=self._is_written(holder),
+        )
+        elements, read = _elements(look, *masks, first.index, holder), self._read(look)
+        for observer in self._engine.observers:
+            observer.read_unlike(read, elements, found)
+
+    def _is_written(self, element: Stretch) -> bool:
+        return bool(self._engine.written(element.pa, element.nbytes).all())
+
+    def _read(self, look: Look) -> HostRead:
+        return HostRead(
+            action=look.action,
+            tensor=look.layout.name,
+            line=calling_line(),
+            start_ps=look.start_ps,
+            end_ps=self._engine.machine.clock.time,
+        )
+
+
+def _elements(look: Look, those: Array, wanted: Array, first: Index, holder: Stretch) -> SomeElements:
+    count = int(np.count_nonzero(those))
+    return SomeElements(
+        count=count,
+        total=int(np.count_nonzero(wanted)),
+        nbytes=count * look.layout.dtype.itemsize,
+        index=first,
+        pe=holder.pe,
+        pa=holder.pa,
+    )
