@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kernbench.common.ids import pe_name
+from kernbench.common.names import there_are
 
 
 def text_of(error: BaseException) -> str:
@@ -94,15 +95,14 @@ class PhysAddrError(InputError, ValueError):
 
 
 class UnknownNameError(InputError, LookupError):
-    """A name that nobody registered."""
+    """A name that nobody registered: says which there are, and the one that is nearest."""
 
     def __init__(self, what: str, name: str, known: tuple[str, ...], hint: str = "") -> None:
         super().__init__(what, name, known, hint)
         self.what, self.name, self.known, self.hint = what, name, known, hint
 
     def __str__(self) -> str:
-        text = f"unknown {self.what} {self.name!r}; there are: {', '.join(self.known)}"
-        return f"{text}; {self.hint}" if self.hint else text
+        return f"unknown {self.what} {self.name!r}; {there_are(self.name, self.known, self.hint)}"
 
 
 class BenchError(InputError):

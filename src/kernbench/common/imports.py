@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from kernbench.common.complaints import close_to
 from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.names import close_to
 
 F = TypeVar("F", bound=Callable[..., Any])
 _IN_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>[^:]*)", re.DOTALL)
@@ -32,7 +32,7 @@ def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str, f
     if text in builtins:
         return builtins[text]
     if "." not in text:
-        hint = f"{close_to(text, builtins)}or a dotted path to a function of yours, like my_pkg.mine.{text}"
+        hint = f"or a dotted path to a function of yours, like my_pkg.mine.{text}"
         raise UnknownNameError(kind, text, tuple(builtins), hint)
     found = import_attribute(text, what, folder)
     if not callable(found):
@@ -57,7 +57,8 @@ def import_attribute(path: str, what: str, folder: Path | None = None, *, once: 
             raise InputError(f"{what}: a dotted path has a name on each side of a dot, like my_pkg.mine.name")
         module = import_module(module_name, what, folder)
     if name not in vars(module):
-        raise InputError(f"{what}: module {module_name!r} ({module.__file__}) has no {name!r}")
+        hint = close_to(name, (each for each in vars(module) if not each.startswith("_")))
+        raise InputError(f"{what}: module {module_name!r} ({module.__file__}) has no {name!r}; {hint}".rstrip("; "))
     return vars(module)[name]
 
 

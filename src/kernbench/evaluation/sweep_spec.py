@@ -21,8 +21,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from kernbench.common.complaints import Complaint, Rejected, close_to, explain, one_of, show
+from kernbench.common.complaints import Complaint, Rejected, explain, one_of, show
 from kernbench.common.config import ConfigModel, Document, Path, path_of, read_model
+from kernbench.common.names import close_to
 
 MOST_POINTS = 100_000
 LARGEST = 2**63 - 1

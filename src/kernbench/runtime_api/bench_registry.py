@@ -25,10 +25,10 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from kernbench.common.complaints import close_to
 from kernbench.common.config import ConfigModel, Document, apply_overrides, check, report
 from kernbench.common.errors import BenchError, KernbenchError, UnknownNameError
 from kernbench.common.exits import exit_is_failure
+from kernbench.common.names import close_to
 from kernbench.runtime_api.context import NoParams
 from kernbench.runtime_api.frontends import extra_of
 
@@ -103,7 +103,7 @@ class BenchRegistry:
         self._load_group()
         found = self._benches.get(_canonical(name))
         if found is None:
-            hint = f"{close_to(_canonical(name), self._benches)}a file of yours is named path/to/file.py[:function]"
+            hint = "a file of yours is named path/to/file.py[:function]"
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
         return found
 
