@@ -5,6 +5,7 @@ KernbenchError
 │   ├── ConfigError            a YAML file or --set; carries every problem of the file
 │   ├── PhysAddrError          a field or a value outside the address format
 │   ├── UnknownNameError       a name nobody registered; lists what exists
+│   ├── UnreadableFileError    what is no file to read as an input; says what it is
 │   └── BenchError             a bench that cannot be found, loaded or parametrised
 └── RunError                   the run failed: the CLI exits with 1
     ├── AllocationError        a memory is full, or a free that fits no allocation
@@ -103,6 +104,17 @@ class UnknownNameError(InputError, LookupError):
 
     def __str__(self) -> str:
         return f"unknown {self.what} {self.name!r}; {there_are(self.name, self.known, self.hint)}"
+
+
+class UnreadableFileError(InputError):
+    """What cannot be read as an input of the user's; ``why`` says what it is, and what can be read."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path, self.why = path, why
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
 
 
 class BenchError(InputError):

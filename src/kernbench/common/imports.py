@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.errors import InputError, UnknownNameError, UnreadableFileError
+from kernbench.common.files import check_input
 from kernbench.common.names import close_to
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -129,8 +130,12 @@ def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
 
     It is run anew, unless it has to be so only ``once`` in a process.
     """
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{what}: no such file (looked for {path.absolute()})")
+    try:
+        check_input(path)
+    except UnreadableFileError as error:
+        raise InputError(f"{what}: {error}") from error
     resolved = path.resolve()
     # Dataclasses look their module up by name, and a name of its own keeps it from hiding another.
     name = f"kernbench_file_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"

@@ -229,7 +229,7 @@ class _Loading:
         """What ``load`` makes of the file that the command line asks for, else of the one named at ``key``."""
         if asked is None and named is not None:
             asked = os.fspath(self.beside / named)
-            if not Path(asked).is_file():
+            if not Path(asked).exists():
                 self.complain(Complaint((key,), f"{asked}: no such file"))
                 return None
         return self.attempt(asked or key, partial(load, asked))

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError
-from kernbench.common.files import replacing
+from kernbench.common.files import check_input, replacing
 from kernbench.common.json_text import parse_json
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
@@ -119,6 +119,7 @@ def write_sweep_table(table: SweepTable, path: Path) -> None:
 
 def read_sweep_table(path: Path) -> SweepTable:
     """A table that ``write_sweep_table`` wrote. InputError for any other file."""
+    check_input(path, most=None)
     try:
         # Opened here: of a name alone Arrow reads all files, when it is a folder, and columns, when it has a '='.
         with path.open("rb") as file:
