@@ -25,6 +25,7 @@ from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
 from kernbench.evaluation.sweep_spec import Value
 
+TABLE_FILE = "sweep.parquet"
 POINT = "point"
 CELL_TYPES = (str, int, float, bool)
 
