@@ -233,7 +233,9 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _foreign(path: Path, line: int) -> InputError:
-    return InputError(f"{path}:{line}: no line of the journal of this sweep; choose another --out, or remove it")
+    return InputError(
+        f"{path}:{line}: no line of the journal of this sweep; choose another --out, or remove it (--force does)"
+    )
 
 
 def _whole(content: bytes) -> int:
@@ -275,7 +277,7 @@ def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, An
         more = [f"and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
         raise InputError(
             f"{path} belongs to another sweep, whose rows cannot be compared with these: "
-            f"{'; '.join([*wrong[:MOST_NAMED], *more])}; choose another --out, or remove it"
+            f"{'; '.join([*wrong[:MOST_NAMED], *more])}; choose another --out, or remove it (--force does)"
         )
     if header["points"] != n_points:
         raise _foreign(path, 1)
