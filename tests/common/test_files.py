@@ -19,7 +19,7 @@ def why_not(path: Path | str, most: int | None = MOST_INPUT_BYTES) -> str:
     with pytest.raises(UnreadableFileError, match=f"^{path}: ") as read:
         read_input(path, most)
     assert str(checked.value) == str(read.value)
-    return read.value.why
+    return read.value.reason
 
 
 def test_files_and_links_to_them_are_read(tmp_path: Path) -> None:

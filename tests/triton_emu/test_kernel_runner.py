@@ -138,6 +138,18 @@ def test_a_name_that_is_near_to_none() -> None:
         start(kernel).resume()
 
 
+def test_an_object_whose_names_cannot_be_had() -> None:
+    class Odd:
+        def __dir__(self) -> list[str]:
+            raise ValueError("not told")
+
+    def kernel(tl: Any) -> None:
+        Odd().frobnicate  # type: ignore[attr-defined]  # noqa: B018
+
+    with pytest.raises(AttributeError, match=r"no attribute 'frobnicate'$"):
+        start(kernel).resume()
+
+
 def test_a_name_is_suggested_where_a_request_failed_too() -> None:
     def kernel(tl: Any) -> None:
         try:

@@ -132,7 +132,7 @@ def load_document(path: str | os.PathLike[str]) -> Document:
     except UnicodeDecodeError as error:
         _fail(source, f"not UTF-8 text: byte {error.object[error.start]:#04x}", _spot_of_byte(error))
     except UnreadableFileError as error:
-        _fail(source, error.why)
+        _fail(source, error.reason)
     return parse_document(text, source)
 
 

@@ -107,14 +107,22 @@ class UnknownNameError(InputError, LookupError):
 
 
 class UnreadableFileError(InputError):
-    """What cannot be read as an input of the user's; ``why`` says what it is, and what can be read."""
+    """What cannot be read as an input of the user's.
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
-        self.path, self.why = path, why
+    ``why``: what it is, and what can be read. ``missing``: there is nothing of that name.
+    """
+
+    def __init__(self, path: str, why: str, missing: bool = False) -> None:
+        super().__init__(path, why, missing)
+        self.path, self.why, self.missing = path, why, missing
+
+    @property
+    def reason(self) -> str:
+        """What to say behind the path."""
+        return self.why if self.missing else f"cannot be read: {self.why}"
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.why}"
+        return f"{self.path}: {self.reason}"
 
 
 class BenchError(InputError):

@@ -26,7 +26,7 @@ def read_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTES
     """Return what is in an input file. UnreadableFileError as of ``check_input``."""
     check_input(path, most)
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             # Some files have more in them than they say, such as those of /proc.
             content = file.read() if most is None else file.read(most + 1)
     except OSError as error:
@@ -54,16 +54,14 @@ def check_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTE
 
 def _refused(path: str | os.PathLike[str], what: str, most: int | None, advice: str = "") -> UnreadableFileError:
     size = "" if most is None else f" of at most {most / 1e6:g} MB"
-    why = f"cannot be read: {what}; only regular files{size} are read{advice and f': {advice}'}"
+    why = f"{what}; only regular files{size} are read{advice and f': {advice}'}"
     return UnreadableFileError(os.fspath(path), why)
 
 
 def _unreadable(path: str | os.PathLike[str], error: OSError | ValueError) -> UnreadableFileError:
     if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
-        why = f"no such file (looked from {os.getcwd()})"
-    else:
-        why = f"cannot be read: {error.strerror or error}"
-    return UnreadableFileError(os.fspath(path), why)
+        return UnreadableFileError(os.fspath(path), f"no such file (looked from {os.getcwd()})", missing=True)
+    return UnreadableFileError(os.fspath(path), error.strerror or str(error))
 
 
 def writable(path: str | Path) -> Path:

@@ -83,9 +83,9 @@ def _check_size(text: str) -> None:
     for event in yaml.parse(text, _LOADER):
         nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        mark: Any = event.start_mark
         if nodes > MAX_NODES or depth > MAX_DEPTH:
             problem = f"more than {MAX_NODES:,} keys and values" if nodes > MAX_NODES else "nested too deeply to read"
+            mark: Any = event.start_mark
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 

@@ -58,7 +58,7 @@ def read_json(path: Path, made_by: str) -> Any:
     try:
         return parse_json(read_input(path))
     except UnreadableFileError as error:
-        raise InputError(f"{error}; it is made by: {made_by}") from error
+        raise InputError(f"{path}: cannot be read: {error.why}; it is made by: {made_by}") from error
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}; it is made by: {made_by}") from error
 

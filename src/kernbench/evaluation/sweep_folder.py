@@ -14,7 +14,6 @@ from kernbench.evaluation.sweep_journal import (
     JournalState,
     begin_journal,
     is_begun,
-    is_of,
     read_state,
     resume_journal,
 )
@@ -57,7 +56,7 @@ def _check_nothing_lost(folder: Path, identity: Mapping[str, Any]) -> None:
         return
     names = [JOURNAL_FILE, *results] if state is not None else results
     ways = []
-    if state is not None and is_of(state, identity):
+    if state is not None and state.is_of(identity):
         ways.append("--resume writes its results again" if state.is_finished else "--resume goes on with it")
     ways += ["--force begins anew and overwrites what is there", "another --out leaves it as it is"]
     raise InputError(f"{folder}: holds {_content(state)} ({', '.join(names)}); {', '.join(ways)}")

@@ -174,6 +174,10 @@ class JournalState:
         """Whether nothing is missing."""
         return self.finished == self.points
 
+    def is_of(self, identity: Mapping[str, Any]) -> bool:
+        """Whether it is the sweep ``identity``, which can then go on."""
+        return not _differences_to(self.identity, identity)
+
     def __str__(self) -> str:
         return f"{self.finished} of {self.points} points are finished already"
 
@@ -181,11 +185,6 @@ class JournalState:
 def is_begun(path: Path) -> bool:
     """Whether there is a journal at ``path`` that has at least its first line."""
     return path.exists() and bool(_lines(path))
-
-
-def is_of(state: JournalState, identity: Mapping[str, Any]) -> bool:
-    """Whether the sweep ``identity`` could go on with a journal that is so far."""
-    return not _differences_to(state.identity, identity)
 
 
 def read_state(path: Path) -> JournalState | None:
@@ -284,7 +283,7 @@ def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, An
 
 
 def _differences_to(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """Of an identity that was read from a journal."""
+    """What is not the same in an identity that was read from a journal and in ``identity``."""
     return differences(before, json.loads(json.dumps(identity)))
 
 

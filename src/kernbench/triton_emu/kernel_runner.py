@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, NoReturn
 
@@ -166,7 +167,9 @@ def _suggest_name(error: Exception) -> None:
 
     Not by ``tl`` itself: a class with ``__getattr__`` takes three times as long to look up the names that it has.
     """
-    if isinstance(error, AttributeError) and error.name is not None:
+    if not isinstance(error, AttributeError) or error.name is None:
+        return
+    with suppress(Exception):  # an object of the user's may say anything of its names
         hint = close_to(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
         if hint:
             error.args = (f"{error}; {hint.rstrip()}",)
