@@ -88,7 +88,7 @@ def test_as_json(kernbench: Run, spec: str) -> None:
     assert (document["points"], document["failed"]) == (4, 2)
     assert [row["bench.m"] for row in document["rows"]] == [32, 64, 32, 64]
     assert document["files"][0] == "here/sweep.parquet"
-    assert kernbench("sweep", spec, "--json", "--out", "here", "--set", "bench.k=64").out == ran.out
+    assert kernbench("sweep", spec, "--json", "--out", "here", "--set", "bench.k=64", "--force").out == ran.out
 
 
 def test_interrupted_and_resumed(kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +106,99 @@ def test_interrupted_and_resumed(kernbench: Run, spec: str, monkeypatch: pytest.
     assert kernbench("sweep", spec, "--out", "here", "--resume", "--allow-failures").code == 0
 
 
+def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int) -> None:
+    """Ctrl-C, once, at the end of a call: the one numbered ``at``, from 1."""
+    plain, calls = getattr(owner, name), []
+
+    def call(*arguments: object, **named: object) -> Any:
+        calls.append(name)
+        made = plain(*arguments, **named)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "at", "finished"),
+    [
+        (os, "fsync", 1, 0),  # of the folder: the journal has its first line
+        (os, "fsync", 3, 2),  # of the second point: it is on disk, and in the count of nobody yet
+        (sweep_table.pq, "write_table", 1, 4),
+    ],
+)
+def test_an_interrupted_sweep_counts_as_resume_does(
+    kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int, finished: int
+) -> None:
+    with monkeypatch.context() as patched:
+        interrupt(patched, owner, name, at)
+        ran = kernbench("sweep", spec, "--out", "here", "--json")
+    assert ran.code == 130
+    assert f"interrupted: {finished} of 4 points are finished, in here/journal.jsonl; go on with --resume" in ran.err
+    assert json.loads(ran.out)["finished"] == finished
+    resumed = kernbench("sweep", spec, "--out", "here", "--resume")
+    assert resumed.err.splitlines()[0].startswith(f"[{finished}/4]")
+
+
+def content(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def test_a_finished_sweep_is_overwritten_by_force_only(kernbench: Run, spec: str) -> None:
+    kernbench("sweep", spec, "--out", "here")
+    before = content("here")
+    ran = kernbench("sweep", spec, "--out", "here")
+    assert (ran.code, ran.out) == (2, "")
+    assert "error: here: holds a finished sweep, 4 of 4 points (journal.jsonl, sweep.parquet, wall_s.csv, " in ran.err
+    assert "; --resume writes its results again, --force begins anew and overwrites what is there, another" in ran.err
+    assert content("here") == before
+    assert kernbench("sweep", spec, "--out", "there").code == 1  # two of its machines are not possible
+    assert kernbench("sweep", spec, "--out", "here", "--resume").code == 1
+    assert kernbench("sweep", spec, "--out", "here", "--set", "bench.k=64", "--force").code == 1
+    assert content("here")["sweep.parquet"] != before["sweep.parquet"]
+
+
+def test_force_begins_anew_where_a_sweep_was_interrupted(
+    kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inline, "most", 1)
+    kernbench("sweep", spec, "--out", "here")
+    monkeypatch.setattr(Inline, "most", 1000)
+    ran = kernbench("sweep", spec, "--out", "here", "--force")
+    assert (ran.code, ran.err.splitlines()[0]) == (1, "[0/4] 0 s")
+
+
+@pytest.mark.parametrize(
+    "name", ["sweep.parquet", "wall_s.csv", "provenance.json", "topology.resolved.yaml", "1_lines.png"]
+)
+@pytest.mark.parametrize("options", [(), ("--resume",)])
+def test_results_without_a_journal_are_not_overwritten_either(
+    kernbench: Run, spec: str, name: str, options: tuple[str, ...]
+) -> None:
+    Path("here").mkdir()
+    (Path("here") / name).write_text("kept")
+    ran = kernbench("sweep", spec, "--out", "here", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"here: holds results ({name}); --force begins anew" in ran.err
+    assert content("here") == {name: b"kept"}
+
+
+def test_another_sweep_that_is_finished_cannot_be_resumed(kernbench: Run, spec: str) -> None:
+    kernbench("sweep", spec, "--out", "here")
+    ran = kernbench("sweep", spec, "--out", "here", "--set", "bench.k=64")
+    assert ran.code == 2
+    assert "here: holds a finished sweep" in ran.err
+    assert "--resume" not in ran.err
+
+
+def test_resume_and_force_are_one_or_the_other(kernbench: Run, spec: str) -> None:
+    ran = kernbench("sweep", spec, "--resume", "--force")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--resume goes on with what is there, --force overwrites it: give one of them" in ran.err
+    assert not Path("results").exists()
+
+
 def test_interrupted_as_json(kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Inline, "most", 1)
     ran = kernbench("sweep", spec, "--json")
@@ -117,7 +210,7 @@ def test_nothing_went_well(kernbench: Run, tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text("bench: matmul-composite\ngrid: { cube.hbm.slices: [7, 9] }\n")
     ran = kernbench("sweep", "grid.yaml")
     assert (ran.code, ran.out.splitlines()[-1]) == (1, "grid: 0 of 2 points ok, 2 failed")
-    assert kernbench("sweep", "grid.yaml", "--allow-failures").code == 0
+    assert kernbench("sweep", "grid.yaml", "--allow-failures", "--force").code == 0
 
 
 def test_a_sweep_in_which_all_is_well(kernbench: Run, spec: str, tmp_path: Path) -> None:

@@ -167,6 +167,18 @@ def test_nesting_without_end_is_a_problem() -> None:
         cf.parse_document("a: " + "[" * 5000 + "]" * 5000, "f.yaml")
 
 
+@pytest.mark.parametrize("text", ["a: " + "[" * 300_000, "- " * 300_000, "{a: " * 300_000])
+def test_brackets_without_end_are_a_problem_at_once(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^f\.yaml:1:\d+: nested too deeply"):
+        cf.parse_document(text, "f.yaml")
+
+
+def test_more_values_than_a_configuration_has_are_a_problem_at_once() -> None:
+    """A node of YAML is a kilobyte: 16 MB of text can be millions of them."""
+    with pytest.raises(ConfigError, match=r"^f\.yaml:1:\d+: more than 200,000 keys and values$"):
+        cf.parse_document("a: [" + "1," * 1_000_000 + "]", "f.yaml")
+
+
 def test_anchors_and_merge_keys_work() -> None:
     text = "base: &b { bw_gbs: 1, fifo: unbounded }\nname: a\ncount: 1\nlinks: { x: { <<: *b, bw_gbs: 2 } }\n"
     data = cf.parse_document(text, "f.yaml").data

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.common.complaints import Rejected
 from kernbench.common.errors import ConfigError, InputError
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import Range
+from kernbench.evaluation.sweep_spec import Range, as_values
 
 GOOD = """\
 bench: matmul_composite
@@ -64,6 +65,53 @@ def test_ranges(given: dict[str, float], values: tuple[float, ...]) -> None:
 @given(st.integers(-50, 50), st.integers(0, 100), st.integers(1, 9))
 def test_a_range_by_step_is_pythons_with_its_end(start: int, length: int, step: int) -> None:
     assert Range(start=start, stop=start + length, step=step).values() == tuple(range(start, start + length + 1, step))
+
+
+@given(st.integers(-50, 50), st.integers(0, 100), st.sampled_from((1, 2, 7, 0.1, 0.3, 2.5)))
+def test_values_are_counted_without_making_them(start: int, length: int, step: float) -> None:
+    found = Range(start=start, stop=start + length, step=step)
+    assert found.count == len(found.values())
+
+
+STEPS = "{{ start: 1, stop: {stop}, step: 1 }}".format
+TOO_MANY = {
+    f"bench.m: {STEPS(stop=100_000_000)}": "100,000,000 points",
+    f"bench.m: {STEPS(stop=10_000)}, bench.n: {STEPS(stop=10_000)}": "100,000,000 points",
+    f"bench.m: {STEPS(stop=1_000_000)}, bench.n: {STEPS(stop=50)}, bench.k: [16, 32]": "100,000,000 points",
+    f"bench.m: {STEPS(stop=100_001)}": "100,001 points",
+    "bench.m: { start: 0, stop: 1.0e+300, step: 1.0e-300 }": r"about 1.0e+600 points",
+    "bench.m: { start: 1, stop: 1.0e+30, factor: 1.0000001 }": "690,775,563 points",
+    # What else is wrong with their values is not looked for.
+    f"bench.q: {STEPS(stop=10_000)}, cube.hbm.slicez: {STEPS(stop=10_000)}": "100,000,000 points",
+}
+
+
+@pytest.mark.parametrize("axes", TOO_MANY)
+def test_a_grid_of_too_many_points_is_refused_with_their_number(tmp_path: Path, axes: str) -> None:
+    (found,) = problems(tmp_path, f"bench: matmul-composite\ngrid: {{ {axes} }}\n")
+    advice = "must be at most 100,000: give fewer values, or make several sweeps of it"
+    assert found == f"2:1 grid: the grid has {TOO_MANY[axes]}, {advice}"
+
+
+def test_values_that_are_too_many_are_never_made() -> None:
+    found = Range(start=1, stop=10**8, step=1)
+    assert (found.count, found.values()) == (10**8, ())
+
+
+def test_other_slips_beside_too_many_points(tmp_path: Path) -> None:
+    axes = f"bench.m: {STEPS(stop=10**8)}, bench.n: {{ start: 5, stop: 1, step: 1 }}"
+    found = problems(tmp_path, f"bench: matmul-composit\ngrid: {{ {axes} }}\nset: {{ bench.z: 1 }}\n")
+    assert [each.split(": ")[0] for each in found] == ["1:8 bench", "2:1 grid", "2:85 grid.bench.n.stop"]
+    assert "did you mean 'matmul-composite'?" in found[0]
+
+
+def test_a_list_of_many_values_is_checked_at_once() -> None:
+    """Each against those before it would be 2 × 10⁹ comparisons."""
+    values = list(range(60_000))
+    assert as_values(values) == tuple(values)
+    with pytest.raises(Rejected) as caught:
+        as_values([*values, 7, 7])
+    assert [each.path for each in caught.value.complaints] == [(60_000,), (60_001,)]
 
 
 def test_every_slip_of_structure_at_once(tmp_path: Path) -> None:

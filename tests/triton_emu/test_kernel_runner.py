@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -105,6 +107,60 @@ def test_an_error_of_tl_ends_in_the_kernels_line_and_names_it() -> None:
     assert str(caught.value).startswith(f"{__file__}:{line}: unknown dtype 'f33'; there are: f32")
     frame = last_frame(caught.value)
     assert (frame.filename, frame.lineno, frame.name) == (__file__, line, "kernel")
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (lambda tl: tl.lod(0, 4, "f32"), "'TLContext' object has no attribute 'lod'; did you mean 'load'?"),
+        (lambda tl: tl.programid(0), "did you mean 'program_id'?"),
+        (lambda tl: tl.atomicadd, "did you mean 'atomic_add'?"),
+        (lambda tl: math.sqr(2), "module 'math' has no attribute 'sqr'; did you mean 'sqrt'?"),
+    ],
+)
+def test_a_name_that_tl_does_not_have(program: Callable[[Any], object], said: str) -> None:
+    """Also of a module in the place of ``tl``, as that of Triton's language."""
+
+    def kernel(tl: Any) -> None:
+        program(tl)
+
+    with pytest.raises(AttributeError, match=f"{re.escape(said)}$") as caught:
+        start(kernel).resume()
+    assert last_frame(caught.value).filename == __file__
+
+
+def test_a_name_that_is_near_to_none() -> None:
+    def kernel(tl: Any) -> None:
+        assert not hasattr(tl, "frobnicate")
+        tl.frobnicate()
+
+    with pytest.raises(AttributeError, match=r"no attribute 'frobnicate'$"):
+        start(kernel).resume()
+
+
+def test_an_object_whose_names_cannot_be_had() -> None:
+    class Odd:
+        def __dir__(self) -> list[str]:
+            raise ValueError("not told")
+
+    def kernel(tl: Any) -> None:
+        Odd().frobnicate  # type: ignore[attr-defined]  # noqa: B018
+
+    with pytest.raises(AttributeError, match=r"no attribute 'frobnicate'$"):
+        start(kernel).resume()
+
+
+def test_a_name_is_suggested_where_a_request_failed_too() -> None:
+    def kernel(tl: Any) -> None:
+        try:
+            tl.zeros(4, "f32")
+        except ValueError:
+            tl.zeroes(4, "f32")
+
+    run = start(kernel)
+    run.resume()
+    with pytest.raises(AttributeError, match=r"did you mean 'zeros'\?$"):
+        run.throw(ValueError())
 
 
 def test_an_error_of_an_operator_on_handles_too() -> None:

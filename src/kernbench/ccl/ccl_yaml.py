@@ -27,7 +27,7 @@ from kernbench.ccl.loading import (
     passes,
 )
 from kernbench.ccl.topologies import TOPOLOGIES
-from kernbench.common.complaints import close_to, one_of, show
+from kernbench.common.complaints import one_of, show
 from kernbench.common.config import (
     Complaint,
     ConfigModel,
@@ -38,6 +38,7 @@ from kernbench.common.config import (
     load_document,
     report,
 )
+from kernbench.common.names import close_to
 from kernbench.messages.queues import Backpressure, BufferKind
 from kernbench.messages.steps import ReduceName
 from kernbench.topology.spec import current_topology_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from kernbench.common.complaints import close_to, one_of, show
+from kernbench.common.complaints import one_of, show
 from kernbench.common.errors import InputError, Problem, UnknownNameError
 from kernbench.common.imports import F, named_function
 from kernbench.messages.queues import Backpressure, BufferKind
@@ -104,5 +104,5 @@ def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> Algorit
         return cfg.algorithms[0]
     found = next((each for each in cfg.algorithms if each.name == wanted), None)
     if found is None:
-        raise UnknownNameError("algorithm", wanted, cfg.names, f"{close_to(wanted, cfg.names)}they are in {cfg.source}")
+        raise UnknownNameError("algorithm", wanted, cfg.names, f"they are in {cfg.source}")
     return found

@@ -16,9 +16,9 @@ from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.delays import hop_bytes, load_bytes
 from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
-from kernbench.common.complaints import close_to
 from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
 from kernbench.common.imports import import_file, import_module
+from kernbench.common.names import close_to
 from kernbench.topology.spec import TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -44,8 +44,7 @@ def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleTy
         return import_module(f"{package.__name__}.{text}", what)
     if is_path(text, folder):
         return import_module(text, what, folder)
-    hint = f"{close_to(text, MODULES)}or a dotted path to one of yours, or a .py file"
-    raise UnknownNameError("algorithm module", text, MODULES, hint)
+    raise UnknownNameError("algorithm module", text, MODULES, "or a dotted path to one of yours, or a .py file")
 
 
 def is_path(text: str, folder: Path | None = None) -> bool:

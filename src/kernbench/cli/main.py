@@ -33,6 +33,7 @@ from kernbench.cli.options import Session
 from kernbench.cli.streams import end_streams
 from kernbench.common.errors import KernbenchError
 from kernbench.common.exits import exit_error
+from kernbench.common.names import there_are
 from kernbench.common.program_line import program_line
 
 
@@ -58,7 +59,9 @@ class LazyGroup(click.RichGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command to run: here its module is imported."""
+        """The command to run: here its module is imported. UsageError, with the nearest name, for none."""
+        if args[0] not in self._commands_at and not args[0].startswith("-"):
+            raise click.UsageError(f"No such command {args[0]!r}; {there_are(args[0], tuple(self._commands_at))}", ctx)
         name, stand_in, rest = super().resolve_command(ctx, args)
         return name, stand_in if name is None else self._load(name), rest
 

@@ -25,6 +25,7 @@ LOCAL = "local"
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes to run on here.  [default: all cores]")
 @click.option("--resume", is_flag=True, help="Go on with a sweep that was interrupted: run what is missing.")
+@click.option("--force", is_flag=True, help="Overwrite the results of a sweep that are there.")
 @click.option("--allow-failures", is_flag=True, help="Exit with 0 although points failed.")
 @click.option("--out", metavar="DIR", help="Where results go.  [default: results/sweep/NAME]")
 @click.option(
@@ -44,6 +45,7 @@ def command(
     executor: str,
     jobs: int | None,
     resume: bool,
+    force: bool,
     allow_failures: bool,
     out: str | None,
     overrides: tuple[str, ...],
@@ -62,6 +64,7 @@ def command(
             executor=executor,
             jobs=jobs,
             resume=resume,
+            force=force,
             allow_failures=allow_failures,
             out=out,
             overrides=overrides,

@@ -26,10 +26,12 @@ from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
 from kernbench.evaluation.sweep_driver import ChunkWorkers, LocalWorkers, run_sweep
 from kernbench.evaluation.sweep_driver import Progress as SweepState
-from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
+from kernbench.evaluation.sweep_folder import open_journal
+from kernbench.evaluation.sweep_journal import JOURNAL_FILE, read_state
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import OK
 from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_table import SweepTable
 
 LINE_EVERY_S = 5.0
 
@@ -103,6 +105,7 @@ class SweepOptions:
     executor: str
     jobs: int | None
     resume: bool
+    force: bool
     allow_failures: bool
     out: str | None
     overrides: tuple[str, ...]
@@ -114,17 +117,16 @@ class SweepOptions:
 
 def sweep(asked: SweepOptions) -> int:
     """Run it, write its results, show them; the exit code."""
+    if asked.resume and asked.force:
+        raise InputError("--resume goes on with what is there, --force overwrites it: give one of them")
     plan, make_workers = _planned(asked)
     folder = output_folder(RESULTS / plan.name if asked.out is None else asked.out)
-    open_journal = resume_journal if asked.resume else begin_journal
-    with (
-        folder_lock(folder),
-        open_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal,
-    ):
-        if not _run(plan, journal, make_workers):
-            _tell_interrupted(plan, journal, as_json=asked.as_json)
+    with folder_lock(folder):
+        try:
+            table, files = _run(plan, folder, make_workers, asked)
+        except KeyboardInterrupt:
+            _tell_interrupted(plan, folder / JOURNAL_FILE, as_json=asked.as_json)
             return INTERRUPTED
-        table, files = vars(importlib.import_module(WRITER))["write_results"](folder, plan, journal)
     if asked.as_json:
         print_json(sweep_document(plan, table, files))
     else:
@@ -146,24 +148,27 @@ def _planned(asked: SweepOptions) -> tuple[SweepPlan, MakeWorkers]:
     return plan, make_workers
 
 
-def _run(plan: SweepPlan, journal: Journal, make_workers: MakeWorkers) -> bool:
-    """Whether it came to its end, and was not interrupted."""
-    try:
+def _run(
+    plan: SweepPlan, folder: Path, make_workers: MakeWorkers, asked: SweepOptions
+) -> tuple[SweepTable, tuple[Path, ...]]:
+    """Run what is missing and write the results; the table, and the files."""
+    with open_journal(folder, plan.identity(), plan.n_points, resume=asked.resume, force=asked.force) as journal:
         with SweepProgress() as progress, make_workers() as workers:
             # Parquet and pictures take long to import: while the workers run.
             threading.Thread(target=importlib.import_module, args=(WRITER,)).start()
             run_sweep(plan, journal, workers, progress.show)
-    except KeyboardInterrupt:
-        return False
-    return True
+        table, files = vars(importlib.import_module(WRITER))["write_results"](folder, plan, journal)
+    return table, files
 
 
-def _tell_interrupted(plan: SweepPlan, journal: Journal, *, as_json: bool) -> None:
-    """Say what is finished, and how to go on."""
-    finished = f"{len(journal.finished)} of {plan.n_points} points are finished, in {journal.path}"
-    stderr().print(f"interrupted: {finished}; go on with --resume", soft_wrap=True)
+def _tell_interrupted(plan: SweepPlan, path: Path, *, as_json: bool) -> None:
+    """Say what is finished, and how to go on: as the journal at ``path`` says, which is what is gone on with."""
+    state = read_state(path)
+    finished = 0 if state is None else state.finished
+    said = f"{finished} of {plan.n_points} points are finished, in {path}"
+    stderr().print(f"interrupted: {said}; go on with --resume", soft_wrap=True)
     if as_json:
-        print_json(interrupted_document(plan, journal))
+        print_json(interrupted_document(plan, finished, path))
 
 
 def _workers(executor: str, jobs: int) -> MakeWorkers:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from kernbench.cli.console import Json, facts, number, say, show, table, text
-from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import OK, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import short_name
@@ -48,14 +47,14 @@ def sweep_document(plan: SweepPlan, found: SweepTable, files: Sequence[Path]) ->
     }
 
 
-def interrupted_document(plan: SweepPlan, journal: Journal) -> Json:
+def interrupted_document(plan: SweepPlan, finished: int, journal: Path) -> Json:
     """What is finished of a sweep that was interrupted."""
     return _head(plan) | {
         "status": "INTERRUPTED",
         "error": "interrupted; go on with --resume",
         "points": plan.n_points,
-        "finished": len(journal.finished),
-        "journal": str(journal.path),
+        "finished": finished,
+        "journal": str(journal),
     }
 
 

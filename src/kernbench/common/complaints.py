@@ -5,7 +5,6 @@ A complaint has a path and no place; ``config.Document`` knows the places.
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from kernbench.common.names import close_to
 from kernbench.common.yaml_document import Path, entry_exists
 
 _UNITS = {"_gbs": "GB/s", "_ns": "ns", "_mm": "mm"}
@@ -57,12 +57,6 @@ def one_line(text: object, longest: int = 300) -> str:
 def one_of(names: Iterable[object]) -> str:
     """Names with commas between."""
     return ", ".join(str(name) for name in names)
-
-
-def close_to(name: object, known: Iterable[str]) -> str:
-    """``did you mean 'x'? `` when a known name is close, else nothing; short names are all close to each other."""
-    close = difflib.get_close_matches(str(name), list(known), n=1) if len(str(name)) > 2 else []
-    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def explain(model: type[BaseModel], data: object, error: ValidationError) -> list[Complaint]:

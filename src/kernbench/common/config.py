@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kernbench.common.complaints import Complaint, Rejected, explain, show
-from kernbench.common.errors import ConfigError, Problem
+from kernbench.common.errors import ConfigError, Problem, UnreadableFileError
+from kernbench.common.files import read_input
 from kernbench.common.units import parse_size
 from kernbench.common.yaml_document import Path, YamlPlace, entry_exists, path_text, read_yaml
 
@@ -128,13 +128,11 @@ def load_document(path: str | os.PathLike[str]) -> Document:
     """Read and parse a file. Raises ConfigError when it cannot be read, is not UTF-8, or is not a YAML mapping."""
     source = os.fspath(path)
     try:
-        text = FilePath(path).read_bytes().decode("utf-8-sig")
+        text = read_input(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         _fail(source, f"not UTF-8 text: byte {error.object[error.start]:#04x}", _spot_of_byte(error))
-    except FileNotFoundError:
-        _fail(source, f"no such file (looked from {os.getcwd()})")
-    except OSError as error:
-        _fail(source, f"cannot be read: {error.strerror}")
+    except UnreadableFileError as error:
+        _fail(source, error.reason)
     return parse_document(text, source)
 
 

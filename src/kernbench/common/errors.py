@@ -5,6 +5,7 @@ KernbenchError
 │   ├── ConfigError            a YAML file or --set; carries every problem of the file
 │   ├── PhysAddrError          a field or a value outside the address format
 │   ├── UnknownNameError       a name nobody registered; lists what exists
+│   ├── UnreadableFileError    what is no file to read as an input; says what it is
 │   └── BenchError             a bench that cannot be found, loaded or parametrised
 └── RunError                   the run failed: the CLI exits with 1
     ├── AllocationError        a memory is full, or a free that fits no allocation
@@ -34,6 +35,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kernbench.common.ids import pe_name
+from kernbench.common.names import there_are
 
 
 def text_of(error: BaseException) -> str:
@@ -95,15 +97,33 @@ class PhysAddrError(InputError, ValueError):
 
 
 class UnknownNameError(InputError, LookupError):
-    """A name that nobody registered."""
+    """A name that nobody registered: says which there are, and the one that is nearest."""
 
     def __init__(self, what: str, name: str, known: tuple[str, ...], hint: str = "") -> None:
         super().__init__(what, name, known, hint)
         self.what, self.name, self.known, self.hint = what, name, known, hint
 
     def __str__(self) -> str:
-        text = f"unknown {self.what} {self.name!r}; there are: {', '.join(self.known)}"
-        return f"{text}; {self.hint}" if self.hint else text
+        return f"unknown {self.what} {self.name!r}; {there_are(self.name, self.known, self.hint)}"
+
+
+class UnreadableFileError(InputError):
+    """What cannot be read as an input of the user's.
+
+    ``why``: what it is, and what can be read. ``missing``: there is nothing of that name.
+    """
+
+    def __init__(self, path: str, why: str, missing: bool = False) -> None:
+        super().__init__(path, why, missing)
+        self.path, self.why, self.missing = path, why, missing
+
+    @property
+    def reason(self) -> str:
+        """What to say behind the path."""
+        return self.why if self.missing else f"cannot be read: {self.why}"
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
 
 
 class BenchError(InputError):

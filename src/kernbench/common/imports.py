@@ -15,8 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from kernbench.common.complaints import close_to
-from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.errors import InputError, UnknownNameError, UnreadableFileError
+from kernbench.common.files import check_input
+from kernbench.common.names import close_to
 
 F = TypeVar("F", bound=Callable[..., Any])
 _IN_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>[^:]*)", re.DOTALL)
@@ -32,7 +33,7 @@ def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str, f
     if text in builtins:
         return builtins[text]
     if "." not in text:
-        hint = f"{close_to(text, builtins)}or a dotted path to a function of yours, like my_pkg.mine.{text}"
+        hint = f"or a dotted path to a function of yours, like my_pkg.mine.{text}"
         raise UnknownNameError(kind, text, tuple(builtins), hint)
     found = import_attribute(text, what, folder)
     if not callable(found):
@@ -57,7 +58,8 @@ def import_attribute(path: str, what: str, folder: Path | None = None, *, once: 
             raise InputError(f"{what}: a dotted path has a name on each side of a dot, like my_pkg.mine.name")
         module = import_module(module_name, what, folder)
     if name not in vars(module):
-        raise InputError(f"{what}: module {module_name!r} ({module.__file__}) has no {name!r}")
+        hint = close_to(name, (each for each in vars(module) if not each.startswith("_")))
+        raise InputError(f"{what}: module {module_name!r} ({module.__file__}) has no {name!r}; {hint}".rstrip("; "))
     return vars(module)[name]
 
 
@@ -128,8 +130,12 @@ def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
 
     It is run anew, unless it has to be so only ``once`` in a process.
     """
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{what}: no such file (looked for {path.absolute()})")
+    try:
+        check_input(path)
+    except UnreadableFileError as error:
+        raise InputError(f"{what}: {error}") from error
     resolved = path.resolve()
     # Dataclasses look their module up by name, and a name of its own keeps it from hiding another.
     name = f"kernbench_file_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"

@@ -20,6 +20,10 @@ Path = tuple[str | int, ...]
 
 # Aliases may repeat parts of a file; beyond this many entries it is a mistake or an attack, not a configuration.
 MAX_ENTRIES = 50_000
+# Keys and values that a text may have as it stands: their nodes are all in memory at once, a kilobyte each.
+MAX_NODES = 200_000
+# Each bracket that is open makes a parser slower.
+MAX_DEPTH = 200
 _LOADER: type[yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # type: ignore[assignment]
 _EXPONENT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+")
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
@@ -61,6 +65,7 @@ def read_yaml(text: str, source: str) -> YamlContent:
     """Parse one YAML document; what cannot be parsed becomes a problem, never an exception."""
     content = YamlContent()
     try:
+        _check_size(text)
         loader = _LOADER(text)
         root = loader.get_single_node()
         if root is not None:
@@ -70,6 +75,18 @@ def read_yaml(text: str, source: str) -> YamlContent:
     except RecursionError:
         content.problems.append(Problem(source=source, line=1, column=1, path="", message="nested too deeply to read"))
     return content
+
+
+def _check_size(text: str) -> None:
+    """MarkedYAMLError where ``text`` has too many nodes, or too deep ones. Its events are read one by one."""
+    nodes = depth = 0
+    for event in yaml.parse(text, _LOADER):
+        nodes += isinstance(event, yaml.NodeEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if nodes > MAX_NODES or depth > MAX_DEPTH:
+            problem = f"more than {MAX_NODES:,} keys and values" if nodes > MAX_NODES else "nested too deeply to read"
+            mark: Any = event.start_mark
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 class _NodeReader:

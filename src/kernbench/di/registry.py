@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.common.imports import import_attribute, package_exists
+from kernbench.common.names import close_to
 from kernbench.di.part import COMPONENT, KINDS, Part
 
 P = TypeVar("P", bound=Part)
@@ -66,7 +67,13 @@ class Registry:
         if "." not in impl or self._is_slip(impl):
             hint = "or a dotted path to a class of yours, like my_pkg.routers.SlowRouter"
             raise UnknownNameError("component", impl, self.known_impls(), hint)
-        return _import_part(impl)
+        try:
+            return _import_part(impl)
+        except InputError as error:
+            family, hint = impl.partition(".")[0], close_to(impl, self._classes)
+            if not hint or not family or package_exists(family):
+                raise
+            raise InputError(f"{error}; {hint.rstrip()}") from error
 
     def kinds_of(self, cls: type[Part]) -> tuple[str, ...]:
         """The kinds ``cls`` was registered for, or its nearest registered base; empty when nobody said."""

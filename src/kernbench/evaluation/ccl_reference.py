@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, UnreadableFileError
+from kernbench.common.files import read_input
 from kernbench.evaluation.ccl_fabrics import INTERCUBE
 from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint
 from kernbench.evaluation.outputs import Scalar
@@ -59,14 +61,16 @@ def read_reference(path: str) -> CclReference:
     InputError, which says the line, for what is missing, no number, not above 0 or given twice.
     """
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                found = ", ".join(reader.fieldnames or ()) or "nothing"
-                raise InputError(f"{path}: no column {', '.join(missing)}; its first line has: {found}")
-            lines = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = io.StringIO(read_input(path).decode("utf-8-sig"), newline="")
+        reader = csv.DictReader(text, skipinitialspace=True)
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            found = ", ".join(reader.fieldnames or ()) or "nothing"
+            raise InputError(f"{path}: no column {', '.join(missing)}; its first line has: {found}")
+        lines = [(reader.line_num, row) for row in reader]
+    except UnreadableFileError as error:
+        raise InputError(f"{path}: cannot be read as a reference table: {error.why}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as a reference table: {error}") from error
     table: dict[int, float] = {}
     for line, row in lines:

@@ -21,7 +21,7 @@ from kernbench.evaluation.outputs import read_json
 from kernbench.evaluation.sweep_measure import OK, Row, bound_column, flat_configuration, part_column, slug
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, CCL
 from kernbench.evaluation.sweep_spec import LARGEST
-from kernbench.evaluation.sweep_table import JSON_COLUMNS, SweepTable, read_sweep_table
+from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
 
 RUN_COMMAND = "kernbench run --json"
 GOOD_STATUS = "OK"
@@ -160,7 +160,6 @@ def _group(group: str, found: Explained) -> Row:
     return row
 
 
-TABLE_FILE = "sweep.parquet"
 CCL_PREFIX = f"{CCL}."
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 

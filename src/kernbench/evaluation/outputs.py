@@ -22,8 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from kernbench import __version__
 from kernbench.common.complaints import one_line
-from kernbench.common.errors import InputError, KernbenchError
-from kernbench.common.files import replacing
+from kernbench.common.errors import InputError, KernbenchError, UnreadableFileError
+from kernbench.common.files import read_input, replacing
 from kernbench.common.json_text import json_text, parse_json
 from kernbench.topology.builder import Topology
 
@@ -56,9 +56,9 @@ def write_json(path: Path, document: object) -> None:
 def read_json(path: Path, made_by: str) -> Any:
     """A document that ``write_json`` wrote. InputError, which names the command ``made_by``, when there is none."""
     try:
-        return parse_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}; it is made by: {made_by}") from error
+        return parse_json(read_input(path))
+    except UnreadableFileError as error:
+        raise InputError(f"{path}: cannot be read: {error.why}; it is made by: {made_by}") from error
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}; it is made by: {made_by}") from error
 

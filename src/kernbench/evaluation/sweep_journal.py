@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -135,13 +136,12 @@ class Journal:
             self._file.close()
 
 
-def begin_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Journal:
-    """A new journal. InputError when a sweep that was not finished would be lost."""
-    found = _lines(path) if path.exists() else []
-    if 1 < len(found) <= n_points_of(found):
+def begin_journal(path: Path, identity: Mapping[str, Any], n_points: int, *, force: bool = False) -> Journal:
+    """A new journal. InputError when points that are finished would be lost, unless that is asked for by ``force``."""
+    found = None if force else read_state(path)
+    if found is not None and found.finished:
         raise InputError(
-            f"{path}: {len(found) - 1} of {n_points_of(found)} points are finished already; "
-            "go on with --resume, choose another --out, or remove the file"
+            f"{path}: {found}; go on with --resume, begin anew with --force, which loses them, or choose another --out"
         )
     with _refusing(path):
         path.write_bytes(_line({"journal": HEADER, "points": n_points, "identity": dict(identity)}))
@@ -161,6 +161,41 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
     return _open(path, _finished(path, found, n_points))
 
 
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """How far the sweep of a journal is, as ``--resume`` counts it; ``identity``: which sweep that is."""
+
+    points: int
+    finished: int
+    identity: Mapping[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is missing."""
+        return self.finished == self.points
+
+    def is_of(self, identity: Mapping[str, Any]) -> bool:
+        """Whether it is the sweep ``identity``, which can then go on."""
+        return not _differences_to(self.identity, identity)
+
+    def __str__(self) -> str:
+        return f"{self.finished} of {self.points} points are finished already"
+
+
+def is_begun(path: Path) -> bool:
+    """Whether there is a journal at ``path`` that has at least its first line."""
+    return path.exists() and bool(_lines(path))
+
+
+def read_state(path: Path) -> JournalState | None:
+    """How far the sweep of the journal at ``path`` is; None when there is none. InputError for any other file."""
+    found = _lines(path) if path.exists() else []
+    if not found:
+        return None
+    n_points = int(found[0]["points"])
+    return JournalState(n_points, len(_finished(path, found, n_points)), found[0]["identity"])
+
+
 def _finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, PointOutcome]:
     """The points of a journal; InputError for a line that is none of the sweep's."""
     finished: dict[int, PointOutcome] = {}
@@ -173,11 +208,6 @@ def _finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -
             raise _foreign(path, number)
         finished.setdefault(outcome.index, outcome)
     return finished
-
-
-def n_points_of(entries: list[dict[str, Any]]) -> int:
-    """How many points the sweep of a journal has."""
-    return int(entries[0]["points"])
 
 
 def _open(path: Path, finished: dict[int, PointOutcome]) -> Journal:
@@ -202,7 +232,9 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _foreign(path: Path, line: int) -> InputError:
-    return InputError(f"{path}:{line}: no line of the journal of this sweep; choose another --out, or remove it")
+    return InputError(
+        f"{path}:{line}: no line of the journal of this sweep; choose another --out, or remove it (--force does)"
+    )
 
 
 def _whole(content: bytes) -> int:
@@ -239,15 +271,20 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, Any], n_points: int) -> None:
-    wrong = differences(header["identity"], json.loads(json.dumps(identity)))
+    wrong = _differences_to(header["identity"], identity)
     if wrong:
         more = [f"and {len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
         raise InputError(
             f"{path} belongs to another sweep, whose rows cannot be compared with these: "
-            f"{'; '.join([*wrong[:MOST_NAMED], *more])}; choose another --out, or remove it"
+            f"{'; '.join([*wrong[:MOST_NAMED], *more])}; choose another --out, or remove it (--force does)"
         )
     if header["points"] != n_points:
         raise _foreign(path, 1)
+
+
+def _differences_to(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """What is not the same in an identity that was read from a journal and in ``identity``."""
+    return differences(before, json.loads(json.dumps(identity)))
 
 
 def _entry(outcome: PointOutcome) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from typing import TypeVar
 from kernbench.ccl.ccl_yaml import LOCAL_FILE as LOCAL_CCL
 from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import CclConfig
-from kernbench.common.complaints import Complaint, close_to, one_of
+from kernbench.common.complaints import Complaint, one_of
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem
+from kernbench.common.names import close_to
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
 from kernbench.evaluation.sweep_measure import COLUMNS
@@ -233,7 +234,7 @@ class _Loading:
         """What ``load`` makes of the file that the command line asks for, else of the one named at ``key``."""
         if asked is None and named is not None:
             asked = os.fspath(self.beside / named)
-            if not Path(asked).is_file():
+            if not Path(asked).exists():
                 self.complain(Complaint((key,), f"{asked}: no such file"))
                 return None
         return self.attempt(asked or key, partial(load, asked))

@@ -28,11 +28,12 @@ from kernbench.evaluation.sweep_axes import (
     title_of,
     write_numbers,
 )
+from kernbench.evaluation.sweep_folder import WALL_FILE, picture_file, pictures_in
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric, short_name
-from kernbench.evaluation.sweep_table import SweepTable, sweep_table, walls, write_sweep_table
+from kernbench.evaluation.sweep_table import TABLE_FILE, SweepTable, sweep_table, walls, write_sweep_table
 
 MOST_CURVES = len(PALETTE)
 MOST_NAMED = 12
@@ -45,7 +46,7 @@ def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, 
     """
     drawn = []
     for at, plot in enumerate(plan.spec.plots if plan.spec.plots is not None else _usual(plan)):
-        path = folder / f"{at + 1}_{_file_name(plot.kind)}.png"
+        path = folder / picture_file(at + 1, plot.kind)
         columns = [name for name in (plot.value, plot.cost) if name is not None]
         if any(has_numbers(row, columns) for row in table.rows):
             _DRAW[plot.kind](path, plan, table, plot)
@@ -149,21 +150,11 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
-def _file_name(kind: PlotKind) -> str:
-    return kind.replace("-", "_")
-
-
 _DRAW: Mapping[PlotKind, Callable[[Path, SweepPlan, SweepTable, Plot], None]] = {
     "lines": _draw_lines,
     "heat-map": _draw_heat_map,
     "pareto": _draw_pareto,
 }
-KINDS = tuple(map(_file_name, _DRAW))
-"""What a picture's file is called after its number."""
-
-
-TABLE_FILE = "sweep.parquet"
-WALL_FILE = "wall_s.csv"
 
 
 def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[SweepTable, tuple[Path, ...]]:
@@ -183,6 +174,5 @@ def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[Swee
 
 def _remove_others(folder: Path, pictures: Sequence[Path]) -> None:
     """Remove the pictures of a sweep that was in ``folder`` before and had others."""
-    for kind in KINDS:
-        for path in set(folder.glob(f"[0-9]*_{kind}.png")) - set(pictures):
-            path.unlink()
+    for path in pictures_in(folder) - set(pictures):
+        path.unlink()

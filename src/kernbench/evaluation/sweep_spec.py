@@ -16,18 +16,21 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
 from math import prod
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from kernbench.common.complaints import Complaint, Rejected, close_to, explain, one_of, show
+from kernbench.common.complaints import Complaint, Rejected, explain, one_of, show
 from kernbench.common.config import ConfigModel, Document, Path, path_of, read_model
+from kernbench.common.names import close_to
 
 MOST_POINTS = 100_000
 LARGEST = 2**63 - 1
 DEFAULT_VALUE = "sim_ns"
 Value: TypeAlias = "int | float | str | bool | list[Value] | tuple[Value, ...] | dict[str, Value] | None"
+GRID: Path = ("grid",)
 PlotKind: TypeAlias = Literal["lines", "heat-map", "pareto"]
 _PLOT_KEYS: dict[PlotKind, tuple[str, ...]] = {
     "lines": ("x", "by", "value"),
@@ -63,12 +66,25 @@ class Range(ConfigModel):
             found.append(("start", f"found {self.start:g}, must be greater than 0 where each is a multiple"))
         return found
 
+    @property
+    def count(self) -> int:
+        """How many values it means. Worked out: there may be more than any memory holds."""
+        start, stop = _decimal(self.start), _decimal(self.stop)
+        if self.step is not None:
+            return int((Fraction(stop) - Fraction(start)) // Fraction(_decimal(self.step))) + 1
+        return int((stop / start).ln() / _decimal(self.factor or 2).ln()) + 1
+
     def values(self) -> tuple[Value, ...]:
-        """What it means; decimal, so that 0.1 steps end where one expects. Whole numbers stay whole."""
+        """What it means; none where those are more than any sweep has points.
+
+        Decimal, so that 0.1 steps end where one expects. Whole numbers stay whole.
+        """
+        if self.count > MOST_POINTS:
+            return ()
         whole = all(each is None or isinstance(each, int) for each in (self.start, self.stop, self.step, self.factor))
         at, stop = _decimal(self.start), _decimal(self.stop)
         found: list[Value] = []
-        while at <= stop and len(found) <= MOST_POINTS:
+        while at <= stop:
             found.append(int(at) if whole else float(at))
             at = at + _decimal(self.step) if self.step is not None else at * _decimal(self.factor or 2)
         return tuple(found)
@@ -94,13 +110,19 @@ def as_values(given: Any) -> Any:
     if not given:
         raise ValueError("found an empty list, must have at least one value")
     texts = [json.dumps(each, sort_keys=True, default=str) for each in given]
-    twice = [at for at, text in enumerate(texts) if text in texts[:at]]
+    first = {text: at for at, text in reversed(list(enumerate(texts)))}
+    twice = [at for at, text in enumerate(texts) if first[text] < at]
     if twice:
         raise Rejected(Complaint((at,), f"{show(given[at])} is in the list twice") for at in twice)
     wrong = [Complaint((at,), why) for at, value in enumerate(given) if (why := why_not_stored(value))]
     if wrong:
         raise Rejected(wrong)
     return tuple(given)
+
+
+def _length(given: Any, values: tuple[Value, ...]) -> int:
+    """How many values an axis means that was written as ``given``; ``values`` are empty where they are too many."""
+    return len(values) or (read_model(Range, given).count if isinstance(given, dict) else 0)
 
 
 def why_not_stored(value: Value) -> str:
@@ -180,7 +202,10 @@ DEFAULT_DEVICE = SweepSpec.model_fields["device"].default
 
 @dataclass(frozen=True, slots=True)
 class SweepDraft:
-    """A sweep file as far as it can be read. An axis that cannot be read has no values, such a plot is None."""
+    """A sweep file as far as it can be read. An axis that cannot be read has no values, such a plot is None.
+
+    ``n_points``: how many the readable axes make, also where that is too many for an axis to have its values.
+    """
 
     bench: str | None
     topology: str | None
@@ -189,6 +214,7 @@ class SweepDraft:
     fixed: Mapping[str, Value]
     grid: Axes
     plots: tuple[Plot | None, ...]
+    n_points: int
 
     @property
     def axes(self) -> Axes:
@@ -196,11 +222,11 @@ class SweepDraft:
         return {path: values for path, values in self.grid.items() if values}
 
     def without(self, wrong: Set[Path]) -> SweepDraft:
-        """The same without these entries of ``set``, and with nothing known of these axes."""
+        """The same without these entries of ``set``, and with nothing known of these axes, or of the whole grid."""
         return replace(
             self,
             fixed={path: value for path, value in self.fixed.items() if ("set", path) not in wrong},
-            grid={path: () if ("grid", path) in wrong else values for path, values in self.grid.items()},
+            grid={path: () if {("grid", path), GRID} & wrong else values for path, values in self.grid.items()},
         )
 
 
@@ -208,17 +234,19 @@ def read_draft(document: Document, complaints: Iterable[Complaint]) -> SweepDraf
     """The draft of a file in which ``complaints`` were found, by checking it against ``SweepSpec``."""
     wrong = {complaint.path[:2] for complaint in complaints}
     grid, fixed, plots = document.get(("grid",)), document.get(("set",)), document.get(("plots",))
+    axes = {path: as_values(given) for path, given in _items(grid) if ("grid", path) not in wrong}
     return SweepDraft(
         bench=_text(document, "bench"),
         topology=_text(document, "topology"),
         ccl=_text(document, "ccl"),
         device=_text(document, "device") or DEFAULT_DEVICE,
         fixed=fixed if isinstance(fixed, dict) else {},
-        grid={path: () if ("grid", path) in wrong else as_values(given) for path, given in _items(grid)},
+        grid={path: axes.get(path, ()) for path, _ in _items(grid)},
         plots=tuple(
             None if ("plots", at) in wrong else read_model(Plot, given)
             for at, given in enumerate(plots if isinstance(plots, list) else ())
         ),
+        n_points=prod(_length(document.get((*GRID, path)), values) for path, values in axes.items()),
     )
 
 
@@ -243,10 +271,10 @@ def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
             yield Complaint(("set", path), why)
         if path in draft.grid:
             yield Complaint(("set", path), "the grid varies it; give it in one place", at_key=True)
-    points = prod(len(values) for values in draft.axes.values())
-    if points > MOST_POINTS:
-        message = f"the grid has {points:,} points or more, must be at most {MOST_POINTS:,}"
-        yield Complaint(("grid",), message, at_key=True)
+    if draft.n_points > MOST_POINTS:
+        points = f"{draft.n_points:,}" if draft.n_points < 10**15 else f"about {Decimal(draft.n_points):.1e}"
+        advice = "give fewer values, or make several sweeps of it"
+        yield Complaint(GRID, f"the grid has {points} points, must be at most {MOST_POINTS:,}: {advice}", at_key=True)
     for at, plot in enumerate(draft.plots):
         if plot is not None:
             yield from _plot_complaints(at, plot, tuple(draft.grid))

@@ -17,14 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernbench.common.complaints import one_line, one_of, show
-from kernbench.common.errors import InputError
-from kernbench.common.files import replacing
+from kernbench.common.errors import InputError, UnreadableFileError
+from kernbench.common.files import check_input, replacing
 from kernbench.common.json_text import parse_json
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
 from kernbench.evaluation.sweep_spec import Value
 
+TABLE_FILE = "sweep.parquet"
 POINT = "point"
 CELL_TYPES = (str, int, float, bool)
 
@@ -120,6 +121,7 @@ def write_sweep_table(table: SweepTable, path: Path) -> None:
 def read_sweep_table(path: Path) -> SweepTable:
     """A table that ``write_sweep_table`` wrote. InputError for any other file."""
     try:
+        check_input(path, most=None)
         # Opened here: of a name alone Arrow reads all files, when it is a folder, and columns, when it has a '='.
         with path.open("rb") as file:
             found = pq.ParquetFile(file).read()
@@ -128,6 +130,8 @@ def read_sweep_table(path: Path) -> SweepTable:
         rows = found.to_pylist()
         _check_rows(rows, about)
         return SweepTable(tuple(about.pop("axes")), tuple(rows), about)
+    except UnreadableFileError as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {error.why}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error.strerror or one_line(error)}") from error
     except pa.ArrowException as error:

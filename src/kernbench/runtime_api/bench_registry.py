@@ -25,10 +25,11 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from kernbench.common.complaints import close_to
 from kernbench.common.config import ConfigModel, Document, apply_overrides, check, report
-from kernbench.common.errors import BenchError, KernbenchError, UnknownNameError
+from kernbench.common.errors import BenchError, KernbenchError, UnknownNameError, UnreadableFileError
 from kernbench.common.exits import exit_is_failure
+from kernbench.common.files import check_input
+from kernbench.common.names import close_to
 from kernbench.runtime_api.context import NoParams
 from kernbench.runtime_api.frontends import extra_of
 
@@ -114,7 +115,7 @@ class BenchRegistry:
         self._load_group()
         found = self._benches.get(_canonical(name))
         if found is None:
-            hint = f"{close_to(_canonical(name), self._benches)}a file of yours is named path/to/file.py[:function]"
+            hint = "a file of yours is named path/to/file.py[:function]"
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
         return found
 
@@ -233,8 +234,7 @@ def _check_signature(function: object, path: Path, name: str) -> None:
 
 
 def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
-    if not path.is_file():
-        raise BenchError(f"{path}: no such file (looked from {Path.cwd()})")
+    check_program(path)
     resolved = path.resolve()
     # Dataclasses and pydantic look their module up by name, and a name of its own keeps it from hiding another.
     name = f"kernbench_bench_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"
@@ -251,6 +251,14 @@ def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
         del sys.modules[name]
         raise _explained(error, path, resolved) from error
     return module
+
+
+def check_program(path: Path) -> None:
+    """Raise BenchError unless ``path`` is a file to read as a program."""
+    try:
+        check_input(path)
+    except UnreadableFileError as error:
+        raise BenchError(str(error)) from error
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from kernbench.common.errors import BenchError, InputError
-from kernbench.runtime_api.bench_registry import Bench
+from kernbench.common.errors import InputError
+from kernbench.runtime_api.bench_registry import Bench, check_program
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.frontends import FRONTENDS, extra_of
 
@@ -22,14 +22,13 @@ _BACKEND = "MPLBACKEND"
 
 
 def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
-    """A bench that runs ``file`` as ``python FILE ARGUMENTS`` would. BenchError when there is no such file.
+    """A bench that runs ``file`` as ``python FILE ARGUMENTS`` would. BenchError when that is no file to read.
 
     The file's folder comes first on the path, what front ends there are have been imported, figures are drawn without a
     window, and ``sys.exit(0)`` is a good end. ``current_context()`` gives the machine.
     """
     path = Path(file)
-    if not path.is_file():
-        raise BenchError(f"{path}: no such file (looked from {Path.cwd()})")
+    check_program(path)
 
     def run(context: RuntimeContext[NoParams]) -> None:
         faces = _import_frontends()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from kernbench.common.complaints import close_to, one_of
+from kernbench.common.complaints import one_of
 from kernbench.common.config import Complaint, Path
+from kernbench.common.names import close_to
 from kernbench.common.units import format_size
 from kernbench.di.part import PE_KINDS
 from kernbench.topology.cube_plan import LINKED_PE_KINDS, XBAR, names_in_cube

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
 
-from kernbench.common.complaints import close_to, explain, one_of
+from kernbench.common.complaints import explain, one_of
 from kernbench.common.config import (
     Bandwidth,
     Complaint,
@@ -22,6 +22,7 @@ from kernbench.common.config import (
     read_model,
 )
 from kernbench.common.errors import InputError
+from kernbench.common.names import close_to
 from kernbench.di.part import InnerAttrs, Part, PartAttrs
 from kernbench.di.registry import Registry
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from kernbench.common.dtypes import ALL, DType, dtype, misfit, row_major
 from kernbench.common.errors import KernelError, UnknownNameError
+from kernbench.common.names import there_are
 from kernbench.common.operators import OPERATORS, Operator
 from kernbench.messages.operands import NOWHERE, Run
 from kernbench.triton_emu.handles import Handle, Number
@@ -143,7 +144,7 @@ def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
     """The elementwise operator ``name``, which takes so many operands."""
     op = ELEMENTWISE.get(name)
     if op is None:
-        raise kernel_error(f"unknown elementwise operator {name!r}; there are: {', '.join(ELEMENTWISE)}")
+        raise kernel_error(f"unknown elementwise operator {name!r}; {there_are(name, tuple(ELEMENTWISE))}")
     if len(operands) != op.arity:
         raise kernel_error(f"{name} takes {op.arity} operands, not {len(operands)}")
     return op

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType
+from kernbench.common.names import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.messages.commands import MemoryRef, StreamOperand
 from kernbench.messages.operands import Operand
@@ -61,7 +62,7 @@ def split_output(
 ) -> tuple[tuple[Input, ...], object, Sequence[Step]]:
     """The operands of ``op``; where the result goes: ``out_ptr``, or what is behind them; the epilogue behind that."""
     if op != GEMM and op not in ELEMENTWISE:
-        raise kernel_error(f"no composite does {op!r}; there are: {', '.join((GEMM, *ELEMENTWISE))}")
+        raise kernel_error(f"no composite does {op!r}; {there_are(op, (GEMM, *ELEMENTWISE))}")
     arity = 2 if op == GEMM else ELEMENTWISE[op].arity
     epilogue: Sequence[Step] = ()
     operands: list[Any] = list(arguments)
@@ -138,7 +139,7 @@ def listed(epilogue: Sequence[Step]) -> tuple[Step, ...]:
 def check_step(name: str, given: Sequence[Input]) -> None:
     """A step that exists, with as many operands as it takes."""
     if name not in EPILOGUE:
-        raise kernel_error(f"unknown epilogue step {name!r}; there are: {', '.join(EPILOGUE)}")
+        raise kernel_error(f"unknown epilogue step {name!r}; {there_are(name, tuple(EPILOGUE))}")
     wanted = EPILOGUE[name].arity - 1
     if len(given) != wanted:
         raise kernel_error(f"epilogue step {name!r} takes {wanted} operands, not {len(given)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.common.errors import KernelError, RunError
 from kernbench.common.exits import exit_error
+from kernbench.common.names import close_to
 from kernbench.messages.commands import KernelRequest
 from kernbench.triton_emu.source import PROGRAM_FILE, kernel_error, kernel_source, traceback_of_kernel
 
@@ -72,6 +74,7 @@ class KernelRunner:
             request: KernelRequest = go_on(answer)
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__, self._file)
+            _suggest_name(error)
             if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
                 raise KernelError(f"{kernel_source(self._function)}: {error}") from None
             raise
@@ -108,6 +111,7 @@ class KernelRunner:
             request: KernelRequest = kernel.throw(error)
         except Exception as failure:
             failure.__traceback__ = traceback_of_kernel(failure.__traceback__, self._file)
+            _suggest_name(failure)
             raise
         except KeyboardInterrupt:
             raise
@@ -156,6 +160,19 @@ class KernelRunner:
         if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")
         raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
+
+
+def _suggest_name(error: Exception) -> None:
+    """Add to an AttributeError of the kernel the nearest name that there is: ``tl.lod`` may be ``tl.load``.
+
+    Not by ``tl`` itself: a class with ``__getattr__`` takes three times as long to look up the names that it has.
+    """
+    if not isinstance(error, AttributeError) or error.name is None:
+        return
+    with suppress(Exception):  # an object of the user's may say anything of its names
+        hint = close_to(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
+        if hint:
+            error.args = (f"{error}; {hint.rstrip()}",)
 
 
 def _left(leaving: BaseException) -> RunError:

@@ -13,6 +13,7 @@ from typing import Protocol
 from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError, KernbenchError
+from kernbench.common.files import read_input
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
@@ -106,10 +107,9 @@ class FileSource:
     def content(self) -> str:
         """What is in the file. InputError when it cannot be read, and when that is no page, or a part of one."""
         try:
-            found = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InputError(f"{self.path}: cannot be read: {why}") from error
+            found = read_input(self.path, most=None).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.path}: cannot be read: it is not UTF-8 text") from error
         if MARK not in found or not found.rstrip().endswith("</html>"):
             raise InputError(f"{self.path}: not a whole page of kernbench web; that writes one with --out {self.path}")
         return found

@@ -1,0 +1,77 @@
+"""The folder of a sweep: what it leaves there, and whether another may begin; no result is lost unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from kernbench.common.errors import InputError
+from kernbench.evaluation.outputs import CONFIGURATION_FILE, PROVENANCE_FILE
+from kernbench.evaluation.sweep_journal import (
+    JOURNAL_FILE,
+    Journal,
+    JournalState,
+    begin_journal,
+    is_begun,
+    read_state,
+    resume_journal,
+)
+from kernbench.evaluation.sweep_spec import PlotKind
+from kernbench.evaluation.sweep_table import TABLE_FILE
+
+WALL_FILE = "wall_s.csv"
+
+
+def picture_file(number: int, kind: PlotKind) -> str:
+    """The name of a picture; ``number`` counts from 1."""
+    return f"{number}_{kind.replace('-', '_')}.png"
+
+
+def pictures_in(folder: Path) -> set[Path]:
+    """The pictures of sweeps that are in ``folder``."""
+    return {path for kind in get_args(PlotKind) for path in folder.glob(f"[0-9]*_{kind.replace('-', '_')}.png")}
+
+
+def open_journal(
+    folder: Path, identity: Mapping[str, Any], n_points: int, *, resume: bool = False, force: bool = False
+) -> Journal:
+    """Begin the sweep ``identity`` in ``folder``, or with ``resume`` go on with it; its journal.
+
+    InputError, which says what is there, when results or finished points would be overwritten without ``force``, and
+    for a journal of another sweep that should be resumed.
+    """
+    path = folder / JOURNAL_FILE
+    if resume and is_begun(path):
+        return resume_journal(path, identity, n_points)
+    if not force:
+        _check_nothing_lost(folder, identity)
+    return begin_journal(path, identity, n_points, force=force)
+
+
+def _check_nothing_lost(folder: Path, identity: Mapping[str, Any]) -> None:
+    state = read_state(folder / JOURNAL_FILE)
+    results = list(_results_in(folder))
+    if not results and (state is None or not state.finished):
+        return
+    names = [JOURNAL_FILE, *results] if state is not None else results
+    ways = []
+    if state is not None and state.is_of(identity):
+        ways.append("--resume writes its results again" if state.is_finished else "--resume goes on with it")
+    ways += ["--force begins anew and overwrites what is there", "another --out leaves it as it is"]
+    raise InputError(f"{folder}: holds {_content(state)} ({', '.join(names)}); {', '.join(ways)}")
+
+
+def _results_in(folder: Path) -> Iterator[str]:
+    """What a sweep that ended would overwrite or remove, by name."""
+    files = (TABLE_FILE, WALL_FILE, PROVENANCE_FILE, CONFIGURATION_FILE)
+    yield from (name for name in files if (folder / name).exists())
+    yield from sorted(path.name for path in pictures_in(folder))
+
+
+def _content(state: JournalState | None) -> str:
+    if state is None or not state.finished:
+        return "results"
+    if state.is_finished:
+        return f"a finished sweep, {state.finished} of {state.points} points"
+    return f"a sweep of which {state}"
