@@ -14,7 +14,7 @@ from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import AlgorithmConfig, CclConfig, QueueSettings, resolve_algorithm_config
 from kernbench.ccl.layouts import RankPes, rank_pes
 from kernbench.ccl.loading import Algorithm, Neighbors, load_algorithm, told_of
-from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall, warn_of_lost
+from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
@@ -36,7 +36,6 @@ __all__ = [
     "release_rings",
     "resolve_algorithm_config",
     "uninstall",
-    "warn_of_lost",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from kernbench.engine.part_check import check_parts
 from kernbench.engine.part_failure import name_users_parts, named_failure
 from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
-from kernbench.engine.queue_state import QueuePart
+from kernbench.engine.queue_state import QueuePart, UnreceivedMessage, queue_part
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.operands import Operand
@@ -38,6 +38,7 @@ from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
+from kernbench.triton_emu.source import program_file
 
 # Asking for the time of day costs as much as a few events.
 EVENTS_PER_LOOK = 1024
@@ -333,19 +334,21 @@ class GraphEngine:
         """How a finished request ended, and where its time went. KernbenchError while it is under way."""
         return handle.completion(), handle.trace(self.machine.network.traced)
 
-    def abandon(self, handles: Sequence[RequestHandle]) -> None:
+    def abandon(self, handles: Sequence[RequestHandle]) -> tuple[UnreceivedMessage, ...]:
         """Give up requests: their kernels are stopped, and what is under way ends.
 
         All queues that no kernel uses are empty afterwards, also when the requests are over: what has failed may have
-        left messages there. So the machine can be used again after one of several programs has failed.
+        left messages there. So the machine can be used again after one of several programs has failed. The result: what
+        lay there.
         """
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
         with self._watching_only():
             self._recover()
             if ids:
                 self._stop(ids)
-            self._empty_queues()
+            emptied = self._empty_queues()
         self._waited = NONE
+        return emptied
 
     def _stop(self, ids: frozenset[int]) -> None:
         self.machine.given_up = ids  # of what is still on its way to the PEs
@@ -378,15 +381,40 @@ class GraphEngine:
             raise self._failure
         self._failure = None
 
-    def _empty_queues(self) -> None:
-        """Begin all queues anew that no kernel uses, once the last message is there."""
+    def _empty_queues(self) -> tuple[UnreceivedMessage, ...]:
+        """Begin all queues anew that no kernel uses, once the last message is there; what lay in them."""
         clock = self.machine.clock
         busy = {pe for launch in self.launches_under_way for pe in launch.targets}
         queues = [part for part in self.machine.components if isinstance(part, QueuePart)]
         while any(part.is_sending(busy) for part in queues) and clock.next_time() < NEVER:
             clock.advance(clock.next_time())
+        messages = [each for part in queues if part.queue_pairs for each in part.unreceived]
         for part in queues:
             part.empty(busy)
+        return tuple(self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy)
+
+    def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
+        """What was sent to ``pes``, without any to all that have queues, and no kernel has received.
+
+        Also what is on its way yet, and of queues that were taken off just now; not what a launch has sent that failed.
+        """
+        parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
+        if pes is not None:
+            parts = [queue_part(self.machine, pe) for pe in pes]
+        messages = [self._placed(each) for part in parts for each in part.unreceived]
+        return tuple(each for each in messages if not self._has_failed(each.launch))
+
+    def _has_failed(self, launch: int) -> bool:
+        outcome = self._handles[launch].outcome
+        return outcome is not None and outcome.error is not None
+
+    def _placed(self, message: UnreceivedMessage) -> UnreceivedMessage:
+        """The message with the file of the kernel that sent it, or the line of the program that called that."""
+        msg = self._handles[message.launch].msg
+        if not isinstance(msg, KernelLaunchMsg):
+            return message
+        called = f"(called at {msg.called_at})"
+        return replace(message, source=called if msg.called_at else f"of {program_file(msg.kernel)}")
 
     @property
     def launches_under_way(self) -> tuple[KernelLaunchMsg, ...]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from kernbench.ccl.config import CclConfig
+from kernbench.ccl.queues import unreceived_error
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
-from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
+from kernbench.common.errors import BenchError, RunError, RunStopped, UnreceivedError, VerificationError
 from kernbench.common.exits import exit_is_failure
 from kernbench.common.program_line import ProgramLine
 from kernbench.common.units import whole_ps
@@ -19,6 +20,7 @@ from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.triton_emu.source import kernel_source
@@ -69,7 +71,18 @@ def run_bench(
 class _Run:
     """One run of a bench under way."""
 
-    __slots__ = ("_begin_ns", "_bench", "_context", "_error", "_links", "_params", "_selector", "_sim_ns", "_value")
+    __slots__ = (
+        "_begin_ns",
+        "_bench",
+        "_context",
+        "_error",
+        "_first_request",
+        "_links",
+        "_params",
+        "_selector",
+        "_sim_ns",
+        "_value",
+    )
 
     def __init__(
         self, bench: Bench, context: RuntimeContext[ConfigModel], selector: DeviceSelector, params: ConfigModel
@@ -79,6 +92,7 @@ class _Run:
         self._value: object = None
         self._error: Exception | None = None
         self._begin_ns, self._sim_ns = context.engine.now, 0.0
+        self._first_request = len(context.engine.handles)
         self._links: tuple[LinkTraffic, ...] = ()
 
     def result(self) -> BenchResult:
@@ -86,6 +100,10 @@ class _Run:
         try:
             with patient_collector(), self._context:
                 self._run()
+            self._check_queues()
+        except UnreceivedError as lost:
+            # What has failed otherwise stays the error of the run, and a comparison that failed raised nothing.
+            self._error = None if self._wrong else lost
         except Exception as error:
             self._error = error
         except RunStopped as stopped:
@@ -123,9 +141,19 @@ class _Run:
             # Now, since cleaning up sends messages too, which are no part of what the program did.
             self._links = link_traffic(engine.machine)
 
+    def _check_queues(self) -> None:
+        """UnreceivedError for messages of this run in queues that it did not install by its context, so still there."""
+        left = [each for each in self._context.engine.unreceived() if each.launch >= self._first_request]
+        if left:
+            raise unreceived_error(left)
+
+    @property
+    def _wrong(self) -> list[Comparison]:
+        """The comparisons that failed."""
+        return [each for each in self._context.testing.comparisons if not each.passed]
+
     def _status(self) -> BenchStatus:
-        failed = any(not each.passed for each in self._context.testing.comparisons)
-        if self._error is not None or failed:
+        if self._error is not None or self._wrong:
             return BenchStatus.FAILED
         if not self._context.requests.any_submitted and not self._bench.evaluation:
             return BenchStatus.NO_REQUESTS
@@ -144,7 +172,7 @@ class _Run:
         """Why the run did not go well."""
         if status is BenchStatus.NO_REQUESTS:
             return RunError(f"bench {self._bench.name!r} submitted no request, so nothing was simulated")
-        wrong = [each for each in self._context.testing.comparisons if not each.passed]
+        wrong = self._wrong
         if self._error is None and wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             return VerificationError(f"{wrong[0]}{more}")

@@ -199,8 +199,14 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         return self._groups.plan(algorithm, world_size_override)
 
     def uninstall_ipcq(self, plan: IpcqPlan) -> None:
-        """Take the queues of a plan off, so that others can be installed."""
+        """Take the queues of a plan off, so that others can be installed.
+
+        UnreceivedError, once they are off, for messages that nobody has received; from a rank it comes when its ranks
+        have ended.
+        """
         self._installer.remove(plan.queues)
+        if not self._workers.current.spawned:
+            self._requests.lost.raise_new_if_well()
 
     def map_memory(self, part: str) -> int:
         """Where kernels find a memory of ``cube.extra`` or ``pe.extra``: the address for ``tl.load`` and ``tl.store``.
@@ -216,11 +222,14 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._requests.drain()
 
     def cleanup(self) -> CleanupReport:
-        """Wait for what is under way, free every tensor, and say what was left and what leaked."""
+        """Wait for what is under way, free every tensor, and say what was left and what leaked.
+
+        Messages that nobody has received are told too; the end of the context raises UnreceivedError for them.
+        """
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())
         self._extra_memories.release()
-        return replace(self._memory.release_all(), left=left)
+        return replace(self._memory.release_all(), left=(*left, *self._requests.lost.listed(after_failure=False)))
 
     def __enter__(self) -> Self:
         self._entered.append(_CURRENT.set(self))
@@ -229,7 +238,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers."""
+        """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers.
+
+        UnreceivedError for messages that nobody has received, unless it was raised for them before.
+        """
         _CURRENT.reset(self._entered.pop())
         self._workers.main.local.clear()
         if error is not None:
@@ -242,6 +254,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         except BaseException:
             self._give_up()
             raise
+        self._requests.lost.raise_new()
 
     def _give_up(self) -> None:
         """Leave the machine without anything of this context; if it does not answer any more, give memory back only."""
@@ -255,6 +268,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
                 self._installer.forget()
                 self._extra_memories.release(unmap=False)
                 self.cleanup_report = self._memory.release_all(unmap=False)
+            left = self._requests.lost.listed(after_failure=True)
+            self.cleanup_report = replace(self.cleanup_report, left=left)
 
     def _left_in_order(self) -> bool:
         try:
