@@ -311,12 +311,12 @@ FAILURES: dict[str, tuple[object, Callable[[Scene], None]]] = {
     },
     "peer_never_joins": ("IpcqDeadlock", of_ranks(peer_never_joins)),
     "rank_is_interrupted": (KeyboardInterrupt, of_ranks(rank_is_interrupted)),
-    "nobody_receives": ("UnreceivedError", of_ranks(nobody_receives)),
+    "nobody_receives": ("IpcqError", of_ranks(nobody_receives)),
     "nobody_waits": (None, of_ranks(nobody_waits)),
     "nobody_joins_nor_waits": ("IpcqDeadlock", of_ranks(nobody_joins_nor_waits)),
-    "raw_message_left": ("UnreceivedError", raw_message_left),
+    "raw_message_left": ("IpcqError", raw_message_left),
     "removed_under_a_kernel": (None, removed_under_a_kernel),
-    "never_destroys": ("UnreceivedError", never_destroys),
+    "never_destroys": ("IpcqError", never_destroys),
 }
 """What goes wrong, by name: the error that comes out (its class, or its name; None: none), and the program."""
 

@@ -27,7 +27,7 @@ from covering import covering
 from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.ccl.install import install_ipcq, uninstall
-from kernbench.common.errors import IpcqDeadlock, IpcqError, LimitReached, UnreceivedError
+from kernbench.common.errors import IpcqDeadlock, IpcqError, LimitReached
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.runtime_api.context import RuntimeContext
@@ -248,7 +248,7 @@ def test_many_messages_are_told_in_a_few_lines(ccl):
     with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
         scene = Scene(torch)
         scene.launch(leaves_many)
-        with pytest.raises(UnreceivedError) as told:
+        with pytest.raises(IpcqError) as told:
             scene.uninstall()
     text = str(told.value)
     assert text.startswith("32 messages were sent and never received")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kernbench.ccl.config import QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
 from kernbench.ccl.topologies import Edge, direct_direction
-from kernbench.common.errors import AllocationError, IpcqError, KernbenchError, UnreceivedError
+from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
@@ -115,8 +115,7 @@ def install_edges(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSet
 def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
     """Take queues off their PEs, behind their kernels, wait until all are off and give their memory back.
 
-    IpcqError when they have been removed already; UnreceivedError, once they are off, for messages that nobody had
-    received.
+    IpcqError when they have been removed already and, once they are off, for messages that nobody had received.
     """
     if not any(
         queue_part(engine.machine, message.pe).installation == message.installation for message in queues.messages
@@ -129,12 +128,12 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
         raise unreceived_error(lost)
 
 
-def unreceived_error(messages: Sequence[UnreceivedMessage]) -> UnreceivedError:
+def unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
     """The error for messages, at least one, that nobody has received and nobody can receive any more."""
     n = len(messages)
     what = "a message was" if n == 1 else f"{n} messages were"
     advice = "a kernel, or a rank of the program, has to receive what another sends"
-    return UnreceivedError("\n  ".join([f"{what} sent and never received; {advice}:", *lines_of(messages)]))
+    return IpcqError("\n  ".join([f"{what} sent and never received; {advice}:", *lines_of(messages)]))
 
 
 def lines_of(messages: Iterable[UnreceivedMessage]) -> list[str]:

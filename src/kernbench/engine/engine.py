@@ -81,6 +81,7 @@ class GraphEngine:
         self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
+        self._emptied: list[UnreceivedMessage] = []
         self._failure: PartError | None = None  # of a user's part, and what failed with it
         self._lost: frozenset[int] = frozenset()
         self._waited: Row = NONE  # of the request whose end the host has waited for
@@ -334,21 +335,19 @@ class GraphEngine:
         """How a finished request ended, and where its time went. KernbenchError while it is under way."""
         return handle.completion(), handle.trace(self.machine.network.traced)
 
-    def abandon(self, handles: Sequence[RequestHandle]) -> tuple[UnreceivedMessage, ...]:
+    def abandon(self, handles: Sequence[RequestHandle]) -> None:
         """Give up requests: their kernels are stopped, and what is under way ends.
 
         All queues that no kernel uses are empty afterwards, also when the requests are over: what has failed may have
-        left messages there. So the machine can be used again after one of several programs has failed. The result: what
-        lay there.
+        left messages there. So the machine can be used again after one of several programs has failed.
         """
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
         with self._watching_only():
             self._recover()
             if ids:
                 self._stop(ids)
-            emptied = self._empty_queues()
+            self._empty_queues()
         self._waited = NONE
-        return emptied
 
     def _stop(self, ids: frozenset[int]) -> None:
         self.machine.given_up = ids  # of what is still on its way to the PEs
@@ -381,8 +380,13 @@ class GraphEngine:
             raise self._failure
         self._failure = None
 
-    def _empty_queues(self) -> tuple[UnreceivedMessage, ...]:
-        """Begin all queues anew that no kernel uses, once the last message is there; what lay in them."""
+    def take_emptied(self) -> tuple[UnreceivedMessage, ...]:
+        """What lay in queues that were emptied since this was asked last."""
+        taken, self._emptied = tuple(self._emptied), []
+        return taken
+
+    def _empty_queues(self) -> None:
+        """Begin all queues anew that no kernel uses, once the last message is there."""
         clock = self.machine.clock
         busy = {pe for launch in self.launches_under_way for pe in launch.targets}
         queues = [part for part in self.machine.components if isinstance(part, QueuePart)]
@@ -391,7 +395,7 @@ class GraphEngine:
         messages = [each for part in queues if part.queue_pairs for each in part.unreceived]
         for part in queues:
             part.empty(busy)
-        return tuple(self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy)
+        self._emptied += [self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy]
 
     def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
         """What was sent to ``pes``, without any to all that have queues, and no kernel has received.

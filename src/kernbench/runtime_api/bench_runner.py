@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from kernbench.ccl.config import CclConfig
-from kernbench.ccl.queues import unreceived_error
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
-from kernbench.common.errors import BenchError, RunError, RunStopped, UnreceivedError, VerificationError
+from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
 from kernbench.common.exits import exit_is_failure
 from kernbench.common.program_line import ProgramLine
 from kernbench.common.units import whole_ps
@@ -101,11 +100,10 @@ class _Run:
             with patient_collector(), self._context:
                 self._run()
             self._check_queues()
-        except UnreceivedError as lost:
-            # What has failed otherwise stays the error of the run, and a comparison that failed raised nothing.
-            self._error = None if self._wrong else lost
         except Exception as error:
-            self._error = error
+            # What has failed otherwise stays the error of the run, and a comparison that failed raised nothing.
+            only_listed = self._wrong and self._context.requests.lost.has_raised(error)
+            self._error = None if only_listed else error
         except RunStopped as stopped:
             self._error = stopped.failure
         context = self._context
@@ -142,10 +140,10 @@ class _Run:
             self._links = link_traffic(engine.machine)
 
     def _check_queues(self) -> None:
-        """UnreceivedError for messages of this run in queues that it did not install by its context, so still there."""
-        left = [each for each in self._context.engine.unreceived() if each.launch >= self._first_request]
-        if left:
-            raise unreceived_error(left)
+        """IpcqError for messages of this run in queues that it did not install by its context, so that still stand."""
+        lost = self._context.requests.lost
+        lost.add(each for each in self._context.engine.unreceived() if each.launch >= self._first_request)
+        lost.raise_new()
 
     @property
     def _wrong(self) -> list[Comparison]:

@@ -201,7 +201,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def uninstall_ipcq(self, plan: IpcqPlan) -> None:
         """Take the queues of a plan off, so that others can be installed.
 
-        UnreceivedError, once they are off, for messages that nobody has received; from a rank it comes when its ranks
+        IpcqError, once they are off, for messages that nobody has received; from a rank it comes when its ranks
         have ended.
         """
         self._installer.remove(plan.queues)
@@ -224,7 +224,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def cleanup(self) -> CleanupReport:
         """Wait for what is under way, free every tensor, and say what was left and what leaked.
 
-        Messages that nobody has received are told too; the end of the context raises UnreceivedError for them.
+        Messages that nobody has received are told too; the end of the context raises IpcqError for them.
         """
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())
@@ -240,7 +240,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     ) -> None:
         """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers.
 
-        UnreceivedError for messages that nobody has received, unless it was raised for them before.
+        IpcqError for messages that nobody has received, unless it was raised for them before.
         """
         _CURRENT.reset(self._entered.pop())
         self._workers.main.local.clear()

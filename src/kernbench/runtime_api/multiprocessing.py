@@ -42,7 +42,7 @@ class ProcessContext:
         """Wait until all have ended, then True. SpawnException when one raised; SimulationDeadlock when none can go on.
 
         When a rank raises, the others end where they wait next, and what they have under way is dropped. RunError when
-        an interrupt ended them; UnreceivedError when they have ended well and left messages in queues that they took
+        an interrupt ended them; IpcqError when they have ended well and left messages in queues that they took
         off. The times are PyTorch's and have no effect: ranks always end.
         """
         self._joined = True

@@ -239,7 +239,8 @@ class Requests:
         None: all of it went because of the same failure.
         """
         ids = None if at_fault is None else {handle.request_id for handle in at_fault}
-        for message in self._engine.abandon([handle for handle in handles if not handle.done]):
+        self._engine.abandon([handle for handle in handles if not handle.done])
+        for message in self._engine.take_emptied():
             if ids is None or message.launch in ids:
                 self.lost.sweep(message)
             else:
