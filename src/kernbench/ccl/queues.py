@@ -21,6 +21,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION, BufferKind, IpcqInitMs
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 _GLOBAL = "global_"
 _MOST_TOLD = 8
@@ -64,6 +65,7 @@ def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSe
     that cannot be installed and for a PE that has queues, AllocationError when a memory is full; either leaves nothing
     reserved.
     """
+    check_host_calls()
     ends = dict(by_pe(pair_queues(edges, engine.spec)))
     for pe in ends:
         _check_bare(engine, pe)

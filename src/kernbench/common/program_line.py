@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 from dataclasses import dataclass
@@ -41,6 +42,21 @@ def calling_line() -> ProgramLine | None:
     while frame is not None and not _is_of_program(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else ProgramLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def told_of_call() -> tuple[str, str]:
+    """What of this package a bench or a kernel has called, with the text of its line; and where, ``file:line: ``."""
+    # The caller's: a frame that holds itself would live until the garbage collector finds it.
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
+    called = ""
+    while frame is not None and not _is_of_program(frame.f_code.co_filename):
+        if _PACKAGE in Path(frame.f_code.co_filename).parents:
+            called = frame.f_code.co_qualname
+        frame = frame.f_back
+    if frame is None:
+        return called, ""
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f"{called} (`{text}`)" if text else called, f"{frame.f_code.co_filename}:{frame.f_lineno}: "
 
 
 @lru_cache(maxsize=4096)

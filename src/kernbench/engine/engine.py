@@ -38,6 +38,7 @@ from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
+from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.source import program_file
 
 # Asking for the time of day costs as much as a few events.
@@ -160,6 +161,7 @@ class GraphEngine:
 
     def submit(self, msg: HostMsg) -> RequestHandle:
         """Start a request now and return at once."""
+        check_host_calls()
         self._recover()
         numbered = self._numbered(msg, len(self._handles))
         handle = RequestHandle(numbered, self.machine.clock.time)
@@ -317,6 +319,7 @@ class GraphEngine:
 
     def _advance(self, until: int = NEVER, enough: int | None = None) -> None:
         """Let time pass. When a user's part fails, so do all requests under way; PartError if none is watched."""
+        check_host_calls()
         try:
             self.machine.clock.advance(until, enough)
         except Exception as error:

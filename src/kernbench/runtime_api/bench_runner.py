@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
 from kernbench.ccl.config import CclConfig
@@ -141,8 +142,11 @@ class _Run:
 
     def _check_queues(self) -> None:
         """IpcqError for messages of this run in queues that it did not install by its context, so that still stand."""
-        lost = self._context.requests.lost
-        lost.add(each for each in self._context.engine.unreceived() if each.launch >= self._first_request)
+        context = self._context
+        lost, report = context.requests.lost, context.cleanup_report
+        lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)
+        left = dict.fromkeys([*report.left, *lost.listed(after_failure=False)])
+        context.cleanup_report = replace(report, left=tuple(left))
         lost.raise_new()
 
     @property

@@ -36,6 +36,7 @@ from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelect
 from kernbench.runtime_api.work import Work
 from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 P = TypeVar("P", bound=ConfigModel)
 # It belongs to the flow of execution: contexts side by side do not see each other.
@@ -160,6 +161,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         with the package. A list of tensors, one for each SIP, stands for one argument: it runs on all these SIPs, from
         one time on, and each sees its own. Raises what the kernel raised; InputError for arguments no kernel can have.
         """
+        check_host_calls()
         return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
 
     def launch_on(

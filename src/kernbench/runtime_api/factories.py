@@ -17,6 +17,7 @@ from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transfers import check_fits
 from kernbench.runtime_api.types import Devices
 from kernbench.runtime_api.workers import Workers
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 # PyTorch's.
 DEFAULT_SEED = 67280421310721
@@ -147,6 +148,7 @@ class TensorFactories:
 
         Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
         """
+        check_host_calls()
         array = data.numpy() if isinstance(data, Tensor) else numeric(data, "torch.tensor")
         return self._create(array.shape, _kind(dtype, machine_dtype(array)), dp, name, None).copy_(array)
 

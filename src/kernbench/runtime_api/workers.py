@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from kernbench.triton_emu.kernel_runner import check_host_calls
+
 DEBUG_VARIABLE = "KERNBENCH_DEBUG"
 T = TypeVar("T")
 
@@ -67,7 +69,8 @@ class Workers:
 
     @property
     def current(self) -> Worker:
-        """The rank whose code runs, or the program's own worker."""
+        """The rank whose code runs, or the program's own worker. KernelError when it is a kernel that asks."""
+        check_host_calls()
         return self._current
 
     @contextmanager
