@@ -115,7 +115,8 @@ class Multiprocessing:
         self._check(fn, args, nprocs, start_method)
         self.finish()
         self._groups.settle()
-        workers = [Worker(rank, nprocs, spawned=True) for rank in range(nprocs)]
+        own = self._workers.main.local
+        workers = [Worker(rank, nprocs, spawned=True, local=own.for_rank(rank, nprocs)) for rank in range(nprocs)]
         self._groups.begin(workers)
         spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
         self._context = ProcessContext(spawned, self._scheduler, daemon, self._requests.lost)
