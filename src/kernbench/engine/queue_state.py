@@ -101,6 +101,11 @@ class QueuePair:
         return self.peer_head_cache > self.taken
 
     @property
+    def unread(self) -> int:
+        """Messages that have come and the kernel has not received."""
+        return max(0, self.peer_head_cache - self.taken)
+
+    @property
     def held(self) -> int:
         """Messages that the kernel has got and not released."""
         return min(self.taken, self.peer_head_cache) - self.my_tail - len(self.released)
