@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernbench.ccl.config import QueueSettings
+from kernbench.ccl.ccl_yaml import as_ccl_config
+from kernbench.ccl.config import AlgorithmSettings, QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
 from kernbench.ccl.topologies import Edge, direct_direction
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
@@ -58,7 +59,9 @@ class InstalledQueues:
         )
 
 
-def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:
+def prepare_queues(
+    engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
+) -> InstalledQueues:
     """Reserve rings for the queues of these edges and make the messages, for the caller to submit in any order.
 
     Until they are carried out nothing but memory has changed; ``release_rings`` gives that back. IpcqError for edges
@@ -66,6 +69,8 @@ def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSe
     reserved.
     """
     check_host_calls()
+    if isinstance(settings, AlgorithmSettings):
+        settings = as_ccl_config(settings).algorithm()
     ends = dict(by_pe(pair_queues(edges, engine.spec)))
     for pe in ends:
         _check_bare(engine, pe)
@@ -101,7 +106,9 @@ def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSe
     return InstalledQueues(edges=tuple(edges), settings=settings, reservations=tuple(reservations), messages=messages)
 
 
-def install_edges(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:
+def install_edges(
+    engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
+) -> InstalledQueues:
     """Install queues for these edges and wait until all have them. Raises as ``prepare_queues``; all or nothing."""
     queues = prepare_queues(engine, edges, settings)
     handles = [engine.submit(message) for message in queues.messages]
