@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from kernbench.ccl.config import CclConfig
+from kernbench.ccl.ccl_yaml import CclLike
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
@@ -39,7 +39,7 @@ def run_bench(
     params: ConfigModel | Iterable[str] | None = None,
     verify: bool | None = None,
     correlation_id: str = "",
-    ccl: str | os.PathLike[str] | CclConfig | None = None,
+    ccl: CclLike = None,
     frontends: FrontendSettings | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` makes of ``topology``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -11,7 +10,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from kernbench.ccl.config import CclConfig
+from kernbench.ccl.ccl_yaml import CclLike
+from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError
@@ -73,7 +73,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         spec: TopologySpec | None = None,
         params: P | None = None,
         verify: bool | None = None,
-        ccl: str | os.PathLike[str] | CclConfig | None = None,
+        ccl: CclLike = None,
         frontends: FrontendSettings | None = None,
     ) -> None:
         if verify and not engine.enable_data:
@@ -192,9 +192,14 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Block until a request is over; raises its error."""
         return self._requests.wait([handle])[0]
 
-    def install_ipcq(self, algorithm: str | None = None, world_size_override: int | None = None) -> IpcqPlan:
-        """Install the queues of an algorithm of ccl.yaml, for kernels that use them by hand; blocks until all are in.
+    def install_ipcq(
+        self,
+        algorithm: str | AlgorithmConfig | Mapping[str, Any] | None = None,
+        world_size_override: int | None = None,
+    ) -> IpcqPlan:
+        """Install the queues of an algorithm, for kernels that use them by hand; blocks until all are in.
 
+        ``algorithm``: by its name in ccl.yaml, or its settings, as ``resolve_algorithm_config`` gives them.
         ``world_size_override``: ranks are the first so many PEs. The plan says which PEs the ranks are and who is whose
         neighbour. The end of the context takes the queues off.
         """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from kernbench.ccl.config import CclConfig
+from kernbench.ccl.ccl_yaml import CclLike
+from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import (
     InstalledQueues,
     IpcqPlan,
@@ -155,7 +156,7 @@ class ProcessGroups:
 
     def __init__(
         self,
-        ccl: str | os.PathLike[str] | CclConfig | None,
+        ccl: CclLike,
         devices: Devices,
         installer: QueueInstaller,
         requests: Requests,
@@ -314,7 +315,7 @@ class ProcessGroups:
         """What ccl.yaml says all-reduce is to be done by."""
         return configured(None, None, self._ccl)
 
-    def plan(self, algorithm: str | None, world_size: int | None) -> IpcqPlan:
+    def plan(self, algorithm: str | AlgorithmConfig | Mapping[str, Any] | None, world_size: int | None) -> IpcqPlan:
         """Install the queues of an algorithm for kernels that use them by hand."""
         chosen = configured(algorithm, world_size, self._ccl)
         layout = layout_of(chosen, self._installer.engine.spec)
