@@ -187,6 +187,35 @@ def test_a_run_that_failed_lists_what_it_has_left(ccl, failure):
     assert any(each.startswith("not received: sip0.cube0.pe0 ") for each in torch.cleanup_report.left)
 
 
+def test_a_posted_receive_takes_its_message(ccl):
+    """Also when nobody looks at what has come."""
+
+    def posts(x, n, *, tl):
+        if tl.program_id(0) == 1:
+            tl.recv_async("W", n, "f32")
+        leaves_a_message(x, n, tl=tl)
+
+    run(ccl, lambda scene: scene.launch(posts))
+
+
+def test_groups_one_after_the_other_tell_of_their_own(ccl):
+    """Of two groups that nobody destroys the second leaves nothing, and a third is told of the first."""
+
+    def program(rank, leaves):
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group("ahbm")
+        if leaves:
+            nobody_receives(torch, rank)
+        torch.distributed.barrier()
+
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        torch.multiprocessing.spawn(program, (True,), nprocs=2)
+        with pytest.raises(IpcqError, match=r"^a message was sent and never received"):
+            torch.multiprocessing.spawn(program, (False,), nprocs=2)
+        torch.multiprocessing.spawn(program, (False,), nprocs=2)
+    assert sum("not received" in each for each in torch.cleanup_report.left) == 1
+
+
 SLOW = working_machine(2, "sip.cube_mesh.w=1", "pe.components.pe_ipcq.attrs.overhead_ns=20000")
 
 
