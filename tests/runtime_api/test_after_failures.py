@@ -18,6 +18,7 @@ from failure_scenes import (
     mine,
     nobody_receives,
     raises_at_once,
+    receives_in_vain,
     remains,
     rotate,
 )
@@ -133,6 +134,16 @@ def test_another_failure_does_not_hide_what_was_left_before(ccl):
         scene.launch(leaves_a_message)
         with pytest.raises(ZeroDivisionError):
             scene.torch.launch("k", raises_at_once, scene.values(), N)
+
+    with pytest.raises(IpcqError, match=LEFT):
+        run(ccl, program)
+
+
+def test_a_deadlock_does_not_hide_what_was_left_before(ccl):
+    def program(scene):
+        scene.launch(leaves_a_message)
+        with pytest.raises(IpcqDeadlock):
+            scene.torch.launch("k", receives_in_vain, scene.values(), N)
 
     with pytest.raises(IpcqError, match=LEFT):
         run(ccl, program)

@@ -189,6 +189,7 @@ class PeIpcq(QueueSite):
         now = clock.time
         lane = self._lane_of_slot.get(access.pa) or self._lane_of(message)
         if lane is None:
+            message.lane.rows[message.row + END] = now
             return
         pair = lane.pair
         pair.arrive(sequence, access.pa, access.row_bytes)

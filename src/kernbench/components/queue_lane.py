@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import TypeAlias
 
 from kernbench.common.errors import IpcqError, KernbenchError
 from kernbench.common.ids import pe_part
@@ -25,6 +26,8 @@ from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import ReceivedSlot
 
 _CREDIT = int(Kind.CREDIT)  # found once, as the reasons of rows
+Sent: TypeAlias = tuple[int, Row, int]
+"""A message that was sent: its number, its row in the log, its bytes"""
 
 
 @value(kw_only=False)
@@ -52,9 +55,9 @@ class Lane:
         "_memory",
         "_places",
         "_posted_slots",
-        "_postings",
         "_put",
         "_queue",
+        "_sent",
         "_slots",
         "_there",
         "_way",
@@ -102,7 +105,7 @@ class Lane:
         self._places: list[SlotPlace | None] = [None] * pair.n_slots
         self._slots: list[ReceivedSlot | None] = [None] * pair.n_slots
         self._posted_slots: list[ReceivedSlot | None] = [None] * pair.n_slots  # the last one of a posted receive
-        self._postings: list[Posting | None] = [None] * pair.n_slots  # what it has sent last to each slot of the peer
+        self._sent: list[Sent | None] = [None] * pair.n_slots  # last, to each slot of the peer
         self._memory = ""
         self._way: tuple[Port, Route] | None = None
         self._blocked: Blocked | None = None
@@ -177,8 +180,8 @@ class Lane:
         posting = Posting(
             op, 0, self.requester, access, sequence, self.peer_pe, self.coord, row, sent, self, command, done
         )
-        self._postings[sequence % pair.n_slots] = posting
         nbytes = access.row_bytes
+        self._sent[sequence % pair.n_slots] = (sequence, row, nbytes)
         if machine.hooks.queue.listeners:
             ipcq.tell("send", pair, nbytes, sequence, row, access.pa)
         if not pair.sent:
@@ -246,28 +249,28 @@ class Lane:
         sender = self._ipcq.machine.part(pe_part(*peer.pe, "pe_ipcq"), QueueSite).sender_into(base)
         return [] if sender is None else [self._described(each) for each in sender.sent_from(self.pair.taken)]
 
-    def sent_from(self, sequence: int) -> list[Posting]:
+    def sent_from(self, sequence: int) -> list[Sent]:
         """The messages from number ``sequence`` on that it has sent: the ring holds all that are not received."""
-        found = [(each, self._postings[each % self.pair.n_slots]) for each in range(sequence, self.pair.my_head)]
-        return [posting for each, posting in found if posting is not None and posting.sequence == each]
+        found = [(each, self._sent[each % self.pair.n_slots]) for each in range(sequence, self.pair.my_head)]
+        return [sent for each, sent in found if sent is not None and sent[0] == each]
 
     def reset(self) -> None:
         """Begin anew: nothing was ever sent or received."""
         self.pair.reset()
-        self._postings = [None] * self.pair.n_slots
+        self._sent = [None] * self.pair.n_slots
 
-    def _described(self, posting: Posting) -> UnreceivedMessage:
-        log, peer = self._ipcq.machine.log, self.pair.peer
-        launch = self.rows[posting.row + LAUNCH]
+    def _described(self, sent: Sent) -> UnreceivedMessage:
+        log, peer, (_, row, nbytes) = self._ipcq.machine.log, self.pair.peer, sent
+        launch = self.rows[row + LAUNCH]
         return UnreceivedMessage(
             pe=peer.pe,
             direction=peer.direction,
             peer=self.coord,
             there=self.pair.direction,
-            nbytes=posting.access.row_bytes,
+            nbytes=nbytes,
             launch=launch,
             kernel=log.kernels.get(launch, ""),
-            place=log.place(launch, posting.command.line, peer.pe),
+            place=log.place(launch, self.rows[row + LINE], peer.pe),
         )
 
     @property

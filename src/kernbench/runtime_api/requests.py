@@ -222,14 +222,17 @@ class Requests:
     ) -> dict[Worker, Exception]:
         """Drop what these workers, or all, have under way: the machine stops it. What is done is still recorded.
 
-        ``why``: for who waits for it. ``blamed``: they have failed, which explains all messages that are lost with it.
+        ``why``: for who waits for it. ``blamed``: they have failed, which explains all messages that are lost with it;
+        else only those that this work has sent.
         The result: what had failed in requests of a worker by itself, where other PEs of the request kept it going.
         """
         dropped = [each for each in self._unseen.values() if workers is None or each.worker in workers]
         handles = [each.handle for each in dropped]
         self._why_dropped = why
         if self._scheduler.machine_answers:
-            self._give_up(handles, at_fault=None if blamed else [handle for handle in handles if not handle.done])
+            self._give_up(
+                handles, at_fault=None if blamed else [each.handle for each in dropped if self._ended_ill(each)]
+            )
         self._drop(handles)
         return self._failed(dropped)
 
@@ -255,7 +258,7 @@ class Requests:
             return
         if isinstance(failure, SimulationDeadlock):
             program = self._workers.current
-            failed = self.abandon([program])
+            failed = self.abandon([program], blamed=False)
             if program in failed:
                 raise failed[program] from failure
         elif isinstance(failure, Exception):
@@ -273,6 +276,10 @@ class Requests:
             others = [handle for each in failed for handle in each.together]
             self._give_up(others, at_fault=[*others, *(each.handle for each in failed)])
             self._drop(others)
+
+    def _ended_ill(self, submitted: _Submitted) -> bool:
+        """Whether it is under way, where that can never end well, or has failed."""
+        return not submitted.handle.done or self._error_of(submitted) is not None
 
     def _error_of(self, submitted: _Submitted) -> Exception | None:
         return submitted.handle.completion().error if submitted.handle.done else None
