@@ -105,8 +105,8 @@ def test_what_is_wrong_with_them_is_told_as_of_a_file(engine: GraphEngine, chang
 
 def test_paths_are_still_those_of_its_file(tmp_path: Path) -> None:
     text = "def kernel(t, *, tl): ...\ndef kernel_args(*, n_elem, world_size, **config): return (config['n_slots'],)\n"
-    (tmp_path / "mine.py").write_text(text)
-    (tmp_path / "ccl.yaml").write_text("algorithms:\n  a: { module: mine.py, topology: ring_1d }\n")
+    (tmp_path / "algorithm_beside_it.py").write_text(text)
+    (tmp_path / "ccl.yaml").write_text("algorithms:\n  a: { module: algorithm_beside_it.py, topology: ring_1d }\n")
     cfg = resolve_algorithm_config(load_ccl_config(tmp_path / "ccl.yaml"))
     cfg["n_slots"] = 6
     engine = GraphEngine(resolve_topology("default"))
