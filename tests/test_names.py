@@ -24,6 +24,9 @@ kernbench.runtime_api.tensor: Tensor, deploy_tensor
 kernbench.runtime_api.multiprocessing: SpawnException
 kernbench.ccl.install: install_ipcq, load_ccl_config, resolve_algorithm_config
 kernbench.ccl.topologies:
+kernbench.ccl.mappers: leader_only, all_pes, pe0_of_every_cube
+kernbench.ccl.validators: single_shard_per_rank, multi_pe_sip_local, row_per_cube
+kernbench.ccl.install_plan: IpcqPlan, InstalledQueues, plan_of
 kernbench.ccl.sfr_config: configure_sfr_intercube_multisip
 kernbench.ccl.diagnostics: pointer_dump, IpcqDeadlock
 kernbench.ccl.testing: run_kernel_in_mock
@@ -62,3 +65,10 @@ def test_every_algorithm_has_its_kernel(name: str) -> None:
     module = import_module(f"kernbench.ccl.algorithms.{name}")
     assert callable(module.kernel)
     assert callable(module.kernel_args)
+
+
+@pytest.mark.parametrize("name", ["sim_engine.engine", "ccl.mappers", "ccl.validators", "ccl.install_plan"])
+def test_a_face_holds_no_code(name: str) -> None:
+    face = import_module(f"kernbench.{name}")
+    for each in face.__all__:
+        assert getattr(getattr(face, each), "__module__", "") != face.__name__, each

@@ -85,7 +85,7 @@ def test_no_lead_stops_a_tree(
 
 def test_a_kernel_that_is_not_told_of_slots_runs_with_one() -> None:
     def kernel(t_ptr: int, n: int, ranks: int, *, tl: Any) -> None:
-        args = tree_allreduce.kernel_args(n_elem=n, world_size=ranks, slot_size=64)
+        args = tree_allreduce.kernel_args(n_elem=n, world_size=ranks, slot_size=64, dtype="f32")
         tree_allreduce.kernel(t_ptr, *args, tl=tl)
 
     inputs = [np.full(1000, rank, np.float32) for rank in range(7)]

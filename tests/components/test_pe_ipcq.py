@@ -330,6 +330,58 @@ def test_held_handles_are_named_in_a_deadlock(engine: GraphEngine) -> None:
         launch(engine, hoard, data, 3, pes=(A, B))
 
 
+def test_a_message_in_another_queue_is_named_in_a_deadlock(engine: GraphEngine) -> None:
+    """B receives from C what A has sent, by a queue of its own."""
+
+    def kernel(ptr: int, tl: Any) -> None:
+        if tl.program_id(0) == 0:
+            for _ in range(2):
+                tl.send("E", tl.load(ptr, (16,), "f32"))
+        elif tl.program_id(0) == 1:
+            tl.recv("E", (16,), "f32")
+
+    install(engine, line_of(A, B, C), n_slots=4)
+    with pytest.raises(IpcqDeadlock) as caught:
+        launch(engine, kernel, numbers(engine, A, B, C), pes=(A, B, C))
+    lies = "2 messages lie unread in its queue W, from sip0.cube0.pe0; its kernel waits for another, E"
+    _, _, cause, _, b = str(caught.value).splitlines()
+    assert cause.endswith(f"the waits end at PEs that wait for no queue: sip0.cube0.pe2. On sip0.cube0.pe1 {lies}")
+    assert b.startswith("  sip0.cube0.pe1: kernel 'kernel' waits for a message of queue E, at line ")
+    assert f"; {lies} [" in b
+
+
+def test_messages_in_other_queues_of_a_cycle_are_named(engine: GraphEngine) -> None:
+    """All have sent to the east, and receive from there."""
+
+    def kernel(ptr: int, tl: Any) -> None:
+        tl.send("E", tl.load(ptr, (16,), "f32"))
+        tl.recv("E", (16,), "f32")
+
+    install(engine, ring_of(A, B, C))
+    with pytest.raises(IpcqDeadlock) as caught:
+        launch(engine, kernel, numbers(engine, A, B, C), pes=(A, B, C))
+    cause = str(caught.value).splitlines()[2]
+    assert "let one of them send first, or receive from the queue that messages have come to" in cause
+    assert "On sip0.cube0.pe0 1 message lies unread in its queue W, from sip0.cube0.pe2" in cause
+    assert cause.endswith("its kernel waits for another, E (and 2 more PEs alike)")
+
+
+def test_what_is_received_is_not_unread(engine: GraphEngine) -> None:
+    """B has got what A has sent, and waits for C."""
+
+    def kernel(ptr: int, tl: Any) -> None:
+        if tl.program_id(0) == 0:
+            tl.send("E", tl.load(ptr, (16,), "f32"))
+        elif tl.program_id(0) == 1:
+            tl.recv("W", (16,), "f32")
+            tl.recv("E", (16,), "f32")
+
+    install(engine, line_of(A, B, C))
+    with pytest.raises(IpcqDeadlock) as caught:
+        launch(engine, kernel, numbers(engine, A, B, C), pes=(A, B, C))
+    assert "unread" not in str(caught.value)
+
+
 def test_an_engine_goes_on_after_what_was_abandoned(engine: GraphEngine) -> None:
     install(engine, ring_of(A, B), n_slots=1)
     data = numbers(engine, A, B)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 from failure_scenes import (
     AFTERMATHS,
@@ -15,12 +13,16 @@ from failure_scenes import (
     collectives,
     everything,
     fills_a_queue,
+    greet,
     leaves_a_message,
     mine,
+    nobody_receives,
+    raises_at_once,
+    receives_in_vain,
     remains,
     rotate,
 )
-from machines import RING
+from machines import RING, run_ranks, working_machine
 
 from covering import covering
 from kernbench.ccl.ccl_yaml import load_ccl_config
@@ -30,8 +32,6 @@ from kernbench.common.errors import IpcqDeadlock, IpcqError, LimitReached
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.runtime_api.context import RuntimeContext
-
-pytestmark = pytest.mark.filterwarnings("ignore:messages that no kernel:RuntimeWarning")
 
 
 @pytest.fixture(scope="module")
@@ -85,50 +85,195 @@ def test_the_next_context_finds_the_machine_as_it_was(ccl, undisturbed, failure)
         assert everything(torch) == undisturbed
 
 
-LEFT = r"sip0\.cube0\.pe0 E -> sip0\.cube0\.pe1 W: 16 bytes of kernel 'leaves_a_message', line \d+"
+LINE = greet.__code__.co_firstlineno + 1
+LEFT = rf"sip0\.cube0\.pe0 E -> sip0\.cube0\.pe1 W: 16 bytes of kernel 'leaves_a_message', line {LINE} of .*scenes\.py"
 
 
-def test_a_message_that_nobody_received_is_told_when_its_queue_goes(ccl):
+def test_a_message_that_nobody_received_is_an_error_where_its_queue_goes(ccl):
     with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
         scene = Scene(torch)
         scene.launch(leaves_a_message)
-        with pytest.warns(RuntimeWarning, match=LEFT) as told:
+        with pytest.raises(IpcqError, match=LEFT):
             scene.uninstall()
-        assert len(told) == 1
         scene.install()
         rotate(scene, 0)
     [left] = torch.cleanup_report.left
     assert left.startswith("not received: sip0.cube0.pe0 E")
 
 
-def test_a_message_that_nobody_received_is_told_at_the_end_of_the_context(ccl):
-    with pytest.warns(RuntimeWarning, match=LEFT) as told, RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+def test_a_message_that_nobody_received_is_an_error_at_the_end_of_the_context(ccl):
+    engine = GraphEngine(MACHINE)
+    with pytest.raises(IpcqError, match=LEFT), RuntimeContext(engine, ccl=ccl) as torch:
         Scene(torch).launch(leaves_a_message)
-    assert len(told) == 1
     assert len(torch.cleanup_report.left) == 1
+    assert remains(engine) == []
 
 
 @pytest.mark.parametrize("failure", ["nobody_receives", "never_destroys"])
-def test_a_send_of_a_rank_that_no_rank_received_is_told(ccl, failure):
-    def run():
-        with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+def test_a_send_of_a_rank_that_no_rank_received_is_an_error(ccl, failure):
+    line = nobody_receives.__code__.co_firstlineno + 2
+    way = rf"sip0\.cube0\.pe0 .* -> sip1\.cube0\.pe0 .*: 16 bytes of kernel 'send_recv'.*_scenes\.py:{line}\)"
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        with pytest.raises(IpcqError, match=way):
             FAILURES[failure][1](Scene(torch))
-            collectives(Scene(torch))
-        return torch
-
-    way = r"sip0\.cube0\.pe0 .* -> sip1\.cube0\.pe0 .*: 16 bytes of kernel 'send_recv'"
-    with pytest.warns(RuntimeWarning, match=way):
-        torch = run()
+        collectives(Scene(torch))
     assert sum("not received" in each for each in torch.cleanup_report.left) == 1
 
 
 @pytest.mark.parametrize("failure", ["raises_at_once", "peer_raises", "fills_a_queue"])
 def test_what_a_failure_left_is_not_told_once_more(ccl, failure):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
-            fails(Scene(torch), failure)
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        fails(Scene(torch), failure)
     assert torch.cleanup_report.left == ()
+
+
+def test_another_failure_does_not_hide_what_was_left_before(ccl):
+    """The program goes on after a kernel has failed; an earlier launch, which ended well, has left a message."""
+
+    def program(scene):
+        scene.launch(leaves_a_message)
+        with pytest.raises(ZeroDivisionError):
+            scene.torch.launch("k", raises_at_once, scene.values(), N)
+
+    with pytest.raises(IpcqError, match=LEFT):
+        run(ccl, program)
+
+
+def test_a_deadlock_does_not_hide_what_was_left_before(ccl):
+    def program(scene):
+        scene.launch(leaves_a_message)
+        with pytest.raises(IpcqDeadlock):
+            scene.torch.launch("k", receives_in_vain, scene.values(), N)
+
+    with pytest.raises(IpcqError, match=LEFT):
+        run(ccl, program)
+
+
+def test_what_is_left_does_not_hide_another_failure(ccl):
+    seen = []
+
+    def program(scene):
+        seen.append(scene.torch)
+        scene.launch(leaves_a_message)
+        try:
+            raise LookupError
+        finally:
+            scene.uninstall()
+
+    with pytest.raises(LookupError):
+        run(ccl, program)
+    [left] = seen[0].cleanup_report.left
+    assert left.startswith("not received: sip0.cube0.pe0 E")
+
+
+def test_a_program_that_deals_with_another_failure_is_told_at_its_end(ccl):
+    def program(scene):
+        scene.launch(leaves_a_message)
+        try:
+            raise LookupError
+        except LookupError:
+            scene.uninstall()
+        rotate_anew(scene)
+
+    with pytest.raises(IpcqError, match=LEFT):
+        run(ccl, program)
+
+
+def run(ccl, program):
+    """In a context of its own."""
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        program(Scene(torch))
+
+
+def rotate_anew(scene):
+    scene.install()
+    rotate(scene, 0)
+
+
+@pytest.mark.parametrize("failure", ["raises_at_once", "peer_raises"])
+def test_a_run_that_failed_lists_what_it_has_left(ccl, failure):
+    with pytest.raises(BaseException) as caught, RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        FAILURES[failure][1](Scene(torch))
+    assert not isinstance(caught.value, IpcqError)
+    assert any(each.startswith("not received: sip0.cube0.pe0 ") for each in torch.cleanup_report.left)
+
+
+def test_a_posted_receive_takes_its_message(ccl):
+    """Also when nobody looks at what has come."""
+
+    def posts(x, n, *, tl):
+        if tl.program_id(0) == 1:
+            tl.recv_async("W", n, "f32")
+        leaves_a_message(x, n, tl=tl)
+
+    run(ccl, lambda scene: scene.launch(posts))
+
+
+def test_groups_one_after_the_other_tell_of_their_own(ccl):
+    """Of two groups that nobody destroys the second leaves nothing, and a third is told of the first."""
+
+    def program(rank, leaves):
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group("ahbm")
+        if leaves:
+            nobody_receives(torch, rank)
+        torch.distributed.barrier()
+
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        torch.multiprocessing.spawn(program, (True,), nprocs=2)
+        with pytest.raises(IpcqError, match=r"^a message was sent and never received"):
+            torch.multiprocessing.spawn(program, (False,), nprocs=2)
+        torch.multiprocessing.spawn(program, (False,), nprocs=2)
+    assert sum("not received" in each for each in torch.cleanup_report.left) == 1
+
+
+SLOW = working_machine(2, "sip.cube_mesh.w=1", "pe.components.pe_ipcq.attrs.overhead_ns=20000")
+
+
+def test_a_message_on_its_way_is_left_too(ccl):
+    """Its bytes are there, and nobody has taken note of them when its queue goes."""
+    with pytest.raises(IpcqError, match=LEFT), RuntimeContext(GraphEngine(SLOW), ccl=ccl) as torch:
+        Scene(torch).launch(leaves_a_message)
+
+
+def test_a_message_on_its_way_does_not_come_to_the_next_queues(ccl):
+    with RuntimeContext(GraphEngine(SLOW), ccl=ccl) as torch:
+        scene = Scene(torch)
+        scene.launch(leaves_a_message)
+        with pytest.raises(IpcqError, match=LEFT):
+            scene.uninstall()
+        assert torch.engine.now < 2 * 20000  # it takes as long to be sent as to be taken note of
+        rotate_anew(scene)
+
+
+def test_a_collective_that_only_its_root_has_called(ccl):
+    def program(rank):
+        if rank == 0:
+            torch.distributed.broadcast(torch.ones(N), 0)
+
+    line = program.__code__.co_firstlineno + 2
+    way = rf"of kernel 'broadcast', step .*test_after_failures\.py:{line}\)"
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch, pytest.raises(IpcqError, match=way):
+        run_ranks(torch, program)
+
+
+def test_ranks_of_the_programs_group_leave_messages(ccl):
+    """The group stays: it is told when the program ends it, or when other ranks take it over."""
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+
+        def program(rank):
+            torch.ahbm.set_device(rank)
+            nobody_receives(torch, rank)
+
+        torch.distributed.init_process_group("ahbm")
+        torch.multiprocessing.spawn(program, nprocs=2)
+        with pytest.raises(IpcqError, match="kernel 'send_recv'"):
+            torch.distributed.destroy_process_group()
+        torch.distributed.init_process_group("ahbm")
+        torch.multiprocessing.spawn(program, nprocs=2)
+        with pytest.raises(IpcqError, match=r"^a message was sent and never received"):
+            torch.multiprocessing.spawn(torch.ahbm.set_device, nprocs=2)
+        torch.distributed.destroy_process_group()
 
 
 def test_many_messages_are_told_in_a_few_lines(ccl):
@@ -143,13 +288,14 @@ def test_many_messages_are_told_in_a_few_lines(ccl):
     with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
         scene = Scene(torch)
         scene.launch(leaves_many)
-        with pytest.warns(RuntimeWarning) as told:
+        with pytest.raises(IpcqError) as told:
             scene.uninstall()
-    [warning] = told
-    text = str(warning.message)
+    text = str(told.value)
+    assert text.startswith("32 messages were sent and never received")
     assert text.count("\n") == 9
     assert ", 2 times" in text
     assert text.endswith("and 16 more")
+    assert len(torch.cleanup_report.left) == 9
 
 
 def test_a_message_may_be_received_by_a_later_launch(ccl):
@@ -159,14 +305,12 @@ def test_a_message_may_be_received_by_a_later_launch(ccl):
         if tl.program_id(0) == 1:
             tl.store(mine(x, tl), tl.recv("W", n, "f32"))
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
-            scene = Scene(torch)
-            scene.launch(leaves_a_message)
-            x = scene.values(100)
-            torch.launch("receives", receives, x, N)
-            assert x.tolist() == [*range(100, 104), *range(4), *range(108, 116)]
+    with RuntimeContext(GraphEngine(MACHINE), ccl=ccl) as torch:
+        scene = Scene(torch)
+        scene.launch(leaves_a_message)
+        x = scene.values(100)
+        torch.launch("receives", receives, x, N)
+        assert x.tolist() == [*range(100, 104), *range(4), *range(108, 116)]
     assert torch.cleanup_report.left == ()
 
 
@@ -175,7 +319,7 @@ def test_removing_queues_without_a_context_tells_what_is_lost_too(ccl):
     plan = install_ipcq(engine, world_size=4, ccl=ccl)
     with RuntimeContext(engine, ccl=ccl) as torch:
         torch.launch("k", leaves_a_message, Scene(torch).values(), N)
-    with pytest.warns(RuntimeWarning, match=LEFT):
+    with pytest.raises(IpcqError, match=LEFT):
         uninstall(engine, plan.queues)
     assert remains(engine) == []
     with pytest.raises(IpcqError, match="removed already"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernbench.ccl.install import install_ipcq
 from kernbench.common.errors import (
     InputError,
     IpcqDeadlock,
+    IpcqError,
     KernelError,
     ProgramExitError,
     RunError,
@@ -163,6 +166,48 @@ def limited(torch: Any) -> None:
     raise RunStopped(RunError("long enough"))
 
 
+def send_east(x: int, *, tl: Any) -> None:
+    if tl.program_id(0) == 0:
+        tl.send("E", tl.load(x, (4,), "f32"))
+
+
+def leaves_a_message(torch: Any) -> None:
+    torch.install_ipcq(algorithm="ring_allreduce_tcm", world_size_override=8)
+    torch.launch("east", send_east, torch.zeros(8, 4, dp=DPPolicy(pe="row_wise")))
+
+
+def leaves_a_message_in_queues_of_its_own(torch: Any) -> None:
+    install_ipcq(torch.engine, "ring_allreduce_tcm", world_size=8)
+    torch.launch("east", send_east, torch.zeros(8, 4, dp=DPPolicy(pe="row_wise")))
+
+
+def takes_queues_off(torch: Any) -> None:
+    plan = torch.install_ipcq(algorithm="ring_allreduce_tcm", world_size_override=8)
+    torch.launch("east", send_east, torch.zeros(8, 4, dp=DPPolicy(pe="row_wise")))
+    torch.uninstall_ipcq(plan)
+
+
+def sends_to_nobody(torch: Any) -> None:
+    def program(rank: int) -> None:
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group("ahbm")
+        if rank == 0:
+            torch.distributed.send(torch.ones(4), 1)
+        torch.distributed.destroy_process_group()
+
+    torch.multiprocessing.spawn(program, nprocs=2)
+
+
+LINE = send_east.__code__.co_firstlineno + 2
+EAST = (
+    rf"sip0\.cube0\.pe0 E -> sip0\.cube0\.pe1 W: 16 bytes of kernel 'send_east', line {LINE} of .*test_run_outcome\.py"
+)
+SENT = sends_to_nobody.__code__.co_firstlineno + 5
+TO_RANK_1 = (
+    rf"sip0\.cube0\.pe0 sip1 -> sip1\.cube0\.pe0 sip0: 16 bytes of kernel 'send_recv', step 2 \(send sip1, 4 f32\) "
+    rf"\(called at .*test_run_outcome\.py:{SENT}\)"
+)
+
 FAILURES: list[tuple[Any, type[Exception], str]] = [
     (asserts, AssertionError, "not three"),
     (raises, LookupError, "mine"),
@@ -182,6 +227,10 @@ FAILURES: list[tuple[Any, type[Exception], str]] = [
     (leaves_with_what_cannot_be_shown, ProgramExitError, r"left by sys.exit\(a Code\)"),
     (nothing, RunError, "submitted no request"),
     (limited, RunError, "long enough"),
+    (leaves_a_message, IpcqError, EAST),
+    (leaves_a_message_in_queues_of_its_own, IpcqError, EAST),
+    (takes_queues_off, IpcqError, EAST),
+    (sends_to_nobody, IpcqError, TO_RANK_1),
 ]
 
 
@@ -212,6 +261,50 @@ def test_a_run_that_failed_is_not_ok_and_raises_its_cause(
     with pytest.raises(kind, match=words) as caught:
         found.raise_for_status()
     assert caught.value is found.completion.error
+
+
+def fails_too(how: Any, leaves: Any) -> Any:
+    """A program that leaves a message, and fails."""
+
+    def program(torch: Any) -> None:
+        leaves(torch)
+        how(torch)
+
+    return program
+
+
+@pytest.mark.parametrize("leaves", [leaves_a_message, leaves_a_message_in_queues_of_its_own])
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        (raises, LookupError),
+        (compares, VerificationError),
+        (leaves_with_words, ProgramExitError),
+        (kernel_fails, KernelError),
+    ],
+)
+def test_a_run_that_failed_otherwise_lists_messages_that_it_left(
+    small: Topology, how: Any, kind: type[Exception], leaves: Any
+) -> None:
+    found = run(small, fails_too(how, leaves))
+    assert isinstance(found.completion.error, kind)
+    assert (found.status, found.exit_code) == ("FAILED", 1)
+    [listed] = [each for each in found.cleanup.left if each.startswith("not received: ")]
+    assert re.search(EAST, listed)
+
+
+def test_a_message_that_is_left_is_listed_once(small: Topology) -> None:
+    for program in (leaves_a_message, leaves_a_message_in_queues_of_its_own, takes_queues_off):
+        found = run(small, program)
+        assert isinstance(found.error, IpcqError)
+        assert len(found.cleanup.left) == 1
+
+
+def test_messages_of_earlier_runs_on_an_engine_are_none_of_this_one(small: Topology) -> None:
+    engine = GraphEngine(small)
+    first = run(small, leaves_a_message_in_queues_of_its_own, engine_factory=lambda machine, _: engine)
+    second = run(small, ordinary, engine_factory=lambda machine, _: engine)
+    assert (first.ok, second.ok) == (False, True)
 
 
 @pytest.mark.parametrize(

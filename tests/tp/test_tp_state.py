@@ -117,3 +117,68 @@ def test_two_contexts_know_nothing_of_each_other(torch):
         assert model_parallel_is_initialized()
     assert not model_parallel_is_initialized(torch=other)
     assert not model_parallel_is_initialized()
+
+
+def test_what_the_program_has_said_holds_in_its_ranks(torch):
+    def program(rank):
+        torch.ahbm.set_device(rank)
+        assert model_parallel_is_initialized()
+        layer = ColumnParallelLinear(8, 8, torch=torch)
+        seen[rank] = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size(), layer.weight.shape
+
+    torch.distributed.init_process_group("ahbm")
+    initialize_model_parallel(2)
+    for _ in range(2):  # all that it spawns
+        seen = {}
+        torch.multiprocessing.spawn(program, nprocs=2)
+        assert seen == {0: (0, 2, (8, 4)), 1: (1, 2, (8, 4))}
+    destroy_model_parallel()
+    torch.multiprocessing.spawn(lambda rank: seen.update({rank: model_parallel_is_initialized()}), nprocs=2)
+    assert seen == {0: False, 1: False}
+
+
+def test_ranks_may_say_again_what_the_program_has_said(torch):
+    def program(rank):
+        initialize_model_parallel(2)
+        seen.append(get_tensor_model_parallel_rank())
+        with pytest.raises(InputError, match="did so before"):
+            initialize_model_parallel(2)
+
+    torch.distributed.init_process_group("ahbm")
+    initialize_model_parallel(2)
+    seen = []
+    torch.multiprocessing.spawn(program, nprocs=2)
+    assert seen == [0, 1]
+
+
+def test_a_rank_leaves_for_itself_alone(torch):
+    def program(rank):
+        if rank == 0:
+            destroy_model_parallel()
+        torch.distributed.barrier()
+        seen.append((rank, model_parallel_is_initialized()))
+
+    torch.distributed.init_process_group("ahbm")
+    initialize_model_parallel(2)
+    seen = []
+    torch.multiprocessing.spawn(program, nprocs=2)
+    assert sorted(seen) == [(0, False), (1, True)]
+    assert model_parallel_is_initialized()
+
+
+def test_sizes_that_do_not_fit_are_told_in_the_program(torch):
+    with pytest.raises(InputError, match=r"init_process_group\('ahbm'\) first"):
+        initialize_model_parallel(2)
+    torch.distributed.init_process_group("ahbm")
+    for size in (1, 4):
+        with pytest.raises(NotImplementedError, match="there are 2 ranks"):
+            initialize_model_parallel(size)
+
+
+def test_a_group_of_the_program_alone_is_none_of_its_ranks(torch):
+    """As many ranks as it is for begin with it."""
+    initialize_model_parallel(1)
+    seen = []
+    for nprocs in (1, 2):
+        torch.multiprocessing.spawn(lambda rank: seen.append(model_parallel_is_initialized()), nprocs=nprocs)
+    assert seen == [True, False, False]

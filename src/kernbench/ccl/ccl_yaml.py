@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, Scalar, resolve_algorithm_config
+from kernbench.ccl.config import AlgorithmConfig, AlgorithmSettings, CclConfig, Scalar
 from kernbench.ccl.layouts import MAPPERS, VALIDATORS
 from kernbench.ccl.loading import (
     MODULES,
@@ -45,6 +45,8 @@ from kernbench.topology.spec import current_topology_name
 
 LOCAL_FILE = "ccl.yaml"
 IDLE_KEY = "vc_chunk_size"
+# What only ``defaults`` says: it is there too where somebody has merged them with an algorithm's section.
+_OF_DEFAULTS = ("algorithm", "strict")
 
 _Count = Annotated[int, Field(ge=1, le=1 << 50)]
 _Section: TypeAlias = tuple[str, ...]
@@ -127,7 +129,33 @@ def check_ccl(path: str | os.PathLike[str]) -> None:
     """Raise what is wrong with a file, and with the algorithm that it means by default, before anything runs."""
     cfg = load_ccl_config(path)
     if cfg.default_algorithm is not None or len(cfg.algorithms) == 1:
-        load_algorithm(resolve_algorithm_config(cfg))
+        load_algorithm(cfg.algorithm())
+
+
+CclLike: TypeAlias = CclConfig | AlgorithmConfig | Mapping[str, Any] | str | os.PathLike[str] | None
+"""A configuration: loaded, or its file (None: as ``load_ccl_config``); or one algorithm's, typed or as a mapping"""
+
+
+def as_ccl_config(given: CclLike, fallback: Mapping[str, Any] | None = None) -> CclConfig:
+    """The configuration that ``given`` means.
+
+    A mapping is what ``ccl.yaml`` has: all of it, or the section of one algorithm, with the ``defaults`` or without,
+    over ``fallback``; ``resolve_algorithm_config`` gives one. ConfigError with every problem.
+    """
+    if isinstance(given, CclConfig):
+        return given
+    if isinstance(given, AlgorithmConfig):
+        return CclConfig(given.place, given.name, (given,))
+    if not isinstance(given, Mapping):
+        return load_ccl_config(given)
+    if "algorithms" in given:
+        return ccl_config_of(Document("cfg", dict(given), {}))
+    section = dict(fallback or {}) | {key: list(v) if isinstance(v, tuple) else v for key, v in given.items()}
+    defaults = {key: section.pop(key) for key in _OF_DEFAULTS if key in section}
+    name = defaults.setdefault("algorithm", section.get("module") or "algorithm")
+    origin = given.origin if isinstance(given, AlgorithmSettings) else None
+    source = "cfg" if origin is None or origin.folder is None else str(origin.folder / "cfg")
+    return ccl_config_of(Document(source, {"defaults": defaults, "algorithms": {name: section}}, {}))
 
 
 def _file(path: str | os.PathLike[str] | None) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kernbench.common.complaints import one_of, show
 from kernbench.common.errors import InputError, Problem, UnknownNameError
@@ -94,15 +94,62 @@ class CclConfig:
         """The algorithms by name."""
         return tuple(each.name for each in self.algorithms)
 
+    def algorithm(self, name: str | None = None) -> AlgorithmConfig:
+        """The one called ``name``, else the default one, else the only one. UnknownNameError lists what there is."""
+        wanted = name or self.default_algorithm
+        if wanted is None:
+            if len(self.algorithms) > 1:
+                names = one_of(self.names)
+                raise InputError(f"{self.source} has no defaults.algorithm; name one of its algorithms: {names}")
+            return self.algorithms[0]
+        found = next((each for each in self.algorithms if each.name == wanted), None)
+        if found is None:
+            raise UnknownNameError("algorithm", wanted, self.names, f"they are in {self.source}")
+        return found
 
-def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmConfig:
-    """The algorithm called ``name``, else the default one, else the only one. UnknownNameError lists what there is."""
-    wanted = name or cfg.default_algorithm
-    if wanted is None:
-        if len(cfg.algorithms) > 1:
-            raise InputError(f"{cfg.source} has no defaults.algorithm; name one of its algorithms: {one_of(cfg.names)}")
-        return cfg.algorithms[0]
-    found = next((each for each in cfg.algorithms if each.name == wanted), None)
-    if found is None:
-        raise UnknownNameError("algorithm", wanted, cfg.names, f"they are in {cfg.source}")
-    return found
+
+class AlgorithmSettings(dict[str, Any]):
+    """An algorithm's settings under the names of ``ccl.yaml``, for a program to change before it passes them on.
+
+    ``algorithm`` is its name; keys that pass through stand beside the others. Who gets them (``install_ipcq``,
+    ``configure_sfr_intercube_multisip``, …) checks them as a file; ``kernel_args(n_elem=…, world_size=…, **settings)``
+    takes them as they are. Attributes are those of an ``AlgorithmConfig`` that says the same.
+    """
+
+    __slots__ = ("origin",)
+
+    def __init__(self, origin: AlgorithmConfig) -> None:
+        """Those of ``origin``; what it leaves open is left out."""
+        self.origin = origin
+        said = {name: getattr(origin, name) for name in _SETTINGS}
+        super().__init__({"algorithm": origin.name, **said, "strict": origin.strict, **dict(origin.passthrough)})
+        for name in _MAY_BE_OPEN:
+            if self[name] is None:
+                del self[name]
+
+    @property
+    def typed(self) -> AlgorithmConfig:
+        """What they say now, unchecked."""
+        given: dict[str, Any] = dict.fromkeys(_MAY_BE_OPEN) | {key: self[key] for key in _SETTINGS if key in self}
+        passed = {key: value for key, value in self.items() if key not in (*_SETTINGS, "algorithm", "strict")}
+        entries = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(passed.items()))
+        name, strict = self.get("algorithm", self.origin.name), self.get("strict", False)
+        return replace(self.origin, name=name, strict=strict, passthrough=tuple(entries), **given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in AlgorithmSettings.__slots__ or name.startswith("__"):
+            raise AttributeError(name)  # not made yet
+        return getattr(self.typed, name)
+
+
+# Of an AlgorithmConfig, what has a key of its own.
+_SETTINGS = (
+    *(each.name for each in fields(QueueSettings)),
+    *("module", "topology", "mapper", "validator", "n_elem", "world_size"),
+)
+_MAY_BE_OPEN = ("n_elem", "world_size")
+
+
+def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmSettings:
+    """The settings of the algorithm called ``name``, as ``CclConfig.algorithm`` finds it, for a program to change."""
+    return AlgorithmSettings(cfg.algorithm(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
@@ -10,11 +9,11 @@ from typing import Annotated, Any, NamedTuple, Self, SupportsIndex, TypeAlias
 
 from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-from kernbench.ccl.ccl_yaml import load_ccl_config
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, QueueSettings, resolve_algorithm_config
+from kernbench.ccl.ccl_yaml import CclLike, as_ccl_config, load_ccl_config
+from kernbench.ccl.config import AlgorithmConfig, QueueSettings, resolve_algorithm_config
 from kernbench.ccl.layouts import RankPes, rank_pes
 from kernbench.ccl.loading import Algorithm, Neighbors, load_algorithm, told_of
-from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall, warn_of_lost
+from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
@@ -36,7 +35,6 @@ __all__ = [
     "release_rings",
     "resolve_algorithm_config",
     "uninstall",
-    "warn_of_lost",
 ]
 
 
@@ -181,16 +179,16 @@ class IpcqPlan:
 
 def install_ipcq(
     engine: GraphEngine,
-    algorithm: str | None = None,
+    algorithm: str | AlgorithmConfig | Mapping[str, Any] | None = None,
     world_size: int | None = None,
-    ccl: str | os.PathLike[str] | CclConfig | None = None,
+    ccl: CclLike = None,
 ) -> IpcqPlan:
     """Install the queues of an algorithm of ``ccl`` and wait until every PE has its own.
 
-    ``algorithm``: by name, else the default one. ``world_size``: ranks are the first so many PEs, even when there are
-    as many SIPs; without it as configured, else SIPs. ``ccl``: a file or a loaded configuration, else ./ccl.yaml, else
-    the packaged file. InputError for what is wrong with any of these; IpcqError and AllocationError as
-    ``prepare_queues``.
+    ``algorithm``: by name, or its settings, as ``resolve_algorithm_config`` gives them; else the default one.
+    ``world_size``: ranks are the first so many PEs, even when there are as many SIPs; without it as configured, else
+    SIPs. ``ccl``: a file or a loaded configuration, else ./ccl.yaml, else the packaged file. InputError for what is
+    wrong with any of these; IpcqError and AllocationError as ``prepare_queues``.
     """
     chosen = configured(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)
@@ -199,13 +197,15 @@ def install_ipcq(
 
 
 def configured(
-    algorithm: str | None = None,
+    algorithm: str | AlgorithmConfig | Mapping[str, Any] | None = None,
     world_size: int | None = None,
-    ccl: str | os.PathLike[str] | CclConfig | None = None,
+    ccl: CclLike = None,
 ) -> Algorithm:
     """The algorithm that these arguments of ``install_ipcq`` mean."""
-    cfg = ccl if isinstance(ccl, CclConfig) else load_ccl_config(ccl)
-    config = resolve_algorithm_config(cfg, algorithm)
+    if algorithm is None or isinstance(algorithm, str):
+        config = as_ccl_config(ccl).algorithm(algorithm)
+    else:
+        config = as_ccl_config(algorithm).algorithm()
     if world_size is not None:
         config = replace(config, world_size=checked_count("world_size", world_size, 1), ranks_are_pes=True)
     return load_algorithm(config)

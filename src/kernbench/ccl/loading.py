@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from kernbench.ccl import algorithms as package
-from kernbench.ccl.config import AlgorithmConfig, CclConfig
+from kernbench.ccl.config import AlgorithmConfig, AlgorithmSettings, CclConfig
 from kernbench.ccl.delays import hop_bytes, load_bytes
 from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
@@ -113,12 +113,13 @@ class Algorithm:
     def args_for(self, spec: TopologySpec, *, n_elem: int, sip_rank: int = 0, **more: Any) -> tuple[Any, ...]:
         """What the kernel gets behind its tensor on this machine, on SIP ``sip_rank``.
 
-        ``kernel_args`` is told of the machine, of the queues, what passes through from the configuration, and ``more``.
+        ``kernel_args`` is told of the machine, of the queues, what passes through from the configuration, and ``more``;
+        of f32 when that says no ``dtype``.
         """
         config = self.config
         queues = {"n_slots": config.n_slots, "slot_size": config.slot_size, "buffer_kind": config.buffer_kind}
         world = {"world_size": world_size_of(spec, config), "ranks_are_sips": ranks_are_sips(spec, config)}
-        values = machine_values(spec) | queues | world | dict(config.passthrough) | more
+        values = {"dtype": "f32"} | machine_values(spec) | queues | world | dict(config.passthrough) | more
         with told_of(config):
             return tuple(self.kernel_args(n_elem=n_elem, sip_rank=sip_rank, **values))
 
@@ -152,12 +153,13 @@ def machine_values(spec: TopologySpec) -> dict[str, Any]:
     }
 
 
-def load_algorithm(config: AlgorithmConfig) -> Algorithm:
+def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
     """Find everything that an algorithm's configuration names.
 
     UnknownNameError for a name that is not built in, InputError for a path that leads nowhere and for a module that
     is not an algorithm, ConfigError for a key that it does not know.
     """
+    config = config.typed if isinstance(config, AlgorithmSettings) else config
     module = module_called(config.module, config.label, config.folder)
     problems = list(_problems(module))
     if problems:

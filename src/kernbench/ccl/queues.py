@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernbench.ccl.config import QueueSettings
+from kernbench.ccl.ccl_yaml import as_ccl_config
+from kernbench.ccl.config import AlgorithmSettings, QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
 from kernbench.ccl.topologies import Edge, direct_direction
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
@@ -22,6 +22,7 @@ from kernbench.messages.queues import OPPOSITE_DIRECTION, BufferKind, IpcqInitMs
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 _GLOBAL = "global_"
 _MOST_TOLD = 8
@@ -58,13 +59,18 @@ class InstalledQueues:
         )
 
 
-def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:
+def prepare_queues(
+    engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
+) -> InstalledQueues:
     """Reserve rings for the queues of these edges and make the messages, for the caller to submit in any order.
 
     Until they are carried out nothing but memory has changed; ``release_rings`` gives that back. IpcqError for edges
     that cannot be installed and for a PE that has queues, AllocationError when a memory is full; either leaves nothing
     reserved.
     """
+    check_host_calls()
+    if isinstance(settings, AlgorithmSettings):
+        settings = as_ccl_config(settings).algorithm()
     ends = dict(by_pe(pair_queues(edges, engine.spec)))
     for pe in ends:
         _check_bare(engine, pe)
@@ -100,7 +106,9 @@ def prepare_queues(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSe
     return InstalledQueues(edges=tuple(edges), settings=settings, reservations=tuple(reservations), messages=messages)
 
 
-def install_edges(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings) -> InstalledQueues:
+def install_edges(
+    engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
+) -> InstalledQueues:
     """Install queues for these edges and wait until all have them. Raises as ``prepare_queues``; all or nothing."""
     queues = prepare_queues(engine, edges, settings)
     handles = [engine.submit(message) for message in queues.messages]
@@ -116,7 +124,7 @@ def install_edges(engine: GraphEngine, edges: Sequence[Edge], settings: QueueSet
 def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
     """Take queues off their PEs, behind their kernels, wait until all are off and give their memory back.
 
-    Warns of messages that are lost. IpcqError when they have been removed already.
+    IpcqError when they have been removed already and, once they are off, for messages that nobody had received.
     """
     if not any(
         queue_part(engine.machine, message.pe).installation == message.installation for message in queues.messages
@@ -124,22 +132,24 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
         raise IpcqError("the queues of this installation have been removed already")
     _carry_out(engine, queues.removals())
     release_rings(engine, queues)
-    warn_of_lost(engine, queues)
+    lost = engine.unreceived(queues.pes)
+    if lost:
+        raise unreceived_error(lost)
 
 
-def warn_of_lost(engine: GraphEngine, queues: InstalledQueues) -> tuple[str, ...]:
-    """Warn of what nobody had received of these queues, which have just been removed; a text for each way and line."""
-    lost = Counter(message for pe in queues.pes for message in queue_part(engine.machine, pe).unreceived)
-    texts = tuple(_told(message, n) for message, n in lost.items())
-    if texts:
-        more = [f"and {len(texts) - _MOST_TOLD} more"] if len(texts) > _MOST_TOLD else []
-        lines = ["messages that no kernel has received are lost with their queues:", *texts[:_MOST_TOLD], *more]
-        warnings.warn("\n  ".join(lines), RuntimeWarning, stacklevel=3)
-    return texts
+def unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
+    """The error for messages, at least one, that nobody has received and nobody can receive any more."""
+    n = len(messages)
+    what = "a message was" if n == 1 else f"{n} messages were"
+    advice = "a kernel, or a rank of the program, has to receive what another sends"
+    return IpcqError("\n  ".join([f"{what} sent and never received; {advice}:", *lines_of(messages)]))
 
 
-def _told(message: UnreceivedMessage, n: int) -> str:
-    return f"{message}" if n == 1 else f"{message}, {n} times"
+def lines_of(messages: Iterable[UnreceivedMessage]) -> list[str]:
+    """A line for each way and place that messages come from; of many the first, and how many more there are."""
+    texts = [text if n == 1 else f"{text}, {n} times" for text, n in Counter(map(str, messages)).items()]
+    more = [f"and {len(texts) - _MOST_TOLD} more"] if len(texts) > _MOST_TOLD else []
+    return [*texts[:_MOST_TOLD], *more]
 
 
 def release_rings(engine: GraphEngine, queues: InstalledQueues) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
-from kernbench.ccl.config import AlgorithmConfig, CclConfig, resolve_algorithm_config
+from kernbench.ccl.ccl_yaml import CclLike, as_ccl_config
 from kernbench.ccl.install import IpcqPlan, RankLayout, plan_of
 from kernbench.ccl.queues import install_edges
 from kernbench.ccl.topologies import intercube_edges
-from kernbench.common.config import Document
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec, current_topology_name
 
 ALGORITHM = "intercube_allreduce"
-# What only ``defaults`` says: it is there too where somebody has merged them with an algorithm's section.
-_OF_DEFAULTS = ("algorithm", "strict")
 # What of a machine the edges follow from.
 _DECISIVE = {("system", "sips"): ("count", "topology", "w", "h"), ("sip", "cube_mesh"): ("w", "h")}
 
@@ -27,7 +22,7 @@ _DECISIVE = {("system", "sips"): ("count", "topology", "w", "h"), ("sip", "cube_
 def configure_sfr_intercube_multisip(
     engine: GraphEngine,
     spec: TopologySpec | Topology | Mapping[str, Any] | None = None,
-    cfg: AlgorithmConfig | CclConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    cfg: CclLike = None,
 ) -> IpcqPlan:
     """Install on PE 0 of every cube E, W, N, S to the neighbouring cubes and ``global_X`` to the same cube of the next
     SIPs, and wait until that is done.
@@ -41,22 +36,10 @@ def configure_sfr_intercube_multisip(
     machine = engine.spec
     if spec is not None and not _is_of(spec, machine):
         raise InputError("configure_sfr_intercube_multisip: spec is not that of the engine's machine; pass engine.spec")
-    config = cfg if isinstance(cfg, AlgorithmConfig) else resolve_algorithm_config(_loaded(cfg))
+    config = as_ccl_config(cfg, {"algorithm": ALGORITHM, "module": ALGORITHM, "topology": "intercube"}).algorithm()
     queues = install_edges(engine, intercube_edges(machine), config)
     ranks = tuple(((sip, cube, 0),) for sip in range(machine.num_sips) for cube in range(machine.cubes_per_sip))
     return plan_of(config, RankLayout(ranks, ranks_are_sips=False), queues)
-
-
-def _loaded(cfg: CclConfig | Mapping[str, Any] | str | os.PathLike[str] | None) -> CclConfig:
-    if isinstance(cfg, CclConfig):
-        return cfg
-    if not isinstance(cfg, Mapping):
-        return load_ccl_config(cfg)
-    if "algorithms" in cfg:
-        return ccl_config_of(Document("cfg", dict(cfg), {}))
-    section = {"module": ALGORITHM, "topology": "intercube", **cfg}
-    defaults = {"algorithm": ALGORITHM} | {key: section.pop(key) for key in _OF_DEFAULTS if key in section}
-    return ccl_config_of(Document("cfg", {"defaults": defaults, "algorithms": {defaults["algorithm"]: section}}, {}))
 
 
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:

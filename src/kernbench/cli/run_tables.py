@@ -249,7 +249,7 @@ def _unverified(head: RunHead) -> str:
     if head.status == "NO_REQUESTS":
         return "the bench submitted no request, so nothing was simulated"
     if head.error is not None:
-        return "nothing was verified: the run ended before"
+        return "nothing was verified: the run failed"
     if head.verify:
         return "nothing was verified: the bench compared nothing"
     checks = f"{head.skipped} comparison{'' if head.skipped == 1 else 's'} of the bench"

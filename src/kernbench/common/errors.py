@@ -12,7 +12,7 @@ KernbenchError
     ├── AddressFaultError      a PE touched a virtual address that nothing maps
     ├── KernelError            a kernel did what the language forbids
     │   └── IpcqInvalidDirection   a queue that the PE does not have
-    ├── IpcqError              queues that cannot be installed, a message or a credit that matches none
+    ├── IpcqError              queues that cannot be installed, a message that fits none or that nobody received
     ├── SimulationDeadlock     nothing can happen any more and somebody still waits
     │   └── IpcqDeadlock       … for a queue; says who waits for whom
     ├── AbandonedError         a request that was given up, since something else has failed
@@ -151,7 +151,7 @@ class NoDataError(RunError):
 
 
 class IpcqError(RunError):
-    """Queues that cannot be installed as asked, or a message or a credit that belongs to none."""
+    """Queues that cannot be installed as asked, a message or a credit that belongs to none, or that nobody received."""
 
 
 class SimulationDeadlock(RunError):  # noqa: N818 - the name users know

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 
 _PACKAGE = Path(__file__).parents[1]
 # Kernels and benches that ship with the package are programs like a user's own.
@@ -26,19 +29,39 @@ class ProgramLine:
 
 def program_line(error: BaseException) -> ProgramLine | None:
     """The innermost line of a bench or a kernel that led to an error; None when there is none."""
-    return _innermost(traceback.extract_tb(error.__traceback__))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_of_program(frame.filename):
+            return ProgramLine(frame.filename, frame.lineno or 0, frame.name)
+    return None
 
 
 def calling_line() -> ProgramLine | None:
-    """The line of a bench or a kernel that led here; None when there is none."""
-    return _innermost(traceback.extract_stack())
+    """The line of a bench or a kernel that led here; None when there is none. Cheap enough for every call."""
+    # The caller's: a frame that holds itself would live until the garbage collector finds it.
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
+    while frame is not None and not _is_of_program(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else ProgramLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def _innermost(frames: traceback.StackSummary) -> ProgramLine | None:
-    for frame in reversed(frames):
-        if is_program(Path(frame.filename)):
-            return ProgramLine(frame.filename, frame.lineno or 0, frame.name)
-    return None
+def told_of_call() -> tuple[str, str]:
+    """What of this package a bench or a kernel has called, with the text of its line; and where, ``file:line: ``."""
+    # The caller's: a frame that holds itself would live until the garbage collector finds it.
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
+    called = ""
+    while frame is not None and not _is_of_program(frame.f_code.co_filename):
+        if _PACKAGE in Path(frame.f_code.co_filename).parents:
+            called = frame.f_code.co_qualname
+        frame = frame.f_back
+    if frame is None:
+        return called, ""
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f"{called} (`{text}`)" if text else called, f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+
+
+@lru_cache(maxsize=4096)
+def _is_of_program(file: str) -> bool:
+    return is_program(Path(file))
 
 
 def is_program(file: Path) -> bool:

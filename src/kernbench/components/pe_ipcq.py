@@ -56,7 +56,7 @@ class PeIpcq(QueueSite):
 
     @property
     def unreceived(self) -> tuple[UnreceivedMessage, ...]:
-        """What has come and no kernel has received; of queues that were removed, until there are new ones."""
+        """What was sent here and no kernel has received; of queues that were removed, until there are new ones."""
         return tuple(message for lane in self._lanes.values() or self._removed for message in lane.unreceived)
 
     @property
@@ -99,7 +99,7 @@ class PeIpcq(QueueSite):
             raise IpcqError(f"{self.node.id}: a direction is installed twice: {', '.join(names)}")
         self._check_disjoint(pairs)
         self._removed = ()
-        lanes = self._lanes = {direction: Lane(self, pair) for direction, pair in pairs.items()}
+        lanes = self._lanes = {direction: Lane(self, pair, msg.installation) for direction, pair in pairs.items()}
         self._lane_of_slot = {}
         self.index(list(lanes.values()))
         self.buffer_kind = msg.buffer_kind
@@ -135,7 +135,7 @@ class PeIpcq(QueueSite):
             before = self._carried.get(direction)
             if before is not None:
                 self._carried[direction] = self._with_now(direction, before)
-            lane.pair.reset()
+            lane.reset()
 
     def _unused(self, busy: Collection[PeCoord]) -> Mapping[str, Lane]:
         """The queues neither of whose ends is ``busy``."""
@@ -188,6 +188,9 @@ class PeIpcq(QueueSite):
         access, sequence, clock = message.access, message.sequence, self.clock
         now = clock.time
         lane = self._lane_of_slot.get(access.pa) or self._lane_of(message)
+        if lane is None:
+            message.lane.rows[message.row + END] = now
+            return
         pair = lane.pair
         pair.arrive(sequence, access.pa, access.row_bytes)
         row = lane.slot_rows[sequence % pair.n_slots] = message.row
@@ -208,15 +211,20 @@ class PeIpcq(QueueSite):
             self._turn = [each for each in self._lanes.values() if each.pair.my_rx_base_pa is not None].index(lane) + 1
             take(self._slot(lane, pair.take(), nbytes), row)
 
-    def _lane_of(self, message: QueueData) -> Lane:
-        """Where a message belongs that is the first in its slot. IpcqError when it belongs nowhere."""
-        pa = message.access.pa
+    def _lane_of(self, message: Posting) -> Lane | None:
+        """Where a message belongs that is the first in its slot. IpcqError when it belongs nowhere.
+
+        None: it was sent before the queues here were installed, by one that was removed; it is lost.
+        """
+        pa, sender = message.access.pa, message.lane
         lane = self.lane_at(pa)
         if lane is None:
             raise IpcqError(
                 f"{self.node.id}: a message of {pe_part(*message.sender, 'pe_ipcq')} arrived at {pa:#x}, "
                 f"which no queue receives at"
             )
+        if not sender.installed and sender.installation != lane.installation:
+            return None
         self._lane_of_slot[pa] = lane
         return lane
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import TypeAlias
 
 from kernbench.common.errors import IpcqError, KernbenchError
 from kernbench.common.ids import pe_part
@@ -25,6 +26,8 @@ from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.places import ReceivedSlot
 
 _CREDIT = int(Kind.CREDIT)  # found once, as the reasons of rows
+Sent: TypeAlias = tuple[int, Row, int]
+"""A message that was sent: its number, its row in the log, its bytes"""
 
 
 @value(kw_only=False)
@@ -54,6 +57,7 @@ class Lane:
         "_posted_slots",
         "_put",
         "_queue",
+        "_sent",
         "_slots",
         "_there",
         "_way",
@@ -63,6 +67,7 @@ class Lane:
         "coord",
         "credit_ps",
         "deliver",
+        "installation",
         "installed",
         "pair",
         "part",
@@ -76,8 +81,9 @@ class Lane:
         "slot_rows",
     )
 
-    def __init__(self, ipcq: QueueSite, pair: QueuePair) -> None:
+    def __init__(self, ipcq: QueueSite, pair: QueuePair, installation: int) -> None:
         self.pair = pair
+        self.installation = installation
         self.posted: list[Awaited] = []  # in order; mostly one
         self.slot_rows = [NONE] * pair.n_slots  # the records of what has come last to each of its own slots
         log = ipcq.machine.log
@@ -99,6 +105,7 @@ class Lane:
         self._places: list[SlotPlace | None] = [None] * pair.n_slots
         self._slots: list[ReceivedSlot | None] = [None] * pair.n_slots
         self._posted_slots: list[ReceivedSlot | None] = [None] * pair.n_slots  # the last one of a posted receive
+        self._sent: list[Sent | None] = [None] * pair.n_slots  # last, to each slot of the peer
         self._memory = ""
         self._way: tuple[Port, Route] | None = None
         self._blocked: Blocked | None = None
@@ -174,6 +181,7 @@ class Lane:
             op, 0, self.requester, access, sequence, self.peer_pe, self.coord, row, sent, self, command, done
         )
         nbytes = access.row_bytes
+        self._sent[sequence % pair.n_slots] = (sequence, row, nbytes)
         if machine.hooks.queue.listeners:
             ipcq.tell("send", pair, nbytes, sequence, row, access.pa)
         if not pair.sent:
@@ -234,21 +242,36 @@ class Lane:
 
     @property
     def unreceived(self) -> list[UnreceivedMessage]:
-        """What has come and no kernel has received, in order."""
-        pair, log, found = self.pair, self._ipcq.machine.log, []
-        for sequence in sorted(sequence for sequence in pair.sizes if sequence >= pair.taken):
-            row, peer = self.slot_rows[sequence % pair.n_slots], pair.peer
-            message = UnreceivedMessage(
-                pe=peer.pe,
-                direction=peer.direction,
-                peer=self.coord,
-                there=pair.direction,
-                nbytes=pair.sizes[sequence],
-                kernel=log.kernels.get(self.rows[row + LAUNCH], ""),
-                place=log.place(self.rows[row + LAUNCH], self.rows[row + LINE], peer.pe),
-            )
-            found.append(message)
-        return found
+        """What was sent here and no kernel has received, in order; it may be on its way yet."""
+        base, peer = self.pair.my_rx_base_pa, self.pair.peer
+        if base is None:
+            return []
+        sender = self._ipcq.machine.part(pe_part(*peer.pe, "pe_ipcq"), QueueSite).sender_into(base)
+        return [] if sender is None else [self._described(each) for each in sender.sent_from(self.pair.taken)]
+
+    def sent_from(self, sequence: int) -> list[Sent]:
+        """The messages from number ``sequence`` on that it has sent: the ring holds all that are not received."""
+        found = [(each, self._sent[each % self.pair.n_slots]) for each in range(sequence, self.pair.my_head)]
+        return [sent for each, sent in found if sent is not None and sent[0] == each]
+
+    def reset(self) -> None:
+        """Begin anew: nothing was ever sent or received."""
+        self.pair.reset()
+        self._sent = [None] * self.pair.n_slots
+
+    def _described(self, sent: Sent) -> UnreceivedMessage:
+        log, peer, (_, row, nbytes) = self._ipcq.machine.log, self.pair.peer, sent
+        launch = self.rows[row + LAUNCH]
+        return UnreceivedMessage(
+            pe=peer.pe,
+            direction=peer.direction,
+            peer=self.coord,
+            there=self.pair.direction,
+            nbytes=nbytes,
+            launch=launch,
+            kernel=log.kernels.get(launch, ""),
+            place=log.place(launch, self.rows[row + LINE], peer.pe),
+        )
 
     @property
     def last_credit(self) -> Credit | None:
@@ -360,10 +383,14 @@ class QueueSite(QueuePart):
 
     def lane_into(self, rx_base_pa: int) -> Lane:
         """The queue that sends into the ring at ``rx_base_pa`` of a peer. IpcqError when there is none."""
-        lane = self._by_peer_ring.get(rx_base_pa)
+        lane = self.sender_into(rx_base_pa)
         if lane is None:
             raise IpcqError(f"{self.node.id}: a credit for the ring at {rx_base_pa:#x}, which no queue uses")
         return lane
+
+    def sender_into(self, rx_base_pa: int) -> Lane | None:
+        """The queue that sends, or sent until it was removed, into the ring at ``rx_base_pa`` of a peer."""
+        return self._by_peer_ring.get(rx_base_pa)
 
     def index(self, lanes: list[Lane]) -> None:
         """From now on these are the queues."""

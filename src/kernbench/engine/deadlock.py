@@ -69,13 +69,20 @@ class Standstill:
             first = " ".join(error.splitlines())
             return f"the kernel on {pe_name(pe)} has failed: {first}{f' (and {more} more)' if more else ''}"
         if cycle:
-            return _advice([self.waits[pe] for pe in cycle], self.queues)
+            return _advice([self.waits[pe] for pe in cycle], self.queues) + self._elsewhere()
         if self.waits:
             ends = {pe for wait in self.waits.values() for pe in awaited(wait, self.queues)} - self.waits.keys()
             names = _some([pe_name(pe) for pe in sorted(ends)])
-            return f"no cycle: the waits end at PEs that wait for no queue: {names}"
+            return f"no cycle: the waits end at PEs that wait for no queue: {names}{self._elsewhere()}"
         # What is nearest to the PEs is the last.
         return f"no queue is waited for: {self.others[-1].strip() if self.others else 'see what each PE waits for'}"
+
+    def _elsewhere(self) -> str:
+        """Who waits for a message while another lies in another queue of its PE."""
+        found = [(pe, _unread(wait, self.queues)) for pe, wait in self.waits.items()]
+        told = [f". On {pe_name(pe)} {text}" for pe, text in found if text]
+        more = f" (and {len(told) - 1} more PE{'s' if len(told) > 2 else ''} alike)" if len(told) > 1 else ""
+        return f"{told[0]}{more}" if told else ""
 
     def _wait(self, pe: PeCoord) -> str:
         wait = self.waits.get(pe)
@@ -200,8 +207,22 @@ def _cause(wait: QueueWait, waits: Waits, queues: Queues) -> str:
             if pair.peer.pe in waits
             else f"; {peer} waits for no queue: it has sent all it will, has failed, or never ran"
         )
-        return f"{_no_message(pair, other)}{idle} [{pointers}]"
+        come = "; ".join(filter(None, [f"{_no_message(pair, other)}{idle}", _unread(wait, queues)]))
+        return f"{come} [{pointers}]"
     return f"{_no_slot(pair, other, there)} [{pointers}]"
+
+
+def _unread(wait: QueueWait, queues: Queues) -> str:
+    """What lies in other queues of a PE that waits for a message of one, in words; empty when nothing does."""
+    if wait.kind != "recv" or wait.direction is None:
+        return ""
+    full = [pair for pair in queues[wait.pe].values() if pair.unread and pair.direction != wait.direction]
+    told = [f"{_messages(p.unread)} unread in its queue {p.direction}, from {pe_name(p.peer.pe)}" for p in full]
+    return f"{_some(told)}; its kernel waits for another, {wait.direction}" if told else ""
+
+
+def _messages(n: int) -> str:
+    return f"{n} message{' lies' if n == 1 else 's lie'}"
 
 
 def _no_message(pair: QueuePair, other: str) -> str:
@@ -221,15 +242,17 @@ def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
         text = f"all {taken} slots of {other} are taken"
     if there is None:
         return text
-    unread = there.peer_head_cache - min(there.taken, there.peer_head_cache)
-    return f"{text}: its kernel holds {there.held} of them and has yet to receive {unread}"
+    return f"{text}: its kernel holds {there.held} of them and has yet to receive {there.unread}"
 
 
 def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
     """Why the waits of a cycle do not end, and what to do."""
     kinds = {wait.kind for wait in cycle}
     if kinds == {"recv"}:
-        return "every PE of the cycle receives before it sends what the next one waits for: let one of them send first"
+        come = any(_unread(wait, queues) for wait in cycle)
+        other = ", or receive from the queue that messages have come to" if come else ""
+        advice = f"let one of them send first{other}"
+        return f"every PE of the cycle receives before it sends what the next one waits for: {advice}"
     if kinds != {"send"}:
         return "the PEs of the cycle wait for each other, some to send and some to receive: see why each of them waits"
     pairs = [queues[wait.pe][wait.direction] for wait in cycle if wait.direction is not None]

@@ -28,7 +28,7 @@ from kernbench.engine.part_check import check_parts
 from kernbench.engine.part_failure import name_users_parts, named_failure
 from kernbench.engine.pointers import Pointers
 from kernbench.engine.printing import PrintedLine, Printer
-from kernbench.engine.queue_state import QueuePart
+from kernbench.engine.queue_state import QueuePart, UnreceivedMessage, queue_part
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.operands import Operand
@@ -40,6 +40,8 @@ from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
+from kernbench.triton_emu.kernel_runner import check_host_calls
+from kernbench.triton_emu.source import program_file
 
 # Asking for the time of day costs as much as a few events.
 EVENTS_PER_LOOK = 1024
@@ -83,6 +85,7 @@ class GraphEngine:
         self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
+        self._emptied: list[UnreceivedMessage] = []
         self._failure: PartError | None = None  # of a user's part, and what failed with it
         self._lost: frozenset[int] = frozenset()
         self._waited: Row = NONE  # of the request whose end the host has waited for
@@ -199,6 +202,7 @@ class GraphEngine:
 
     def submit(self, msg: HostMsg) -> RequestHandle:
         """Start a request now and return at once."""
+        check_host_calls()
         self._recover()
         numbered = self._numbered(msg, len(self._handles))
         handle = RequestHandle(numbered, self.machine.clock.time)
@@ -359,6 +363,7 @@ class GraphEngine:
 
     def _advance(self, until: int = NEVER, enough: int | None = None) -> None:
         """Let time pass. When a user's part fails, so do all requests under way; PartError if none is watched."""
+        check_host_calls()
         try:
             self.machine.clock.advance(until, enough)
         except Exception as error:
@@ -422,6 +427,11 @@ class GraphEngine:
             raise self._failure
         self._failure = None
 
+    def take_emptied(self) -> tuple[UnreceivedMessage, ...]:
+        """What lay in queues that were emptied since this was asked last."""
+        taken, self._emptied = tuple(self._emptied), []
+        return taken
+
     def _empty_queues(self) -> None:
         """Begin all queues anew that no kernel uses, once the last message is there."""
         clock = self.machine.clock
@@ -429,8 +439,33 @@ class GraphEngine:
         queues = [part for part in self.machine.components if isinstance(part, QueuePart)]
         while any(part.is_sending(busy) for part in queues) and clock.next_time() < NEVER:
             clock.advance(clock.next_time())
+        messages = [each for part in queues if part.queue_pairs for each in part.unreceived]
         for part in queues:
             part.empty(busy)
+        self._emptied += [self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy]
+
+    def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
+        """What was sent to ``pes``, without any to all that have queues, and no kernel has received.
+
+        Also what is on its way yet, and of queues that were taken off just now; not what a launch has sent that failed.
+        """
+        parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
+        if pes is not None:
+            parts = [queue_part(self.machine, pe) for pe in pes]
+        messages = [self._placed(each) for part in parts for each in part.unreceived]
+        return tuple(each for each in messages if not self._has_failed(each.launch))
+
+    def _has_failed(self, launch: int) -> bool:
+        outcome = self._handles[launch].outcome
+        return outcome is not None and outcome.error is not None
+
+    def _placed(self, message: UnreceivedMessage) -> UnreceivedMessage:
+        """The message with the file of the kernel that sent it, or the line of the program that called that."""
+        msg = self._handles[message.launch].msg
+        if not isinstance(msg, KernelLaunchMsg):
+            return message
+        called = f"(called at {msg.called_at})"
+        return replace(message, source=called if msg.called_at else f"of {program_file(msg.kernel)}")
 
     @property
     def launches_under_way(self) -> tuple[KernelLaunchMsg, ...]:

@@ -101,6 +101,11 @@ class QueuePair:
         return self.peer_head_cache > self.taken
 
     @property
+    def unread(self) -> int:
+        """Messages that have come and the kernel has not received."""
+        return max(0, self.peer_head_cache - self.taken)
+
+    @property
     def held(self) -> int:
         """Messages that the kernel has got and not released."""
         return min(self.taken, self.peer_head_cache) - self.my_tail - len(self.released)
@@ -203,9 +208,10 @@ class QueueWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreceivedMessage:
-    """A message from queue ``direction`` of ``pe`` in queue ``there`` of ``peer``, which no kernel has received.
+    """A message from queue ``direction`` of ``pe`` to queue ``there`` of ``peer``, which no kernel has received.
 
-    ``place``: the line or step of ``kernel`` that sent it.
+    ``place``: the line or step of ``kernel``, run by request ``launch``, that sent it. ``source``: the file of that, or
+    the line of the host program whose call it was; empty when nobody knows.
     """
 
     pe: PeCoord
@@ -213,12 +219,15 @@ class UnreceivedMessage:
     peer: PeCoord
     there: str
     nbytes: int
+    launch: int
     kernel: str
     place: str
+    source: str = ""
 
     def __str__(self) -> str:
         way = f"{pe_name(self.pe)} {self.direction} -> {pe_name(self.peer)} {self.there}"
-        return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, {self.place}"
+        source = f" {self.source}" if self.source else ""
+        return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, {self.place}{source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +270,10 @@ class QueuePart(Component):
 
     @property
     def unreceived(self) -> tuple[UnreceivedMessage, ...]:
-        """What has come and no kernel has received; of queues that were removed, until there are new ones."""
+        """What was sent here and no kernel has received, also what is on its way yet.
+
+        Of queues that were removed, until there are new ones.
+        """
         raise NotImplementedError
 
     def is_sending(self, busy: Collection[PeCoord]) -> bool:

@@ -171,7 +171,8 @@ class KernelLaunchMsg(HostMsg):
     """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
 
     ``grid``: what ``num_programs`` says, PEs of a cube, cubes of a SIP and SIPs, when ``targets`` are a part of it.
-    ``algorithm``: of a collective, what carries it out, by its name in ``ccl.yaml``.
+    ``algorithm``: of a collective, what carries it out, by its name in ``ccl.yaml``. ``called_at``: the line of the
+    host program that a kernel which is not its own is run for.
     """
 
     kernel: KernelRef
@@ -180,6 +181,7 @@ class KernelLaunchMsg(HostMsg):
     kwargs: tuple[tuple[str, LaunchArg], ...] = ()
     grid: tuple[int, int, int] | None = None
     algorithm: str | None = None
+    called_at: str = ""
 
     @property
     def counts(self) -> tuple[int, int, int]:

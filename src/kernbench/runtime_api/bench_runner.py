@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
-from kernbench.ccl.config import CclConfig
+from kernbench.ccl.ccl_yaml import CclLike
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.data_policy import DataPolicy
@@ -20,6 +21,7 @@ from kernbench.runtime_api.bench_registry import Bench, Run, file_of
 from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.triton_emu.source import kernel_source
@@ -38,7 +40,7 @@ def run_bench(
     params: ConfigModel | Iterable[str] | None = None,
     verify: bool | None = None,
     correlation_id: str = "",
-    ccl: str | os.PathLike[str] | CclConfig | None = None,
+    ccl: CclLike = None,
     frontends: FrontendSettings | None = None,
     data: DataPolicy | None = None,
 ) -> BenchResult:
@@ -79,6 +81,7 @@ class _Run:
         "_context",
         "_data",
         "_error",
+        "_first_request",
         "_links",
         "_params",
         "_selector",
@@ -94,6 +97,7 @@ class _Run:
         self._value: object = None
         self._error: Exception | None = None
         self._begin_ns, self._sim_ns = context.engine.now, 0.0
+        self._first_request = len(context.engine.handles)
         self._links: tuple[LinkTraffic, ...] = ()
         self._data = context.engine.data_report()
 
@@ -102,8 +106,11 @@ class _Run:
         try:
             with patient_collector(), self._context:
                 self._run()
+            self._check_queues()
         except Exception as error:
-            self._error = error
+            # What has failed otherwise stays the error of the run, and a comparison that failed raised nothing.
+            only_listed = self._wrong and self._context.requests.lost.has_raised(error)
+            self._error = None if only_listed else error
         except RunStopped as stopped:
             self._error = stopped.failure
         context = self._context
@@ -141,9 +148,22 @@ class _Run:
             self._links = link_traffic(engine.machine)
             self._data = engine.data_report()
 
+    def _check_queues(self) -> None:
+        """IpcqError for messages of this run in queues that it did not install by its context, so that still stand."""
+        context = self._context
+        lost, report = context.requests.lost, context.cleanup_report
+        lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)
+        left = dict.fromkeys([*report.left, *lost.listed(after_failure=False)])
+        context.cleanup_report = replace(report, left=tuple(left))
+        lost.raise_new()
+
+    @property
+    def _wrong(self) -> list[Comparison]:
+        """The comparisons that failed."""
+        return [each for each in self._context.testing.comparisons if not each.passed]
+
     def _status(self) -> BenchStatus:
-        failed = any(not each.passed for each in self._context.testing.comparisons)
-        if self._error is not None or failed:
+        if self._error is not None or self._wrong:
             return BenchStatus.FAILED
         if not self._context.requests.any_submitted and not self._bench.evaluation:
             return BenchStatus.NO_REQUESTS
@@ -162,7 +182,7 @@ class _Run:
         """Why the run did not go well."""
         if status is BenchStatus.NO_REQUESTS:
             return RunError(f"bench {self._bench.name!r} submitted no request, so nothing was simulated")
-        wrong = [each for each in self._context.testing.comparisons if not each.passed]
+        wrong = self._wrong
         if self._error is None and wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             return VerificationError(f"{wrong[0]}{more}")

@@ -10,6 +10,7 @@ from typing import Any
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.rings import SipRing, ring_among
 from kernbench.common.errors import InputError
+from kernbench.common.program_line import calling_line
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
 from kernbench.runtime_api.collective_calls import Channel, CollectiveCall, CollectiveTensor, RankGroup
@@ -217,6 +218,7 @@ class Collectives:
             args=(*operation.pointers, *more),
             targets=pes,
             grid=(in_cube, cubes, member.size),
+            called_at=str(calling_line() or ""),
         )
 
 

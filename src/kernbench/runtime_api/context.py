@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -11,7 +10,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from kernbench.ccl.config import CclConfig
+from kernbench.ccl.ccl_yaml import CclLike
+from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError
@@ -37,6 +37,7 @@ from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelect
 from kernbench.runtime_api.work import Work
 from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 P = TypeVar("P", bound=ConfigModel)
 # It belongs to the flow of execution: contexts side by side do not see each other.
@@ -73,7 +74,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         spec: TopologySpec | None = None,
         params: P | None = None,
         verify: bool | None = None,
-        ccl: str | os.PathLike[str] | CclConfig | None = None,
+        ccl: CclLike = None,
         frontends: FrontendSettings | None = None,
     ) -> None:
         if verify and not engine.enable_data:
@@ -162,6 +163,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         with the package. A list of tensors, one for each SIP, stands for one argument: it runs on all these SIPs, from
         one time on, and each sees its own. Raises what the kernel raised; InputError for arguments no kernel can have.
         """
+        check_host_calls()
         return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
 
     def launch_on(
@@ -192,17 +194,28 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Block until a request is over; raises its error."""
         return self._requests.wait([handle])[0]
 
-    def install_ipcq(self, algorithm: str | None = None, world_size_override: int | None = None) -> IpcqPlan:
-        """Install the queues of an algorithm of ccl.yaml, for kernels that use them by hand; blocks until all are in.
+    def install_ipcq(
+        self,
+        algorithm: str | AlgorithmConfig | Mapping[str, Any] | None = None,
+        world_size_override: int | None = None,
+    ) -> IpcqPlan:
+        """Install the queues of an algorithm, for kernels that use them by hand; blocks until all are in.
 
+        ``algorithm``: by its name in ccl.yaml, or its settings, as ``resolve_algorithm_config`` gives them.
         ``world_size_override``: ranks are the first so many PEs. The plan says which PEs the ranks are and who is whose
         neighbour. The end of the context takes the queues off.
         """
         return self._groups.plan(algorithm, world_size_override)
 
     def uninstall_ipcq(self, plan: IpcqPlan) -> None:
-        """Take the queues of a plan off, so that others can be installed."""
+        """Take the queues of a plan off, so that others can be installed.
+
+        IpcqError, once they are off, for messages that nobody has received; from a rank it comes when its ranks
+        have ended.
+        """
         self._installer.remove(plan.queues)
+        if not self._workers.current.spawned:
+            self._requests.lost.raise_new_if_well()
 
     def map_memory(self, part: str) -> int:
         """Where kernels find a memory of ``cube.extra`` or ``pe.extra``: the address for ``tl.load`` and ``tl.store``.
@@ -218,11 +231,14 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._requests.drain()
 
     def cleanup(self) -> CleanupReport:
-        """Wait for what is under way, free every tensor, and say what was left and what leaked."""
+        """Wait for what is under way, free every tensor, and say what was left and what leaked.
+
+        Messages that nobody has received are told too; the end of the context raises IpcqError for them.
+        """
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())
         self._extra_memories.release()
-        return replace(self._memory.release_all(), left=left)
+        return replace(self._memory.release_all(), left=(*left, *self._requests.lost.listed(after_failure=False)))
 
     def __enter__(self) -> Self:
         self._entered.append(_CURRENT.set(self))
@@ -231,7 +247,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers."""
+        """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers.
+
+        IpcqError for messages that nobody has received, unless it was raised for them before.
+        """
         _CURRENT.reset(self._entered.pop())
         self._workers.main.local.clear()
         if error is not None:
@@ -244,6 +263,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         except BaseException:
             self._give_up()
             raise
+        self._requests.lost.raise_new()
 
     def _give_up(self) -> None:
         """Leave the machine without anything of this context; if it does not answer any more, give memory back only."""
@@ -257,6 +277,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
                 self._installer.forget()
                 self._extra_memories.release(unmap=False)
                 self.cleanup_report = self._memory.release_all(unmap=False)
+            left = self._requests.lost.listed(after_failure=True)
+            self.cleanup_report = replace(self.cleanup_report, left=left)
 
     def _left_in_order(self) -> bool:
         try:

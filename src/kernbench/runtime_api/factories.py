@@ -19,6 +19,7 @@ from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transfers import check_fits
 from kernbench.runtime_api.types import Devices
 from kernbench.runtime_api.workers import Workers
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 # PyTorch's.
 DEFAULT_SEED = 67280421310721
@@ -171,6 +172,7 @@ class TensorFactories:
 
         Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
         """
+        check_host_calls()
         if isinstance(data, Tensor):
             passed = data.pass_on()
             made = self._create(data.shape, _kind(dtype, data.dtype), dp, name, None)

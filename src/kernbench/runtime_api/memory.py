@@ -38,6 +38,7 @@ from kernbench.runtime_api.transfers import (
     update_messages,
 )
 from kernbench.runtime_api.work import TensorKey, Uses
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class TensorMemory:
         fill: float | None = None,
     ) -> TensorLayout:
         """Allocate (free of charge), then map and, unless ``fill`` is None, initialise, both at once."""
+        check_host_calls()
         if fill is not None:
             fill_pattern(fill, dtype)  # what is no number is found out before anything is allocated
         layout = self._place(name, shape, dtype, dp, sip)
@@ -286,6 +288,7 @@ class TensorMemory:
 
     def settle(self, layout: TensorLayout) -> None:
         """Wait for everything under way that uses the tensor; InputError when it is freed."""
+        check_host_calls()
         self._check_live(layout)
         self.uses.settle(layout.key)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.error_place import SpawnException, tell_all
+from kernbench.runtime_api.lost_messages import LostMessages
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
 from kernbench.runtime_api.rank_task import RankTask
@@ -21,10 +22,10 @@ START_METHODS = ("spawn", "fork", "forkserver")
 class ProcessContext:
     """Ranks that were spawned and not joined."""
 
-    __slots__ = ("_joined", "_scheduler", "_spawned", "daemon")
+    __slots__ = ("_joined", "_lost", "_scheduler", "_spawned", "daemon")
 
-    def __init__(self, spawned: Spawned, scheduler: RankScheduler, daemon: bool) -> None:
-        self._spawned, self._scheduler, self.daemon = spawned, scheduler, daemon
+    def __init__(self, spawned: Spawned, scheduler: RankScheduler, daemon: bool, lost: LostMessages) -> None:
+        self._spawned, self._scheduler, self.daemon, self._lost = spawned, scheduler, daemon, lost
         self._joined = False
 
     @property
@@ -41,13 +42,15 @@ class ProcessContext:
         """Wait until all have ended, then True. SpawnException when one raised; SimulationDeadlock when none can go on.
 
         When a rank raises, the others end where they wait next, and what they have under way is dropped. RunError when
-        an interrupt ended them. The times are PyTorch's and have no effect: ranks always end.
+        an interrupt ended them; IpcqError when they have ended well and left messages in queues that they took
+        off. The times are PyTorch's and have no effect: ranks always end.
         """
         self._joined = True
         self._run()
         self._raise_errors()
         if self._spawned.failure is not None:
             raise self._spawned.failure
+        self._lost.raise_new_if_well()
         return True
 
     def stop(self) -> None:
@@ -112,10 +115,11 @@ class Multiprocessing:
         self._check(fn, args, nprocs, start_method)
         self.finish()
         self._groups.settle()
-        workers = [Worker(rank, nprocs, spawned=True) for rank in range(nprocs)]
+        own = self._workers.main.local
+        workers = [Worker(rank, nprocs, spawned=True, local=own.for_rank(rank, nprocs)) for rank in range(nprocs)]
         self._groups.begin(workers)
         spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
-        self._context = ProcessContext(spawned, self._scheduler, daemon)
+        self._context = ProcessContext(spawned, self._scheduler, daemon, self._requests.lost)
         self._scheduler.start(spawned)
         if not join:
             return self._context

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from kernbench.ccl.config import CclConfig
+from kernbench.ccl.ccl_yaml import CclLike
+from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import (
     InstalledQueues,
     IpcqPlan,
@@ -16,7 +17,6 @@ from kernbench.ccl.install import (
     plan_of,
     prepare_queues,
     release_rings,
-    warn_of_lost,
 )
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.queues import unite
@@ -35,18 +35,14 @@ from kernbench.topology.spec import TopologySpec
 
 
 class QueueInstaller:
-    """Puts queues on the machine of ``engine`` for one context, and takes them off.
+    """Puts queues on the machine of ``engine`` for one context, and takes them off."""
 
-    ``lost``: messages that went with them.
-    """
-
-    __slots__ = ("_removals", "_requests", "_there", "engine", "lost")
+    __slots__ = ("_removals", "_requests", "_there", "engine")
 
     def __init__(self, engine: GraphEngine, requests: Requests) -> None:
         self.engine, self._requests = engine, requests
         self._there: list[InstalledQueues] = []
         self._removals: dict[int, list[RequestHandle]] = {}
-        self.lost: tuple[str, ...] = ()
 
     def install(self, algorithm: Algorithm, *, with_fabric: bool) -> InstalledQueues:
         """Those of an algorithm, with the queues between all SIPs if asked; returns when every PE has its own."""
@@ -58,7 +54,7 @@ class QueueInstaller:
         return queues
 
     def remove(self, queues: InstalledQueues) -> None:
-        """Take queues off their PEs, behind their kernels, and give the memory back; warns of messages that are lost.
+        """Take queues off their PEs, behind their kernels, and give the memory back; notes messages that are lost.
 
         A rank that is stopped meanwhile leaves the rest to the next who asks. IpcqError when they are gone.
         """
@@ -74,7 +70,7 @@ class QueueInstaller:
                 del self._removals[id(queues)]
                 self._there.remove(queues)
                 release_rings(self.engine, queues)
-                self.lost += warn_of_lost(self.engine, queues)
+                self._requests.lost.add(self.engine.unreceived(queues.pes))
 
     def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
         """Take off all of these that are still there; without any, everything."""
@@ -160,7 +156,7 @@ class ProcessGroups:
 
     def __init__(
         self,
-        ccl: str | os.PathLike[str] | CclConfig | None,
+        ccl: CclLike,
         devices: Devices,
         installer: QueueInstaller,
         requests: Requests,
@@ -272,6 +268,7 @@ class ProcessGroups:
         del self._groups[program]
         self._of_program = None
         self._remove(group)
+        self._requests.lost.raise_new_if_well()
 
     def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
         """These ranks have ended: groups that they did not leave are told, their queues go when somebody needs them."""
@@ -304,21 +301,21 @@ class ProcessGroups:
             for worker in workers:
                 self._requests.drain(worker)
         except SimulationDeadlock:
-            self._requests.abandon(workers)
+            self._requests.abandon(workers, blamed=False)
             self.spoil()
 
     def finish(self) -> tuple[str, ...]:
-        """The program is over: take every queue off; groups that are still there, and lost messages, are told."""
+        """The program is over: take every queue off; groups that are still there are told."""
         left = self.ended(tuple(self._groups))
         self._of_program = None
         self._installer.remove_all()
-        return (*left, *(f"not received: {message}" for message in self._installer.lost))
+        return left
 
     def configured(self) -> Algorithm:
         """What ccl.yaml says all-reduce is to be done by."""
         return configured(None, None, self._ccl)
 
-    def plan(self, algorithm: str | None, world_size: int | None) -> IpcqPlan:
+    def plan(self, algorithm: str | AlgorithmConfig | Mapping[str, Any] | None, world_size: int | None) -> IpcqPlan:
         """Install the queues of an algorithm for kernels that use them by hand."""
         chosen = configured(algorithm, world_size, self._ccl)
         layout = layout_of(chosen, self._installer.engine.spec)

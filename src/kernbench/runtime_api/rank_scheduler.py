@@ -17,6 +17,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep, Sleeper, Sleepers, What
 from kernbench.runtime_api.workers import Workers
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 Describe: TypeAlias = Callable[[RequestHandle], str]
 
@@ -92,6 +93,7 @@ class RankScheduler:
 
     def join(self) -> None:
         """From the program: wait until every rank has ended."""
+        check_host_calls()
         self._drive(Sleep(lambda: "its ranks"), lambda: not self.busy)
 
     def stop(self) -> None:
@@ -117,6 +119,7 @@ class RankScheduler:
 
     def wait(self, handles: Sequence[RequestHandle], describe: Describe) -> None:
         """Let time pass until all requests are over; raises the error of the first that failed."""
+        check_host_calls()
         for handle in handles:
             if not handle.done:
                 self._until_done(handle, describe)
@@ -124,6 +127,7 @@ class RankScheduler:
 
     def pass_through(self, gate: Gate) -> None:
         """Wait until a gate is open."""
+        check_host_calls()
         if self._current is not None:
             self._current.pause(gate.sleep())
         else:

@@ -22,6 +22,7 @@ from kernbench.messages.requests import (
     PeDmaMsg,
 )
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
+from kernbench.runtime_api.lost_messages import LostMessages
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.workers import Worker, Workers
 
@@ -107,7 +108,7 @@ class _Submitted:
 
 
 class Requests:
-    """Submits for one context, and keeps what came of every request."""
+    """Submits for one context, and keeps what came of every request. ``lost``: messages that nobody received."""
 
     __slots__ = (
         "_completions",
@@ -119,6 +120,7 @@ class Requests:
         "_unseen",
         "_why_dropped",
         "_workers",
+        "lost",
     )
 
     def __init__(
@@ -131,6 +133,7 @@ class Requests:
         self._records: dict[int, RequestRecord] = {}
         self._completions: list[Completion] = []
         self._why_dropped = ""
+        self.lost = LostMessages()
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
@@ -214,19 +217,37 @@ class Requests:
         """The first error of each worker in what it has submitted, is over, and nobody has waited for."""
         return self._failed(each for each in self._unseen.values() if each.worker in workers)
 
-    def abandon(self, workers: Collection[Worker] | None = None, why: str = "") -> dict[Worker, Exception]:
+    def abandon(
+        self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True
+    ) -> dict[Worker, Exception]:
         """Drop what these workers, or all, have under way: the machine stops it. What is done is still recorded.
 
-        ``why``: for who waits for it. The result: what had failed in requests of a worker by itself, where other PEs
-        of the request kept it going.
+        ``why``: for who waits for it. ``blamed``: they have failed, which explains all messages that are lost with it;
+        else only those that this work has sent.
+        The result: what had failed in requests of a worker by itself, where other PEs of the request kept it going.
         """
         dropped = [each for each in self._unseen.values() if workers is None or each.worker in workers]
         handles = [each.handle for each in dropped]
         self._why_dropped = why
         if self._scheduler.machine_answers:
-            self._engine.abandon([handle for handle in handles if not handle.done])
+            self._give_up(
+                handles, at_fault=None if blamed else [each.handle for each in dropped if self._ended_ill(each)]
+            )
         self._drop(handles)
         return self._failed(dropped)
+
+    def _give_up(self, handles: Iterable[RequestHandle], at_fault: Iterable[RequestHandle] | None = None) -> None:
+        """Have the machine stop these; what lay in queues then is lost, but for what those ``at_fault`` have sent.
+
+        None: all of it went because of the same failure.
+        """
+        ids = None if at_fault is None else {handle.request_id for handle in at_fault}
+        self._engine.abandon([handle for handle in handles if not handle.done])
+        for message in self._engine.take_emptied():
+            if ids is None or message.launch in ids:
+                self.lost.sweep(message)
+            else:
+                self.lost.add([message])
 
     def _recover_from(self, failure: BaseException, handles: Sequence[RequestHandle]) -> None:
         """The program has waited for ``handles`` in vain: give up what is of no use any more, unless ranks go on.
@@ -237,14 +258,14 @@ class Requests:
             return
         if isinstance(failure, SimulationDeadlock):
             program = self._workers.current
-            failed = self.abandon([program])
+            failed = self.abandon([program], blamed=False)
             if program in failed:
                 raise failed[program] from failure
         elif isinstance(failure, Exception):
             self._end_failed_launches(handles)
         else:
             with suppress(Exception):  # the machine may have been interrupted in the middle of something
-                self._engine.abandon([handle for handle in handles if not handle.done])
+                self._give_up(handles)
                 self._drop(handles)
 
     def _end_failed_launches(self, handles: Sequence[RequestHandle]) -> None:
@@ -253,8 +274,12 @@ class Requests:
         failed = [each for each in found if each.purpose.phase == "launch" and self._error_of(each) is not None]
         if failed and self._scheduler.machine_answers:
             others = [handle for each in failed for handle in each.together]
-            self._engine.abandon([handle for handle in others if not handle.done])
+            self._give_up(others, at_fault=[*others, *(each.handle for each in failed)])
             self._drop(others)
+
+    def _ended_ill(self, submitted: _Submitted) -> bool:
+        """Whether it is under way, where that can never end well, or has failed."""
+        return not submitted.handle.done or self._error_of(submitted) is not None
 
     def _error_of(self, submitted: _Submitted) -> Exception | None:
         return submitted.handle.completion().error if submitted.handle.done else None

@@ -30,6 +30,7 @@ from kernbench.runtime_api.host_values import LaterArray, Source
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.transfers import Copy, check_fits
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 __all__ = ["Tensor", "deploy_tensor"]
 
@@ -134,6 +135,7 @@ class Tensor(Shaped):
         Goes through the host and writes every copy; returns itself. ``src`` may change afterwards: what it holds now is
         kept. ShapeError unless ``src`` broadcasts to this shape.
         """
+        check_host_calls()
         source = src if isinstance(src, Tensor | LaterArray) else numeric(src, self.name)
         if not broadcasts(source.shape, self.shape):
             raise ShapeError(
@@ -219,6 +221,7 @@ class Tensor(Shaped):
 
     def __setitem__(self, index: Any, value: object) -> None:
         """What NumPy would assign, in every copy; only the bytes that change hands are sent."""
+        check_host_calls()
         selection = select(index, self.shape)
         source = self._passed_on(value if isinstance(value, Tensor) else numeric(value, self.name))
         values = None
@@ -267,6 +270,7 @@ class Tensor(Shaped):
 
     def _compared(self, operator: np.ufunc, other: object) -> Any:
         """NotImplemented for what holds no numbers, so that Python finds it unlike any tensor."""
+        check_host_calls()
         try:
             theirs = other if isinstance(other, Tensor) else numeric(other, self.name)
         except InputError:

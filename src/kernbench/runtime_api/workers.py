@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from kernbench.triton_emu.kernel_runner import check_host_calls
+
 DEBUG_VARIABLE = "KERNBENCH_DEBUG"
 T = TypeVar("T")
+
+
+class HandedOn(ABC):
+    """What a program keeps and the ranks that it spawns begin with."""
+
+    @abstractmethod
+    def in_rank(self, rank: int, n_ranks: int) -> object | None:
+        """What rank ``rank`` of ``n_ranks`` keeps in its place, of the same class; None: it does not hold there."""
 
 
 class RankLocal:
@@ -19,6 +30,15 @@ class RankLocal:
 
     def __init__(self) -> None:
         self._kept: dict[type[object], object] = {}
+
+    def for_rank(self, rank: int, n_ranks: int) -> RankLocal:
+        """What rank ``rank`` of ``n_ranks`` begins with when the program, whose this is, spawns it."""
+        made = RankLocal()
+        for value in self._kept.values():
+            handed_on = value.in_rank(rank, n_ranks) if isinstance(value, HandedOn) else None
+            if handed_on is not None:
+                made.put(handed_on)
+        return made
 
     def put(self, value: object) -> None:
         """Keep ``value`` in place of what there was of its class."""
@@ -67,7 +87,8 @@ class Workers:
 
     @property
     def current(self) -> Worker:
-        """The rank whose code runs, or the program's own worker."""
+        """The rank whose code runs, or the program's own worker. KernelError when it is a kernel that asks."""
+        check_host_calls()
         return self._current
 
     @contextmanager

@@ -1,16 +1,18 @@
 """Which rank of how many this is, as far as tensor parallelism goes; and what goes wrong with shares of it.
 
-Every rank keeps its own, in its context: two runs in one process know nothing of each other. ``torch=`` names the
-context; inside ``with RuntimeContext(...)``, where benches and their ranks run, it may be left out.
+Every rank keeps its own, in its context: two runs in one process know nothing of each other. Ranks begin with what the
+program that spawns them has said, if that was for as many. ``torch=`` names the context; inside
+``with RuntimeContext(...)``, where benches and their ranks run, it may be left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.workers import HandedOn
 
 Torch: TypeAlias = RuntimeContext[Any]
 
@@ -37,44 +39,65 @@ def split_evenly(what: str, size: int, parts: int, over: str = "ranks") -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorParallel:
-    """A rank of the tensor-parallel group: its context, its number, how many there are."""
+class TensorParallel(HandedOn):
+    """A rank of the tensor-parallel group: its context, its number, how many there are.
+
+    ``by_program``: the program has made the group, before it spawned the rank.
+    """
 
     torch: Torch
     rank: int
     world_size: int
+    by_program: bool = field(default=False, compare=False)
+
+    def in_rank(self, rank: int, n_ranks: int) -> TensorParallel | None:
+        """The same for rank ``rank``, if the group is of as many ranks as are spawned."""
+        return replace(self, rank=rank, by_program=True) if n_ranks == self.world_size else None
 
 
 def initialize_model_parallel(size: int, torch: Torch | None = None) -> None:
     """Make all ``size`` ranks of the process group one tensor-parallel group; every rank calls it.
 
-    A program without ranks of its own may call it with 1. NotImplementedError unless ``size`` is the world size;
+    The program may call it before ``spawn``, as ``init_process_group``: then it holds in its ranks, which may call it
+    again. A program without ranks of its own may call it with 1. NotImplementedError unless ``size`` is the world size;
     InputError without a process group, and when it was called before.
     """
     context = _context(torch)
-    world_size = context.distributed.get_world_size()
+    distributed = context.distributed
+    world_size = distributed.get_world_size()
     if not isinstance(size, int) or size < 1:
         raise SizeError(f"initialize_model_parallel({size!r}): the size is a whole number of at least 1")
+    in_group = distributed.is_initialized()
+    if not in_group and world_size == 1 < size == context.topology.num_sips:
+        raise _without_group()
     if size != world_size:
         raise GroupsError(
             f"initialize_model_parallel({size}): there are {world_size} ranks, and layers work with all of them; "
             f"several tensor-parallel groups side by side are not supported. Give {world_size}, or take a machine "
             f"of {size} SIPs"
         )
-    if world_size > 1 and not context.distributed.is_initialized():
-        raise InputError("initialize_model_parallel: call torch.distributed.init_process_group('ahbm') first")
-    if model_parallel_is_initialized(context):
+    if world_size > 1 and not in_group:
+        raise _without_group()
+    before = _found(context)
+    if before is not None and not before.by_program:
         raise InputError("initialize_model_parallel: this rank did so before; destroy_model_parallel() ends it")
-    context.rank_local.put(TensorParallel(context, context.distributed.get_rank(), world_size))
+    context.rank_local.put(TensorParallel(context, distributed.get_rank(), world_size))
+
+
+def _without_group() -> InputError:
+    return InputError("initialize_model_parallel: call torch.distributed.init_process_group('ahbm') first")
 
 
 def destroy_model_parallel(torch: Torch | None = None) -> None:
-    """This rank is in no tensor-parallel group any more; layers that were made stay as they are."""
+    """This rank is in no tensor-parallel group any more; layers that were made stay as they are.
+
+    Called by the program: nor are the ranks that it spawns from then on.
+    """
     _context(torch).rank_local.drop(TensorParallel)
 
 
 def model_parallel_is_initialized(torch: Torch | None = None) -> bool:
-    """Whether this rank has called ``initialize_model_parallel``."""
+    """Whether this rank has called ``initialize_model_parallel``, or the program has, before it spawned it."""
     return _found(torch) is not None
 
 

@@ -12,8 +12,25 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from kernbench.common.errors import KernelError, RunError
 from kernbench.common.exits import exit_error
 from kernbench.common.names import close_to
+from kernbench.common.program_line import told_of_call
 from kernbench.messages.commands import KernelRequest
 from kernbench.triton_emu.source import PROGRAM_FILE, kernel_error, kernel_source, traceback_of_kernel
+
+
+class _KernelGreenlet(greenlet):
+    """A kernel, so that whoever is called can tell that it is one who calls."""
+
+
+def check_host_calls() -> None:
+    """KernelError when it is a kernel that has called into what only the host's program can do; it names the call."""
+    if isinstance(getcurrent(), _KernelGreenlet):
+        called, where = told_of_call()
+        raise KernelError(
+            f"{where}a kernel cannot call {called}: launches, tensors of the host and collectives are for the host's "
+            f"program, which waits while kernels run. In a kernel tl.load and tl.store reach memory, tl.value gives a "
+            f"number to branch on, tl.send and tl.recv reach other PEs. What the host knows comes as an argument of a "
+            f"launch; the rest is done before or after it"
+        )
 
 
 class KernelRunner:
@@ -50,7 +67,7 @@ class KernelRunner:
         self._file = file
         self._args = args
         self._kwargs = kwargs
-        self._greenlet = greenlet(function)
+        self._greenlet = _KernelGreenlet(function)
         if file is not None:
             self._greenlet.gr_context = context = Context()
             context.run(PROGRAM_FILE.set, file)

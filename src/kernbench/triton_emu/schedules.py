@@ -72,7 +72,10 @@ class ScheduledKernel:
         self.keys = tuple(own)
 
     def args(self, *, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
-        """What a launch gives the kernel behind its pointers. InputError for what the schedule refuses or lacks."""
+        """What a launch gives the kernel behind its pointers; of f32 unless ``config`` has a ``dtype``.
+
+        InputError for what the schedule refuses or lacks.
+        """
         given = self._defaults | config | {"n_elem": n_elem, "world_size": world_size}
         missing = [name for name in self._names if name not in given]
         if missing:
@@ -83,6 +86,10 @@ class ScheduledKernel:
         # What is wrong with the configuration is to come out here.
         self.steps(values | rest, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
         return (*values.values(), tuple(rest), *rest.values())
+
+    def kernel_args(self, *, n_elem: int, world_size: int, dtype: object = "f16", **config: Any) -> tuple[Any, ...]:
+        """``args`` for programs that launch a shipped kernel by hand: of f16 unless they say otherwise."""
+        return self.args(n_elem=n_elem, world_size=world_size, dtype=dtype, **config)
 
     def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
         """The steps of a PE for its ``share``."""

@@ -38,4 +38,4 @@ def schedule(
 
 
 kernel = ScheduledKernel(schedule, over="sips", tensors=2)
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

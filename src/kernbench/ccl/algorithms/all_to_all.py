@@ -50,4 +50,4 @@ def _exchange(pieces: list[Chunk], sips: SipRing, stride: int) -> list[Step]:
 
 
 kernel = ScheduledKernel(schedule, over="sips", tensors=2)
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

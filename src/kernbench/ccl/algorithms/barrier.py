@@ -21,4 +21,4 @@ def schedule(*, rank: int, world_size: int, **config: Any) -> list[Step]:
 
 
 kernel = ScheduledKernel(schedule, over="sips")
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

@@ -75,4 +75,4 @@ def _hops(at: int, n: int) -> int:
 
 
 kernel = ScheduledKernel(schedule)
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

@@ -111,4 +111,4 @@ def _moved(order: list[int], pieces: list[Chunk], way: list[int], cubes: _Cubes)
 
 
 kernel = ScheduledKernel(schedule, over="cubes")
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

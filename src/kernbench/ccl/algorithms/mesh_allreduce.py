@@ -55,4 +55,4 @@ def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Mes
 
 
 kernel = ScheduledKernel(schedule)
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

@@ -69,4 +69,4 @@ def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
 
 
 kernel = ScheduledKernel(schedule, alike=True)
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

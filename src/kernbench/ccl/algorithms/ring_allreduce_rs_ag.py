@@ -26,4 +26,4 @@ def schedule(
 
 
 kernel = ScheduledKernel(schedule)
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

@@ -37,4 +37,4 @@ def schedule(
 
 
 kernel = ScheduledKernel(schedule, over="sips")
-kernel_args = kernel.args
+kernel_args = kernel.kernel_args

@@ -15,6 +15,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.host_values import KnownValues
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.triton_emu.kernel_runner import check_host_calls
 
 TorchTensor: TypeAlias = Any
 TorchType: TypeAlias = Any
@@ -54,7 +55,8 @@ def machine_type(ty: TorchType) -> DType:
 
 
 def current() -> RuntimeContext[Any]:
-    """The context that the program runs in; InputError outside of one."""
+    """The context that the program runs in; InputError outside of one, KernelError when it is a kernel that asks."""
+    check_host_calls()
     found = current_context()
     if found is None:
         raise InputError("device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one")

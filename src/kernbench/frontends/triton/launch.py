@@ -25,6 +25,7 @@ from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.tl_context import TLContext
 
 _GPU_OPTIONS = frozenset(
@@ -87,7 +88,8 @@ class Arguments:
 
 
 def context_of(name: str) -> RuntimeContext[Any]:
-    """The context that a host program runs in; InputError outside of one. ``name``: what asks."""
+    """The context that a host program runs in, for ``name``; InputError outside of one, KernelError in a kernel."""
+    check_host_calls()
     context = current_context()
     if context is None:
         raise InputError(f"{name}: there is no machine here; kernbench run --script FILE, or --bench FILE, gives one")

@@ -1,0 +1,12 @@
+"""A face: which layouts of a tensor an algorithm accepts. The code is in ``layouts``."""
+
+from kernbench.ccl.layouts import (
+    VALIDATORS,
+    TensorLike,
+    Validator,
+    multi_pe_sip_local,
+    row_per_cube,
+    single_shard_per_rank,
+)
+
+__all__ = ["VALIDATORS", "TensorLike", "Validator", "multi_pe_sip_local", "row_per_cube", "single_shard_per_rank"]
