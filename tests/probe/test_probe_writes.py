@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from kernbench.cli.probe_output import print_reports, probe_document
 from kernbench.engine.engine import GraphEngine
@@ -19,7 +20,6 @@ from kernbench.probe.measure import probe_case, run_once
 from kernbench.probe.report import ProbeReport
 from kernbench.probe.site import HbmSlice, ProbeFlow, Site
 from kernbench.topology.builder import Topology
-from rich.console import Console
 
 MakeMachine = Callable[..., Topology]
 
