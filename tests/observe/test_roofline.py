@@ -110,6 +110,42 @@ def test_a_run_that_stopped_within_a_load() -> None:
     check_shares(found.roofline, found.slices)
 
 
+# --- writes that slices keep back -------------------------------------------------------------------------------------
+
+
+def stores(p: int, n: int, *, tl: Tl) -> None:
+    tl.store(p, tl.full((n,), 1.0, "f16"))
+
+
+def stored(n: int, *overrides: str) -> list[int]:
+    """The bytes that a slice is bound by in a launch that stores ``n`` elements of f16; none if it is not."""
+    engine = watched(*overrides)
+    handle = run(engine, stores, place(engine, np.zeros(n, np.float16)), n)
+    return [each.amount for each in roofline_of(engine, handle).bounds if each.resource == "HBM"]
+
+
+KEPT = 4 * 64 * 32
+"""Bytes in the write queues of a slice: of four channels, 64 bursts of 32 B each."""
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "bound"), [(KEPT - 256, []), (KEPT, []), (KEPT + 256, [256]), (5 * KEPT, [4 * KEPT])]
+)
+def test_writes_that_fit_the_queues_bind_nothing(nbytes: int, bound: list[int]) -> None:
+    """A slice may keep them back beyond the launch: the least time that it needs for them there is none."""
+    assert stored(nbytes // 2) == bound
+
+
+def test_without_banks_nothing_is_kept_back() -> None:
+    assert stored(KEPT // 4, *IDEAL) == [KEPT // 2]
+
+
+def test_reads_are_never_kept_back() -> None:
+    engine = watched()
+    handle = run(engine, small, place(engine, np.zeros(64, np.float16)))
+    assert bound_of(roofline_of(engine, handle), "HBM").amount == 128  # the store of as many bytes is not
+
+
 # --- no share above all of it -----------------------------------------------------------------------------------------
 
 
