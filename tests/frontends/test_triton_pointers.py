@@ -77,9 +77,16 @@ def test_addresses_beyond_4_gib(item: str, shape: tuple[int, ...]) -> None:
     addresses = [4096 + WIDTH * place for place in places]
     assert pointers.data.tolist() == addresses
     assert described(pointers, None, WIDTH, writing=False) == describe(np.array(addresses), None, WIDTH, writing=False)
-    assert moved(TensorHandle(pointers.data, TO_F16), offset(far.astype(item))).data.tolist() == [
-        address + WIDTH * at for address, at in zip(addresses, far.tolist(), strict=True)
-    ]
+
+
+@pytest.mark.parametrize("step", [2**31, -(2**31) - 1, 3 * 2**31])
+def test_moves_of_4_gib_at_once(step: int) -> None:
+    """From addresses that a kernel has worked out itself, and from pointers that are steps away already."""
+    columns, start = np.arange(4), 2**34
+    expected = (start + WIDTH * (step + columns)).tolist()
+    addresses = TensorHandle(np.full(4, start, np.uint64), TO_F16)
+    assert moved(addresses, offset(step + columns)).data.tolist() == expected
+    assert moved(Pointers(start, TO_F16, np.array([step])), offset(columns)).data.tolist() == expected
 
 
 def test_blocks_that_a_loop_goes_through_have_one_plan(kernel: Running) -> None:

@@ -129,6 +129,11 @@ def test_what_is_faster_did_not_wait(alone: bool) -> None:
     assert FORM.with_measured(BELOW, alone=alone) == replace(FORM, difference_ps=-900)
 
 
+def test_a_difference_is_no_waiting_in_company_either() -> None:
+    found = FORM.with_measured(ABOVE, alone=True).with_measured(ABOVE + 100)
+    assert found == replace(FORM, difference_ps=900, queue_ps=100)
+
+
 @pytest.mark.parametrize("latency_ps", [ABOVE, BELOW, FORM.total_ps, 0])
 @pytest.mark.parametrize("alone", [False, True])
 def test_parts_add_up_to_what_was_measured(latency_ps: int, alone: bool) -> None:
@@ -137,9 +142,12 @@ def test_parts_add_up_to_what_was_measured(latency_ps: int, alone: bool) -> None
     assert sum(ns for _, ns in found.parts_ns) == pytest.approx(latency_ps / 1000)
 
 
-def report_of(topology: Topology, at: HbmSlice, offset: int, nbytes: int) -> ProbeReport:
-    flow = replace(write_by(topology, (0, 0, 0), at, offset), room_bytes=1 << 20)
-    case = ProbeCase("pe-write", "a PE writes", lambda site: (flow,))
+def report_of(topology: Topology, at: HbmSlice, offset: int, nbytes: int, pes: int = 1) -> ProbeReport:
+    """What is said of writes of the first PEs of a cube, side by side in one slice."""
+    flows = tuple(
+        replace(write_by(topology, (0, 0, pe), at, offset + (pe << 20)), room_bytes=1 << 20) for pe in range(pes)
+    )
+    case = ProbeCase("pe-write", "PEs write", lambda site: flows)
     found = probe_case(topology, case, nbytes, details=True)
     assert isinstance(found, ProbeReport)
     return found
@@ -175,3 +183,13 @@ def test_a_report_says_at_least(machine: Topology, capsys: pytest.CaptureFixture
     assert f"at least {single['closed_form_ns']:.3f}" in shown
     assert f"{single['breakdown']['difference_ns']:.3f}" in shown
     assert shown.count("difference") == 2  # of the latency, and of the sweep over sizes
+
+
+def test_a_report_of_several_tells_waiting_from_a_difference(machine: Topology) -> None:
+    """Each would take more than its lower bound alone; only what comes on top of that is waiting."""
+    alone = report_of(machine, NEAR, 256, 64 << 10).single
+    together = report_of(machine, NEAR, 256, 64 << 10, pes=2)
+    single = together.single
+    assert together.initiator == "sip0.cube0.pe0.pe_dma"
+    assert single.breakdown.difference_ps == alone.breakdown.difference_ps > 0
+    assert single.breakdown.queue_ps == single.latency_ps - alone.latency_ps > 0

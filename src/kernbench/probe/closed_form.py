@@ -57,14 +57,15 @@ class Breakdown:
         return known + self.queue_ps + self.difference_ps
 
     def with_measured(self, latency_ps: int, *, alone: bool = False) -> Breakdown:
-        """Return this closed form with what a measured latency has beyond it, as waiting for others.
+        """Return these parts with what a measured latency has beyond them, as waiting for others.
 
         A transaction that was ``alone`` waited for nobody, and none waits less than not at all: what is left then is a
         difference. The parts of the closed form stay as they are.
         """
         rest = latency_ps - self.total_ps
-        waited = rest > 0 and not alone
-        return replace(self, queue_ps=rest) if waited else replace(self, difference_ps=rest)
+        if rest > 0 and not alone:
+            return replace(self, queue_ps=self.queue_ps + rest)
+        return replace(self, difference_ps=self.difference_ps + rest)
 
 
 @dataclass(frozen=True, slots=True)

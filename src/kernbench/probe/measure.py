@@ -124,12 +124,15 @@ def _span(handle: RequestHandle) -> Span:
 def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes: int, latency_ps: int) -> Transaction:
     machine = GraphEngine(topology, enable_data=False).machine
     form = closed_form(machine, flows[at], nbytes)
+    alone_ps = latency_ps
+    if len(flows) > 1:
+        alone_ps = run_once(GraphEngine(topology, enable_data=False), flows[at : at + 1], nbytes)[0].ps
     return Transaction(
         nbytes=nbytes,
         latency_ps=latency_ps,
         closed_form_ps=form.total_ps,
         exact=is_exact(machine, flows[at]),
-        breakdown=form.with_measured(latency_ps, alone=len(flows) == 1),
+        breakdown=form.with_measured(alone_ps, alone=True).with_measured(latency_ps),
         bottleneck_gbs=fair_rates_gbs(machine, flows)[at],
     )
 
