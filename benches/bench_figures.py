@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_benchmark.fixture import BenchmarkFixture
+
 COMMITTED = Path(__file__).with_name("figures.json")
 RESULTS = Path("results/benches")
+
+
+def fastest_s(benchmark: BenchmarkFixture) -> float | None:
+    """Return the seconds of the fastest round; None where nothing is timed (``--benchmark-disable``)."""
+    return None if benchmark.stats is None else benchmark.stats.stats.min
+
+
+def note_rates(benchmark: BenchmarkFixture, **rates: Callable[[float], float]) -> None:
+    """Note what follows from the seconds of the fastest round; nothing where nothing is timed."""
+    seconds = fastest_s(benchmark)
+    if seconds is not None:
+        benchmark.extra_info |= {name: rate(seconds) for name, rate in rates.items()}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench_figures import note_rates
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
@@ -37,7 +38,7 @@ def test_reads_one_after_another(benchmark, topology: Topology, size: int, where
     count = 500
     msg = PeDmaMsg(pe=(0, 0, 0), pa=pa, nbytes=size, repeat=count)
     benchmark.pedantic(lambda: engine.wait(engine.submit(msg)), rounds=3)
-    benchmark.extra_info["us_per_read"] = round(benchmark.stats.stats.min / count * 1e6, 2)
+    note_rates(benchmark, us_per_read=lambda seconds: round(seconds / count * 1e6, 2))
 
 
 @pytest.mark.parametrize("pattern", ["own slice", "one slice"])
@@ -66,4 +67,4 @@ def test_all_pes_of_a_cube(benchmark, topology: Topology, pattern: str) -> None:
     engine = benchmark.pedantic(run, rounds=3)
     benchmark.extra_info["events"] = engine.n_events
     benchmark.extra_info["gb_per_s"] = round(8 * 64 * 16384 / engine.now, 1)
-    benchmark.extra_info["events_per_s"] = round(engine.n_events / benchmark.stats.stats.min)
+    note_rates(benchmark, events_per_s=lambda seconds: round(engine.n_events / seconds))

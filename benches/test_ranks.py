@@ -6,6 +6,7 @@ from time import perf_counter
 
 import pytest
 
+from bench_figures import note_rates
 from kernbench.common.collector import patient_collector
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
@@ -55,10 +56,16 @@ def test_small_collectives(benchmark, ranks: int) -> None:
         return engine
 
     engine = benchmark.pedantic(run, rounds=1)
-    beside_s = benchmark.stats.stats.min - engine.firing_s
-    benchmark.extra_info["scheduler_us_per_collective_and_rank"] = round(beside_s / COLLECTIVES / ranks * 1e6, 1)
     benchmark.extra_info["events"] = engine.n_events
-    benchmark.extra_info["us_per_event"] = round(benchmark.stats.stats.min / engine.n_events * 1e6, 1)
+
+    def beside_us(seconds: float) -> float:
+        return round((seconds - engine.firing_s) / COLLECTIVES / ranks * 1e6, 1)
+
+    note_rates(
+        benchmark,
+        scheduler_us_per_collective_and_rank=beside_us,
+        us_per_event=lambda seconds: round(seconds / engine.n_events * 1e6, 1),
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 16, 256])
@@ -75,4 +82,4 @@ def test_waits(benchmark, ranks: int) -> None:
             torch.multiprocessing.spawn(program, args=(torch,), nprocs=ranks)
 
     benchmark.pedantic(run, rounds=1)
-    benchmark.extra_info["us_per_wait"] = round(benchmark.stats.stats.min / ranks / waits * 1e6, 1)
+    note_rates(benchmark, us_per_wait=lambda seconds: round(seconds / ranks / waits * 1e6, 1))

@@ -106,6 +106,23 @@ def test_a_receiver_waits_for_what_its_sender_does(kind: Any) -> None:
     assert hop.ps > 60_000
 
 
+@pytest.mark.parametrize("setup_ns", [2, 20])
+@pytest.mark.parametrize("kind", ["tcm", "sram", "hbm"])
+def test_the_set_up_of_a_send_is_on_the_path(kind: Any, setup_ns: int) -> None:
+    """A message leaves when its descriptor is set up: that time is the DMA's and the send's, nobody else's.
+
+    Without it the path would give the time to what was before: to an operation that was over, or to the issue.
+    """
+    engine = watched(f"pe.dma.setup_ns={setup_ns}")
+    install(engine, line_of(A, B), kind=kind)
+    (handle,) = start(engine, late_sender, zeros(engine, A, B), 64, 20, pes=(A, B))
+    steps = [step for step in path_of(engine, handle).steps if step.pe == A]
+    (set_up,) = [step for step in steps if step.part is PathPart.DMA_SETUP]
+    assert (set_up.ps, set_up.line) == (setup_ns * 1000, line(late_sender, 5))
+    after = steps[steps.index(set_up) + 1]
+    assert after.part is PathPart.MESSAGE
+
+
 def slow_receiver(ptr: int, n: int, count: int, tl: Any) -> None:
     if tl.program_id(0) == 0:
         x = tl.full((n,), 1.0, "f32")

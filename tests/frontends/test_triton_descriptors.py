@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.frontends.triton.descriptors import Box, Descriptor, List, describe
+from kernbench.frontends.triton.descriptors import Box, Descriptor, List, describe, in_bytes, summed
 
 ITEM = 4
 MEMORY = np.arange(4096, dtype=np.int32)
@@ -148,3 +148,23 @@ def test_what_is_masked_out_in_the_middle_is_a_run_of_nothing() -> None:
 def test_rows_that_are_gathered_for_many_columns_are_read_once() -> None:
     found = describe(at(np.array([[7], [3], [3]]), COLUMNS * 0), None, ITEM, writing=False)
     assert found == List((3, 1), ((1028, 4), (1012, 4), (1012, 4)))
+
+
+FAR = 2**31 - 8
+"""Near the last element that an offset of 32 bits names."""
+
+
+@pytest.mark.parametrize("item", [np.int32, np.int64])
+def test_offsets_beyond_32_bits_add_up(item: type[np.signedinteger[Any]]) -> None:
+    """`ptr + row * stride + column`: each offset may fit 32 bits, the element is where their sum says."""
+    rows, columns = np.array([0, FAR], item)[:, None], np.arange(0, 32, 8, dtype=item)
+    expected = [[row + column for column in range(0, 32, 8)] for row in (0, FAR)]
+    assert summed(rows, columns).tolist() == expected
+    assert summed(-rows, -columns).tolist() == [[-at for at in row] for row in expected]
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4])
+def test_elements_beyond_4_gib_are_where_they_are(itemsize: int) -> None:
+    """A tensor of 2**31 elements of 4 bytes has 8 GiB: an address that wrapped would be of another tensor."""
+    steps = np.array([-FAR, -1, 0, 1, FAR], np.int32)
+    assert in_bytes(steps, itemsize).tolist() == [step * itemsize for step in steps.tolist()]

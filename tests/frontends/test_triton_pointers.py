@@ -65,6 +65,30 @@ def test_moves_add_up_as_in_numpy(data: st.DataObject, shape: tuple[int, ...]) -
             assert described(again, mask, WIDTH, writing=writing) == wanted
 
 
+@pytest.mark.parametrize("item", ["int32", "int64"])
+@pytest.mark.parametrize("shape", [(1,), (4,)])
+def test_addresses_beyond_4_gib(item: str, shape: tuple[int, ...]) -> None:
+    """Three offsets of 32 bits are 12 GiB of f16, whichever way they add up: each, and in a base that all have."""
+    far = np.full(shape, 2**31 - 8) + np.arange(shape[0])
+    places = [3 * at for at in far.tolist()]
+    pointers = Pointers(4096, TO_F16).repeated(shape)
+    for _ in range(3):
+        pointers = moved(pointers, offset(far.astype(item)))
+    addresses = [4096 + WIDTH * place for place in places]
+    assert pointers.data.tolist() == addresses
+    assert described(pointers, None, WIDTH, writing=False) == describe(np.array(addresses), None, WIDTH, writing=False)
+
+
+@pytest.mark.parametrize("step", [2**31, -(2**31) - 1, 3 * 2**31])
+def test_moves_of_4_gib_at_once(step: int) -> None:
+    """From addresses that a kernel has worked out itself, and from pointers that are steps away already."""
+    columns, start = np.arange(4), 2**34
+    expected = (start + WIDTH * (step + columns)).tolist()
+    addresses = TensorHandle(np.full(4, start, np.uint64), TO_F16)
+    assert moved(addresses, offset(step + columns)).data.tolist() == expected
+    assert moved(Pointers(start, TO_F16, np.array([step])), offset(columns)).data.tolist() == expected
+
+
 def test_blocks_that_a_loop_goes_through_have_one_plan(kernel: Running) -> None:
     block = moved(Pointers(4096, TO_F16).repeated((4, 8)), offset(np.arange(32).reshape(4, 8)))
     for _ in range(5):

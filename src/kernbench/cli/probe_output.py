@@ -58,16 +58,24 @@ def _ends(report: ProbeReport) -> tuple[str, str]:
 
 
 def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
+    # What the closed form does not explain is a column of its own, if there is any.
+    hidden = set() if any(each.single.breakdown.difference_ps for each in reports) else {"difference_ns"}
+    names = [name for name, _ in reports[0].single.breakdown.parts_ns if name not in hidden] if reports else []
     made = table(
         f"Where the latency of {format_size(nbytes)} goes, in ns",
         text("case"),
-        *(number(name) for name in ("overhead", "wire", "memory", "drain", "queue", "= latency", "closed form")),
+        *(number(name.removesuffix("_ns")) for name in (*names, "= latency", "closed form")),
     )
     for report in reports:
         single = report.single
-        parts = (f"{ns:.3f}" for _, ns in single.breakdown.parts_ns)
-        made.add_row(report.case, *parts, f"{single.latency_ns:.3f}", f"{single.closed_form_ns:.3f}")
+        parts = (f"{ns:.3f}" for name, ns in single.breakdown.parts_ns if name in names)
+        made.add_row(report.case, *parts, f"{single.latency_ns:.3f}", _closed_form(single))
     return made
+
+
+def _closed_form(single: Transaction) -> str:
+    """The closed form, and that it is a lower bound where it is one."""
+    return f"{'' if single.exact else 'at least '}{single.closed_form_ns:,.3f}"
 
 
 def _crowds(reports: Sequence[ProbeReport]) -> Table:
@@ -95,18 +103,21 @@ def _print_details(console: Console, report: ProbeReport) -> None:
 
 
 def _sweep(report: ProbeReport) -> Table:
+    differs = any(step.breakdown.difference_ps for step in report.sweep)
+    shown = ("queue ns", "difference ns") if differs else ("queue ns",)
     made = table(
         f"{report.case}: one transaction by size",
         number("size"),
-        *(number(name) for name in ("latency ns", "closed form", "queue ns", "GB/s", "of bottleneck")),
+        *(number(name) for name in ("latency ns", "closed form", *shown, "GB/s", "of bottleneck")),
         text(""),
     )
     for step in report.sweep:
+        beyond = (step.breakdown.queue_ps, step.breakdown.difference_ps)[: len(shown)]
         made.add_row(
             format_size(step.nbytes),
             f"{step.latency_ns:,.3f}",
-            f"{step.closed_form_ns:,.3f}",
-            f"{ps_to_ns(step.breakdown.queue_ps):,.3f}",
+            _closed_form(step),
+            *(f"{ps_to_ns(ps):,.3f}" for ps in beyond),
             f"{step.effective_gbs:.1f}",
             f"{step.utilisation:.1%}",
             bar(step.utilisation),
@@ -209,6 +220,7 @@ def _transaction(single: Transaction) -> Json:
         "nbytes": single.nbytes,
         "latency_ns": single.latency_ns,
         "closed_form_ns": single.closed_form_ns,
+        "closed_form_is": "exact" if single.exact else "at least",
         "breakdown": dict(single.breakdown.parts_ns),
         "bottleneck_gbs": single.bottleneck_gbs,
         "effective_gbs": single.effective_gbs,

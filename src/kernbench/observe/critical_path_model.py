@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kernbench.common.units import ps_to_ns
 from kernbench.messages.requests import PeCoord
 
@@ -151,6 +154,15 @@ class CriticalPath:
     def ps(self) -> int:
         """All of it: the sum of the steps."""
         return self.end_ps - self.start_ps
+
+    def encloses(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of some works, in ps, are wholly of its time: what starts as it ends comes after it.
+
+        Its time is half-open. What ends later (or at -1: never) is no work of its time either: how much of it was done
+        by then is not known.
+        """
+        found: NDArray[np.bool_] = (self.start_ps <= starts) & (starts < self.end_ps)
+        return found & (ends >= 0) & (ends <= self.end_ps)
 
     @property
     def parts(self) -> tuple[Spent, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.units import ps_to_ns
+from kernbench.core.log import NONE
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.record_content import Computed, TileAmounts
 from kernbench.messages.commands import MathCommand
@@ -146,7 +147,8 @@ def _merged(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, T
 
 
 class _Gatherer:
-    """Finds the loads within the time of a path; with a ``launch_id`` only what that launch did."""
+    """Finds the loads of what a path ``encloses``, which are never more than there is time for; with a ``launch_id``
+    only what that launch did."""
 
     def __init__(self, log: TraceLog, path: CriticalPath, launch_id: int | None) -> None:
         self._log = log
@@ -158,7 +160,7 @@ class _Gatherer:
         mine = np.arange(len(works.rows)) if launch_id is None else works.of_launch(launch_id)
         rows = works.rows[mine]
         start, end = works.columns.start[rows], works.columns.end[rows]
-        self._mine: Times = mine[(end >= 0) & (path.start_ps <= start) & (start <= path.end_ps)]
+        self._mine: Times = mine[path.encloses(start, end)]
         self._gemm = self._of_engine("GEMM")
         self._products = self._amounts(self._gemm, lambda what: what.macs if isinstance(what, TileAmounts) else 0)
 
@@ -229,13 +231,14 @@ class _Gatherer:
         """Bytes of the accesses of the launch, or of all, by memory; without writes that a slice may have kept back."""
         seen, machine = self._seen, self._machine
         transfers, cube = seen.transfers, machine.spec.cube
-        asks = seen.asks[self._within(transfers.start[seen.asks])]
+        answers = seen.answers[seen.asks]
+        answered = np.where(answers >= 0, transfers.end[answers], NONE)
+        asks = seen.asks[self._path.encloses(transfers.start[seen.asks], answered)]
         if self._launch_id is not None:
             of = transfers.of[asks]
             asks = asks[(of >= 0) & (seen.columns.launch[of] == self._launch_id)]
         reading = transfers.what[asks] == Carries.REQUEST
-        carrier = np.where(reading, seen.answers[asks], asks)  # of the bytes; an access that has not begun has none
-        nbytes = np.where(carrier >= 0, transfers.nbytes[carrier], 0)
+        nbytes = transfers.nbytes[np.where(reading, seen.answers[asks], asks)]
         served = np.isin(seen.turns.of, asks)
         rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs, cube.kept_bytes), "sram": ("SRAM", cube.sram_bw_gbs, 0)}
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
@@ -248,10 +251,6 @@ class _Gatherer:
                 amount = int(nbytes[here & reading].sum()) + max(0, written - kept)
                 yield Load(Bound(resource, node, amount, "bytes", rate), partial(self._turns, part, served))
 
-    def _within(self, when: Times) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = (self._path.start_ps <= when) & (when <= self._path.end_ps)
-        return found
-
     def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:
         """When a memory worked on what it ``served``."""
         turns = self._seen.turns
@@ -261,7 +260,7 @@ class _Gatherer:
     def _links(self) -> Iterator[Load]:
         """The busiest links, by the bytes of all transfers, headers included."""
         graph, network, transfers = self._machine.graph, self._machine.network, self._seen.transfers
-        sent = np.flatnonzero(self._within(transfers.start) & (transfers.end >= 0))
+        sent = np.flatnonzero(self._path.encloses(transfers.start, transfers.end))
         by_route = np.zeros(len(network.watch.routes), np.int64)
         np.add.at(by_route, transfers.route[sent], transfers.nbytes[sent])
         amounts: dict[Link, int] = {}

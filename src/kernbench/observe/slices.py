@@ -43,24 +43,38 @@ class SliceTime:
 
 
 def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
-    """The slices that did something in the time of a path, the busiest first; none where they have no banks."""
+    """The slices that did something in the time of a path, the busiest first; none where they have no banks.
+
+    Turns count that the path ``encloses``.
+    """
     seen, hbm = log.seen, log.machine.spec.cube.hbm
     banks, turns = hbm.banks, seen.turns
     if banks is None:
         return ()
-    within = (path.start_ps <= turns.start) & (turns.start <= path.end_ps)
-    worked = within & ((turns.bursts > 0) | (turns.taken > 0))
+    worked = path.encloses(turns.start, turns.end) & ((turns.bursts > 0) | (turns.taken > 0))
     found = [
         _slice_time(
-            seen.columns.parts[memory], turns, np.flatnonzero(worked & (turns.memory == memory)), banks, hbm.num_pcs
+            seen.columns.parts[memory],
+            turns,
+            np.flatnonzero(worked & (turns.memory == memory)),
+            banks,
+            hbm.num_pcs,
+            path.ps,
         )
         for memory in np.unique(turns.memory[worked]).tolist()
     ]
     return tuple(sorted(found, key=lambda each: -each.busy_ps))
 
 
-def _slice_time(where: str, turns: TurnColumns, mine: Column, banks: HbmTiming, buses: int) -> SliceTime:
-    """Of turns. While one waited for its row others may have used the bus: ``opened`` is the most that it lost."""
+def _slice_time(
+    where: str, turns: TurnColumns, mine: Column, banks: HbmTiming, buses: int, interval_ps: int
+) -> SliceTime:
+    """Return what turns within an interval took. While one waited for its row others may have used the bus: ``opened``
+    is the most that it lost.
+
+    Writes are drained after the turns that brought them, and in idle time before others. So buses may have been given
+    a little more than the interval has; no more than all of it was spent there, on each part alike.
+    """
     bursts, hits, taken, opened, turned = (
         int(column[mine].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
     )
@@ -68,13 +82,18 @@ def _slice_time(where: str, turns: TurnColumns, mine: Column, banks: HbmTiming, 
     work = bursts * banks.burst_work_ns * PS_PER_NS
     lost = max(0.0, taken - work - turned)
     rows, refresh = min(opened, lost), work - data + turned * banks.refresh_share
+    given = work + turned + lost
+
+    def per_bus(ps: float) -> int:
+        return round(ps / buses) if given < interval_ps * buses else int(ps * interval_ps / given)
+
     return SliceTime(
         where=where,
         bursts=bursts,
         hits=hits,
-        data_ps=round(data / buses),
-        rows_ps=round(rows / buses),
-        turnarounds_ps=round(turned * (1 - banks.refresh_share) / buses),
-        refresh_ps=round(refresh / buses),
-        groups_ps=round((lost - rows) / buses),
+        data_ps=per_bus(data),
+        rows_ps=per_bus(rows),
+        turnarounds_ps=per_bus(turned * (1 - banks.refresh_share)),
+        refresh_ps=per_bus(refresh),
+        groups_ps=per_bus(lost - rows),
     )

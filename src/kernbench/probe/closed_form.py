@@ -2,6 +2,10 @@
 
 Read: way there, header over the bottleneck, access, way back, max(M, S over the bottleneck). Write: way there,
 max(M, S over the bottleneck), access, way back, header over the bottleneck. M is the memory's own time for the access.
+
+A slice of HBM turns its buses for the first writes that it serves, and they are as if just used when a machine starts.
+So M of a write depends on when its first byte comes. The form of a write that begins with the interleave has it of the
+first transaction on a machine, and is exact; that of another has it of a slice long idle, and is a lower bound.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ class Breakdown:
     """Where a latency goes, in ps, so that the parts add up exactly.
 
     ``overhead``: nodes and DMA set-up; ``wire``: distance; ``memory``: access, and channel time that the drain does
-    not hide; ``drain``: the data and the header over their bottlenecks; ``queue``: waiting.
+    not hide; ``drain``: the data and the header over their bottlenecks; ``queue``: waiting for others; ``difference``:
+    what a measurement has beyond the closed form, or, if negative, lacks of it, and none of these explains.
     """
 
     overhead_ps: int
@@ -31,6 +36,7 @@ class Breakdown:
     memory_ps: int
     drain_ps: int
     queue_ps: int = 0
+    difference_ps: int = 0
 
     @property
     def parts_ns(self) -> tuple[tuple[str, float], ...]:
@@ -41,20 +47,25 @@ class Breakdown:
             ("memory_ns", ps_to_ns(self.memory_ps)),
             ("drain_ns", ps_to_ns(self.drain_ps)),
             ("queue_ns", ps_to_ns(self.queue_ps)),
+            ("difference_ns", ps_to_ns(self.difference_ps)),
         )
 
     @property
     def total_ps(self) -> int:
         """All parts together."""
-        return self.overhead_ps + self.wire_ps + self.memory_ps + self.drain_ps + self.queue_ps
+        known = self.overhead_ps + self.wire_ps + self.memory_ps + self.drain_ps
+        return known + self.queue_ps + self.difference_ps
 
-    def with_measured(self, latency_ps: int) -> Breakdown:
-        """This closed form, with what a measured latency has beyond it as queueing.
+    def with_measured(self, latency_ps: int, *, alone: bool = False) -> Breakdown:
+        """Return these parts with what a measured latency has beyond them, as waiting for others.
 
-        A latency below the closed form differs by rounding alone; the drain, which is rounded per packet, takes it.
+        A transaction that was ``alone`` waited for nobody, and none waits less than not at all: what is left then is a
+        difference. The parts of the closed form stay as they are.
         """
         rest = latency_ps - self.total_ps
-        return replace(self, queue_ps=max(0, rest), drain_ps=self.drain_ps + min(0, rest))
+        if rest > 0 and not alone:
+            return replace(self, queue_ps=self.queue_ps + rest)
+        return replace(self, difference_ps=self.difference_ps + rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +90,43 @@ def way(machine: Machine, src: str, dst: str) -> Way:
     return Way(route.total_overhead_ps - wire_ps, wire_ps, route.bottleneck_gbs)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTime:
-    """What a memory takes for an access alone, and what it sustains."""
-
-    access_ps: int
-    channel_ps: int
-    sustained_gbs: float
+LONG_IDLE_PS = 10**15
+"""A time at which nothing of a machine's start is under way any more."""
 
 
-def memory_time(machine: Machine, flow: ProbeFlow, nbytes: int) -> MemoryTime:
-    """The time of the memory of a flow for an access of ``nbytes``."""
-    cube, attrs = machine.spec.cube, machine.graph.node(flow.memory).attrs
+def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: int) -> tuple[int, int]:
+    """What the memory of a flow, otherwise idle, takes of an access from ``since_ps`` on: access, and M; in ps."""
+    attrs = machine.graph.node(flow.memory).attrs
     if isinstance(attrs, HbmCtrlAttrs):
-        alone = idle_memory(machine).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, 0)
-        return MemoryTime(attrs.access_ps + alone.first_ps, alone.last_ps - alone.first_ps, cube.slice_bw_gbs)
-    access_ps = attrs.access_ps if isinstance(attrs, SramAttrs) else 0
-    return MemoryTime(access_ps, cube.sram_ps(nbytes), cube.sram_bw_gbs)
+        alone = idle_memory(machine).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
+        return attrs.access_ps + alone.first_ps - since_ps, alone.last_ps - alone.first_ps
+    return attrs.access_ps if isinstance(attrs, SramAttrs) else 0, machine.spec.cube.sram_ps(nbytes)
+
+
+def is_exact(machine: Machine, flow: ProbeFlow) -> bool:
+    """Whether a transaction alone takes its closed form; if not, it takes at least that.
+
+    Writes to HBM that do not begin with the interleave (a round over all pseudo-channels) have a lower bound.
+    """
+    in_hbm = isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)
+    return flow.reading or not in_hbm or not flow.pa % machine.spec.cube.hbm.round_bytes
 
 
 def closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
-    """One transaction of ``nbytes`` alone on the machine."""
+    """Work out one transaction of ``nbytes`` alone on the machine, its first; ``is_exact`` says what it promises."""
     packet, header = machine.network.packet_bytes, machine.header_bytes
     there, back = way(machine, flow.initiator, flow.memory), way(machine, flow.memory, flow.initiator)
     data, answer = (back, there) if flow.reading else (there, back)
-    drain = data.drain_ps(nbytes, packet)
-    memory = memory_time(machine, flow, nbytes)
+    drain, header_drain = data.drain_ps(nbytes, packet), answer.drain_ps(header, packet)
+    set_up = set_up_ps(machine, flow)
+    comes = set_up + there.overhead_ps + there.wire_ps + (header_drain if flow.reading else 0)
+    since = comes if is_exact(machine, flow) else LONG_IDLE_PS
+    access, channels = memory_times_ps(machine, flow, nbytes, since)
     return Breakdown(
-        overhead_ps=set_up_ps(machine, flow) + there.overhead_ps + back.overhead_ps,
+        overhead_ps=set_up + there.overhead_ps + back.overhead_ps,
         wire_ps=there.wire_ps + back.wire_ps,
-        memory_ps=memory.access_ps + max(0, memory.channel_ps - drain),
-        drain_ps=drain + answer.drain_ps(header, packet),
+        memory_ps=access + max(0, channels - drain),
+        drain_ps=drain + header_drain,
     )
 
 
@@ -132,5 +149,6 @@ def _capacities(machine: Machine, flow: ProbeFlow) -> dict[tuple[str, str], floa
     """The links that the data takes, and the memory, with their bandwidths."""
     links = machine.route(*flow.data_ends).links
     found = {(link.src, link.dst): link.bw_gbs for link in links}
-    found[flow.memory, ""] = memory_time(machine, flow, 1).sustained_gbs
+    cube, in_hbm = machine.spec.cube, isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)
+    found[flow.memory, ""] = cube.slice_bw_gbs if in_hbm else cube.sram_bw_gbs
     return found

@@ -13,7 +13,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import Absent, ProbeCase
-from kernbench.probe.closed_form import closed_form, fair_rates_gbs
+from kernbench.probe.closed_form import closed_form, fair_rates_gbs, is_exact
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
 from kernbench.probe.site import ProbeFlow, Site, StreamPlan, dma_stream, transaction
 from kernbench.topology.builder import Topology
@@ -123,12 +123,16 @@ def _span(handle: RequestHandle) -> Span:
 
 def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes: int, latency_ps: int) -> Transaction:
     machine = GraphEngine(topology, enable_data=False).machine
-    alone = closed_form(machine, flows[at], nbytes)
+    form = closed_form(machine, flows[at], nbytes)
+    alone_ps = latency_ps
+    if len(flows) > 1:
+        alone_ps = run_once(GraphEngine(topology, enable_data=False), flows[at : at + 1], nbytes)[0].ps
     return Transaction(
         nbytes=nbytes,
         latency_ps=latency_ps,
-        closed_form_ps=alone.total_ps,
-        breakdown=alone.with_measured(latency_ps),
+        closed_form_ps=form.total_ps,
+        exact=is_exact(machine, flows[at]),
+        breakdown=form.with_measured(alone_ps, alone=True).with_measured(latency_ps),
         bottleneck_gbs=fair_rates_gbs(machine, flows)[at],
     )
 

@@ -107,3 +107,24 @@ def test_express_or_not_takes_the_same_time():
     ]
     for number, (with_it, without) in enumerate(zip_longest(*found)):
         assert with_it == without, f"step {number}: {EVERY_STEP[number]}"
+
+
+def test_a_read_that_is_cut_keeps_what_is_on_its_way():
+    """A write turns the buses first, so the quanta of a long read have their turns late, while its data leave evenly.
+
+    When a third comes, packets are on the way that had no turn yet: they are not taken back.
+    """
+    made = engine("transport.express=false", "sip.cube_mesh={w: 1, h: 1}")
+    asked = (
+        (1, "write", 16 << 10, 1_287_104, 0),
+        (0, "read", 256 << 10, 2_062_080, 795),
+        (2, "write", 4096, 1_379_584, 793_046),
+    )
+    handles = []
+    for pe, op, nbytes, offset, when in asked:
+        message = PeDmaMsg(pe=(0, 0, pe), pa=slice_pa(offset), nbytes=nbytes, op=op)
+        made.machine.clock.call_at(when, lambda message: handles.append(made.submit(message)), message)
+    made.machine.clock.advance()
+    assert all(handle.done for handle in handles)
+    reply = next(link for link in made.machine.network.links.values() if link.dst == "sip0.cube0.pe0.pe_dma")
+    assert reply.nbytes == (256 << 10)

@@ -66,6 +66,35 @@ def test_what_was_promised_of_quanta_that_had_their_turn_stands():
     assert rest[0][0] == cut_at
 
 
+class Leaving(Asked):
+    """A read whose first ``left`` bytes have left when it is cut."""
+
+    left = 100_000
+
+    def gone(self, now: int) -> int:
+        return self.left
+
+
+@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
+def test_what_has_left_is_not_served_again(memory):
+    """Data leave at an even pace, quanta have their turns as banks allow: more may have left than had their turn.
+
+    These bytes are on links. If they had another turn, they would come twice, and later than they left.
+    """
+    big, small = Leaving(0, 0, MIB), Asked(1, 16 * MIB, 64)
+    run_at(memory(), (0, big), (100_000, small))
+    assert [first for first, *_ in big.turns][:2] == [0, 100_352]  # the end of the quantum that the last of them is in
+    assert big.served_bytes == MIB
+
+
+def test_what_has_not_left_waits_for_others():
+    """The other side of it: a stretch is cut as early as what has left allows."""
+    big, small = Leaving(0, 0, MIB), Asked(1, 16 * MIB, 64)
+    big.left = 0
+    run((0, big), (100_000, small))
+    assert 0 < big.turns[1][0] < Leaving.left
+
+
 @pytest.mark.parametrize(("memory", "n", "nbytes"), covering(MEMORIES, (2, 4, 8), (64, 4096, MIB)))
 def test_equal_requesters_share(memory, n, nbytes):
     each = max(MIB // 8, nbytes)

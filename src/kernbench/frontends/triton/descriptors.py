@@ -76,6 +76,18 @@ def repeated(data: Array, shape: Shape) -> Array:
     return np.ndarray(shape, data.dtype, data.data, 0, [0] * (len(shape) - data.ndim) + steps)  # a tenth of its CPU
 
 
+def summed(steps: Array, more: Array) -> Array:
+    """Return the sum of offsets, in elements. It has 64 bits, as Triton's pointers do, whatever the offsets have."""
+    found: Array = steps.astype(np.int64) + more.astype(np.int64)
+    return found
+
+
+def in_bytes(steps: Array, itemsize: int) -> Array:
+    """Return offsets in bytes, of elements of ``itemsize`` bytes. They have 64 bits: 2 GiB are no limit to a tensor."""
+    found: Array = steps.astype(np.int64) * itemsize
+    return found
+
+
 def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
     """The descriptor of the elements at ``pointers`` for which ``mask`` holds (None: all); None when none is left.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.frontends.triton.descriptors import Array, Descriptor, Shape, describe, repeated, thin
+from kernbench.frontends.triton.descriptors import Array, Descriptor, Shape, describe, in_bytes, repeated, summed, thin
 from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, value_of
 
@@ -27,7 +27,7 @@ class Pointers(TensorHandle):
     @property
     def data(self) -> Array:
         """The addresses."""
-        at = thin(self.steps).astype(np.uint64) * _width(self) + np.uint64(self.base % 2**64)
+        at = in_bytes(thin(self.steps), _width(self)).astype(np.uint64) + np.uint64(self.base % 2**64)
         return repeated(at, self.steps.shape)
 
     def repeated(self, shape: Shape) -> Pointers:
@@ -39,7 +39,7 @@ def moved(pointers: Value, offset: Value) -> Value:
     """``pointers`` moved on by known elements."""
     more = known(offset)
     if not isinstance(pointers, Pointers):
-        at = thin(known(pointers)) + thin(more).astype(np.uint64) * _width(pointers)
+        at = thin(known(pointers)) + in_bytes(thin(more), _width(pointers)).astype(np.uint64)
         return value_of(repeated(at, np.broadcast_shapes(pointers.data.shape, more.shape)), pointers.dtype)
     base, steps = pointers.base, pointers.steps
     shape = steps.shape if steps.shape == more.shape else np.broadcast_shapes(steps.shape, more.shape)
@@ -48,7 +48,7 @@ def moved(pointers: Value, offset: Value) -> Value:
     elif thin(steps).size == 1:
         base, steps = base + steps.item(0) * _width(pointers), more
     else:
-        steps = thin(steps).astype(np.int64) + thin(more).astype(np.int64)
+        steps = summed(thin(steps), thin(more))
     return Pointers(base, pointers.dtype, repeated(steps, shape))
 
 
@@ -69,7 +69,7 @@ def described(pointers: Value, mask: Array | None, itemsize: int, *, writing: bo
     if found is None:
         if len(plans) == _PLANS:
             plans.clear()
-        at = repeated(thin(steps).astype(np.int64) * itemsize, steps.shape)
+        at = repeated(in_bytes(thin(steps), itemsize), steps.shape)
         # With the array, whose number would be that of another one otherwise.
         found = plans[key] = steps, describe(at, mask, itemsize, writing=writing)
     plan = found[1]
