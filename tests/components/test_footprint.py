@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kernbench.common.dtypes import dtype
 from kernbench.components import accesses_under_way
 from kernbench.components.access_plan import extent
-from kernbench.components.accesses_under_way import AccessesUnderWay, Touched
-from kernbench.components.footprint import MOST_ROWS, Footprint, footprints, sharing
+from kernbench.components.accesses_under_way import AccessFootprint, PendingAccesses
+from kernbench.components.footprint import MOST_ROWS, Footprint, footprints, overlap_kind
 from kernbench.core.op_log import Sharing
 from kernbench.messages.commands import StoreCommand
 from kernbench.messages.operands import in_tcm
@@ -55,9 +55,9 @@ def placed(array: Array, at: int, cuts: tuple[int, ...]) -> tuple[tuple[Footprin
 def test_sharing_is_exact(a: Array, b: Array, apart: int, cuts: list[int]) -> None:
     mine, bytes_of_a = placed(a, 1000, tuple(cuts))
     theirs, bytes_of_b = placed(b, 900 + apart, ())
-    found = {sharing(x, y) for x in mine for y in theirs} - {""}
+    found = {overlap_kind(x, y) for x in mine for y in theirs} - {""}
     assert found == ({"bytes"} if bytes_of_a & bytes_of_b else set())
-    assert {sharing(y, x) for x in mine for y in theirs} - {""} == found
+    assert {overlap_kind(y, x) for x in mine for y in theirs} - {""} == found
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(-600, 600), st.integers(-70, 70))
@@ -68,7 +68,7 @@ def test_tiles_of_one_matrix_are_exact_however_many_rows(rows: int, others: int,
     low = start + down * 1024 + right
     b = Footprint(low, low + (others - 1) * 1024 + 64, 64, ((others, 1024),) if others > 1 else ())
     shared = abs(right) < 64 and -others < down < rows
-    assert sharing(a, b) == ("bytes" if shared else "")
+    assert overlap_kind(a, b) == ("bytes" if shared else "")
 
 
 def test_beyond_64_rows_of_different_steps_the_ranges_decide() -> None:
@@ -78,9 +78,9 @@ def test_beyond_64_rows_of_different_steps_the_ranges_decide() -> None:
         return Footprint(low, low + (rows - 1) * stride + 1, 1, ((rows, stride),))
 
     few, many = box(1, MOST_ROWS // 2, 1000), box(0, 400, 1024)
-    assert sharing(few, many) == sharing(many, few) == ""
-    assert sharing(box(1, 400, 1000), many) == "range"
-    assert sharing(box(1, 400, 1000), box(500_000, 400, 1024)) == ""
+    assert overlap_kind(few, many) == overlap_kind(many, few) == ""
+    assert overlap_kind(box(1, 400, 1000), many) == "range"
+    assert overlap_kind(box(1, 400, 1000), box(500_000, 400, 1024)) == ""
 
 
 def test_many_rows_in_several_segments_are_their_ranges() -> None:
@@ -97,23 +97,23 @@ def test_a_long_access_makes_no_other_look_far(monkeypatch: pytest.MonkeyPatch) 
 
     def counted(a: Footprint, b: Footprint) -> Sharing:
         compared.append(a)
-        return sharing(a, b)
+        return overlap_kind(a, b)
 
-    monkeypatch.setattr(accesses_under_way, "sharing", counted)
-    under_way = AccessesUnderWay()
+    monkeypatch.setattr(accesses_under_way, "overlap_kind", counted)
+    under_way = PendingAccesses()
     column = footprints(((0, 100 * 1024 + 4),), (101, 1), 4, (1024, 4))
-    under_way.add(command(0), Touched(writes=column))
+    under_way.add(command(0), AccessFootprint(writes=column))
     for i in range(1, 100):
         at = i * 1024 + 64
-        small = Touched(writes=(Footprint(at, at + 32, 32),))
+        small = AccessFootprint(writes=(Footprint(at, at + 32, 32),))
         assert under_way.conflicts(small) == []
         under_way.add(command(i), small)
     assert len(compared) <= 2 * 99
-    (met,) = under_way.conflicts(Touched(reads=(Footprint(5 * 1024 + 80, 5 * 1024 + 84, 4),)))
+    (met,) = under_way.conflicts(AccessFootprint(reads=(Footprint(5 * 1024 + 80, 5 * 1024 + 84, 4),)))
     assert met.earlier.command.serial == 5
     for i in range(100):
         assert len(under_way.remove(i)) == 1
-    assert under_way.conflicts(Touched(reads=column)) == []
+    assert under_way.conflicts(AccessFootprint(reads=column)) == []
 
 
 def command(serial: int) -> StoreCommand:

@@ -8,10 +8,10 @@ from unittest.mock import patch
 import needs_programs as do
 import pytest
 
-from kernbench.components.execution import KernelExecution
+from kernbench.components.execution import Dispatcher
 from kernbench.components.pe_dma import DmaChannel, _Stream
 from kernbench.components.pe_scheduler import PeScheduler
-from kernbench.components.program import KernelProgram
+from kernbench.components.program import Sequencer
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.components.stage import OverlappingStage, StageUnit
@@ -39,14 +39,14 @@ def causes_of(owner: type, method: str, by: By) -> Any:
 
 def going_on(by: By) -> Any:
     """A kernel goes on, after it has waited, without a cause."""
-    inner = KernelProgram.go_on
+    inner = Sequencer.resume_program
 
-    def go_on(self: KernelProgram, answer: object = None) -> None:
+    def resume_program(self: Sequencer, answer: object = None) -> None:
         if self.cause[1] is by:
             self.cause = ROOT
         inner(self, answer)
 
-    return patch.object(KernelProgram, "go_on", go_on)
+    return patch.object(Sequencer, "resume_program", resume_program)
 
 
 def set_ups(by: By) -> Any:
@@ -86,8 +86,8 @@ def submissions() -> Any:
 PIPELINED = [(do.streamed, 0), (do.streamed, 4), (do.products, 0), (do.math, 2)]
 MESSAGES = [(do.fill_slots, 7)]
 WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
-    "issue": (causes_of(KernelExecution, "issue", By.ISSUE), [(do.load_and_store, 0)], {}),
-    "issue of a message": (causes_of(KernelExecution, "issue_send", By.ISSUE), [(do.forward, 0)], {}),
+    "issue": (causes_of(Dispatcher, "issue", By.ISSUE), [(do.load_and_store, 0)], {}),
+    "issue of a message": (causes_of(Dispatcher, "issue_send", By.ISSUE), [(do.forward, 0)], {}),
     "after an issue": (going_on(By.ISSUE), [(do.load_and_store, 0)], {}),
     "kernel entered": (going_on(By.KERNEL), [], {}),
     "operand": (causes_of(Scoreboard, "_start_ready", By.OPERAND), [(do.math, 2)], {}),
@@ -108,7 +108,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "slot of the pipeline": (causes_of(PeScheduler, "_inject", By.SLOT), PIPELINED, {"changes": (SINGLE,)}),
     "command of tiles": (causes_of(PeScheduler, "submit", By.MEMORY), [(do.streamed, 0)], {}),
     "set-up": (
-        causes_of(KernelExecution, "_begun", By.SETUP),
+        causes_of(Dispatcher, "_open_record", By.SETUP),
         [(do.load_and_store, 0)],
         {"changes": ("pe.dma.setup_ns=20",)},
     ),
@@ -116,18 +116,18 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "queue": (set_ups(By.QUEUE), MESSAGES, {}),
     "set-up of a message": (set_ups(By.SETUP), [(do.from_anyone, 0)], {"changes": ("pe.dma.setup_ns=20",)}),
     "message": (going_on(By.MESSAGE), MESSAGES, {}),
-    "message posted": (argument(KernelExecution, "received", 2, NONE), [(do.post, 3)], {}),
-    "credit": (causes_of(KernelExecution, "issue_send", By.CREDIT), MESSAGES, {"n_slots": 1}),
+    "message posted": (argument(Dispatcher, "received", 2, NONE), [(do.post, 3)], {}),
+    "credit": (causes_of(Dispatcher, "issue_send", By.CREDIT), MESSAGES, {"n_slots": 1}),
     "kernel after a credit": (going_on(By.CREDIT), MESSAGES, {"n_slots": 1}),
-    "poll": (causes_of(KernelExecution, "issue_send", By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
+    "poll": (causes_of(Dispatcher, "issue_send", By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
     "kernel after a poll": (going_on(By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
     "giver of a credit": (argument(Lane, "credit", 2, NONE), MESSAGES, {"n_slots": 1}),
     "last credit": (causes_of(Machine, "send_control", By.CREDIT), [(do.pass_on, 0)], {}),
     "order": (causes_of(Machine, "send_control", By.ORDER), [], {}),
-    "order at a PE": (causes_of(KernelProgram, "begin", By.ORDER), [], {"changes": ("transport.express=false",)}),
+    "order at a PE": (causes_of(Sequencer, "begin", By.ORDER), [], {"changes": ("transport.express=false",)}),
     "report of a kernel": (causes_of(Machine, "send_control", By.OPERAND), [(do.load_and_store, 0)], {}),
-    "common start": (causes_of(KernelProgram, "begin", By.START), [], {}),
-    "kernel behind another": (causes_of(KernelProgram, "begin", By.KERNEL), [(do.load_and_store, 0)], {"launches": 2}),
+    "common start": (causes_of(Sequencer, "begin", By.START), [], {}),
+    "kernel behind another": (causes_of(Sequencer, "begin", By.KERNEL), [(do.load_and_store, 0)], {"launches": 2}),
     "barrier": (causes_of(Machine, "send_control", By.BARRIER), [(do.meet, 0)], {}),
     "kernel after a barrier": (going_on(By.BARRIER), [(do.meet, 0)], {}),
     "kernel after a fence": (going_on(By.FENCE), [(do.fenced, 3)], {}),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from kernbench.common.data_policy import DataPolicy
 from kernbench.components import pe_cpu
-from kernbench.components.execution import KernelExecution
+from kernbench.components.execution import Dispatcher
 from kernbench.components.queue_lane import Lane
 from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.core.log import Cause, Row
@@ -115,7 +115,7 @@ class NeedsEngine(GraphEngine):
         """Inside, what kernels ask for is noted, and the order in which tokens take slots."""
         engine = self
 
-        class Observed(KernelExecution):
+        class Observed(Dispatcher):
             """Tells what its kernel asks for."""
 
             def __init__(self, *args: Any) -> None:
@@ -176,7 +176,7 @@ class NeedsEngine(GraphEngine):
             enter(stage, token)
 
         with (
-            patch.object(pe_cpu, "KernelExecution", Observed),
+            patch.object(pe_cpu, "Dispatcher", Observed),
             patch.object(Stage, "claim_next", claim_next),
             patch.object(StageUnit, "enter", entered),
             patch.object(Recorder, "started", begun),

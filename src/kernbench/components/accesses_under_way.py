@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernbench.common.values import value
-from kernbench.components.footprint import Footprint, sharing
+from kernbench.components.footprint import Footprint, overlap_kind
 from kernbench.core.op_log import Sharing
 from kernbench.messages.commands import PeCommand
 
@@ -15,18 +15,18 @@ Footprints: TypeAlias = tuple[Footprint, ...]
 
 
 @value(kw_only=False)
-class Touched:
+class AccessFootprint:
     """The bytes in memory that a command reads, and those that it writes."""
 
     reads: Footprints = ()
     writes: Footprints = ()
 
 
-NOTHING = Touched()
+NOTHING = AccessFootprint()
 
 
 @dataclass(slots=True, eq=False)
-class MemoryAccess:
+class PendingAccess:
     """What ``command`` reads, or writes, in memory.
 
     ``op``: the DMA's operation that does it; -1 before that has begun, and for a composite, which is done when it ends.
@@ -44,25 +44,25 @@ class MemoryAccess:
 class Conflict:
     """An ``earlier`` access touches bytes of a later one: exactly, or as far as their ranges tell (``how``)."""
 
-    earlier: MemoryAccess
+    earlier: PendingAccess
     how: Sharing
 
 
-class AccessesUnderWay:
+class PendingAccesses:
     """The accesses of the commands that have been issued and have not ended, by the addresses that they touch."""
 
     __slots__ = ("_by_serial", "_reads", "_writes")
 
     def __init__(self) -> None:
-        self._by_serial: dict[int, tuple[MemoryAccess, ...]] = {}
+        self._by_serial: dict[int, tuple[PendingAccess, ...]] = {}
         self._reads = _ByAddress()
         self._writes = _ByAddress()
 
-    def of(self, serial: int) -> tuple[MemoryAccess, ...]:
+    def of(self, serial: int) -> tuple[PendingAccess, ...]:
         """Those of a command; none when it has ended, or has none."""
         return self._by_serial.get(serial, ())
 
-    def conflicts(self, touched: Touched) -> list[Conflict]:
+    def conflicts(self, touched: AccessFootprint) -> list[Conflict]:
         """The accesses that a command which touches these bytes must not overtake."""
         found: dict[int, Conflict] = {}
         if self._writes.of_length:
@@ -71,18 +71,18 @@ class AccessesUnderWay:
             self._reads.meet(touched.writes, found)
         return list(found.values())
 
-    def add(self, command: PeCommand, touched: Touched) -> None:
+    def add(self, command: PeCommand, touched: AccessFootprint) -> None:
         """``command`` is issued."""
-        accesses: tuple[MemoryAccess, ...] = ()
+        accesses: tuple[PendingAccess, ...] = ()
         if touched.reads:
-            accesses = (MemoryAccess(command, False, touched.reads),)
+            accesses = (PendingAccess(command, False, touched.reads),)
             self._reads.add(accesses[0])
         if touched.writes:
-            accesses = (*accesses, MemoryAccess(command, True, touched.writes))
+            accesses = (*accesses, PendingAccess(command, True, touched.writes))
             self._writes.add(accesses[-1])
         self._by_serial[command.serial] = accesses
 
-    def remove(self, serial: int) -> tuple[MemoryAccess, ...]:
+    def remove(self, serial: int) -> tuple[PendingAccess, ...]:
         """A command has ended: what it accessed."""
         accesses = self._by_serial.pop(serial, ())
         for access in accesses:
@@ -98,7 +98,7 @@ class _ByAddress:
     def __init__(self) -> None:
         self.of_length: dict[int, _OfLength] = {}  # by the bits of the length
 
-    def add(self, access: MemoryAccess) -> None:
+    def add(self, access: PendingAccess) -> None:
         for footprint in access.footprints:
             length = footprint.high - footprint.low
             bits = length.bit_length()
@@ -110,7 +110,7 @@ class _ByAddress:
             near.lows.insert(at, footprint.low)
             near.accesses.insert(at, (access, footprint))
 
-    def remove(self, access: MemoryAccess) -> None:
+    def remove(self, access: PendingAccess) -> None:
         for footprint in access.footprints:
             bits = (footprint.high - footprint.low).bit_length()
             near = self.of_length[bits]
@@ -136,7 +136,7 @@ class _OfLength:
     def __init__(self) -> None:
         self.longest = 0
         self.lows: list[int] = []
-        self.accesses: list[tuple[MemoryAccess, Footprint]] = []
+        self.accesses: list[tuple[PendingAccess, Footprint]] = []
 
     def meet(self, mine: Footprint, found: dict[int, Conflict]) -> None:
         """Enter what shares bytes with ``mine``."""
@@ -146,6 +146,6 @@ class _OfLength:
                 continue
             known = found.get(id(access))
             if known is None or known.how == "range":
-                how = sharing(other, mine)
+                how = overlap_kind(other, mine)
                 if how:
                     found[id(access)] = Conflict(access, how)

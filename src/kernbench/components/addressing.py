@@ -9,7 +9,7 @@ from kernbench.common.dtypes import row_major
 from kernbench.common.errors import KernelError
 from kernbench.common.values import value
 from kernbench.components.access_plan import extent, gather, plan
-from kernbench.components.accesses_under_way import NOTHING, Footprints, Touched
+from kernbench.components.accesses_under_way import NOTHING, AccessFootprint, Footprints
 from kernbench.components.footprint import Footprint, footprint_of, footprints
 from kernbench.components.initiator import Target
 from kernbench.components.pe_parts import PeParts
@@ -28,7 +28,7 @@ class Descriptor:
 
     segments: tuple[Segment, ...]
     targets: tuple[Target, ...]
-    touched: Touched
+    touched: AccessFootprint
     pages: Sequence[int] = ()
 
 
@@ -37,7 +37,7 @@ class Streams:
     """The physical ranges of everything that a composite streams, and the bytes that it touches."""
 
     segments: tuple[tuple[Segment, ...], ...]
-    touched: Touched
+    touched: AccessFootprint
 
 
 class Addressing:
@@ -80,7 +80,9 @@ class Addressing:
             return Descriptor(segments, targets, NOTHING, pages)
         touched = footprints(segments, shape, itemsize, strides, self._most_rows)
         loading = isinstance(command, LoadCommand)
-        return Descriptor(segments, targets, Touched(reads=touched) if loading else Touched(writes=touched), pages)
+        return Descriptor(
+            segments, targets, AccessFootprint(reads=touched) if loading else AccessFootprint(writes=touched), pages
+        )
 
     def _of_one_piece(self, command: LoadCommand | StoreCommand | AtomicCommand, array: Operand) -> Descriptor:
         """An array whose elements lie side by side, as those of most do."""
@@ -99,7 +101,9 @@ class Addressing:
         for pa, length in segments:
             touched += (Footprint(pa, pa + length, length),)
         loading = command.__class__ is LoadCommand
-        return Descriptor(segments, targets, Touched(touched) if loading else Touched((), touched), pages)
+        return Descriptor(
+            segments, targets, AccessFootprint(touched) if loading else AccessFootprint((), touched), pages
+        )
 
     def _of_runs(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
         """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""
@@ -114,7 +118,7 @@ class Addressing:
         self._parts.dma.check_reach(node for node, _ in targets)
         touched = tuple(footprint_of(access) for _, access in targets) if self._most_rows else ()
         loading = isinstance(command, LoadCommand)
-        reads_or_writes = Touched(reads=touched) if loading else Touched(writes=touched)
+        reads_or_writes = AccessFootprint(reads=touched) if loading else AccessFootprint(writes=touched)
         return Descriptor(tuple(segments), targets, reads_or_writes if touched else NOTHING)
 
     def of_composite(self, command: Composite) -> Streams:
@@ -124,7 +128,7 @@ class Addressing:
         sources = [self._streamed(ref) for ref in read if isinstance(ref, MemoryRef)]
         target, written = self._streamed(command.out)
         segments = (*(ranges for ranges, _ in sources), target)
-        return Streams(segments, Touched(tuple(each for _, touched in sources for each in touched), written))
+        return Streams(segments, AccessFootprint(tuple(each for _, touched in sources for each in touched), written))
 
     def _streamed(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
         """Where an operand that stays in memory lies, and which bytes it has there."""

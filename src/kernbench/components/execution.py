@@ -56,7 +56,7 @@ Claim: TypeAlias = tuple[Lane, int]
 What: TypeAlias = Moved | Streamed | PeCommand
 
 
-class KernelExecution:
+class Dispatcher:
     """Carries out what the kernel of ``order`` issues on PE ``coord``: a program drives it by ``resume`` and ``issue``.
 
     ``resume(answer)`` runs the kernel to its next request, None when it has returned. ``failure`` is what it is to get
@@ -258,8 +258,8 @@ class KernelExecution:
             self._recorder.when_done(op, self._when_written)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
         moved = Moved(command, work.segments)
-        begun = partial(self._begun, op, self.parts.dma.node.id, moved, reads, writes)
-        descriptor = op, reading, targets, begun, partial(self._moved, command, op)
+        begun = partial(self._open_record, op, self.parts.dma.node.id, moved, reads, writes)
+        descriptor = op, reading, targets, begun, partial(self._retire_dma, command, op)
         start = self.parts.dma.start
         if work.pages:
             self.parts.mmu.walk(work.pages, self._request_id, command.line, cause, partial(start, *descriptor))
@@ -278,8 +278,8 @@ class KernelExecution:
         dma, n = self.parts.dma, len(targets)
         operands = 1 if command.compared is None else 2
         change = partial(dma.compute.initiator.change, operands=operands, answers=answers)
-        begun = partial(self._begun, op, dma.node.id, Moved(command, work.segments), n, n)
-        dma.start(op, False, targets, begun, partial(self._moved, command, op), cause, change)
+        begun = partial(self._open_record, op, dma.node.id, Moved(command, work.segments), n, n)
+        dma.start(op, False, targets, begun, partial(self._retire_dma, command, op), cause, change)
 
     def _start_empty(self, command: LoadCommand | StoreCommand | AtomicCommand, cause: Cause) -> None:
         """A descriptor without a valid element moves nothing; a load sets ``other``, an atomic finds 0."""
@@ -304,13 +304,13 @@ class KernelExecution:
     def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int, cause: Cause) -> Row:
         if self._order is not None:
             self._order.started(streamed.what.serial, -1)
-        return self._begun(op, component, streamed, 0, 0, start_ps, cause)
+        return self._open_record(op, component, streamed, 0, 0, start_ps, cause)
 
     def _start_dot(self, command: DotCommand, _: None, cause: Cause) -> None:
         op = self.machine.next_op()
-        begun = partial(self._begun, op, self.parts.gemm_id, command, 0, 0)
+        begun = partial(self._open_record, op, self.parts.gemm_id, command, 0, 0)
         use = self._accumulators.enter(command, self._only_accumulated(command))
-        self.parts.scheduler.submit(op, command, begun, partial(self._completed, command, op), cause, use)
+        self.parts.scheduler.submit(op, command, begun, partial(self._retire_tiled, command, op), cause, use)
 
     def _only_accumulated(self, dot: DotCommand) -> bool:
         """Whether the result of ``dot`` is for one command alone, which has been issued: a dot that adds to it."""
@@ -352,7 +352,9 @@ class KernelExecution:
             hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
         self.board.complete(command, cause[0])
 
-    def _begun(self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause) -> Row:
+    def _open_record(
+        self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause
+    ) -> Row:
         """An engine begins operation ``op``."""
         return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
@@ -363,10 +365,10 @@ class KernelExecution:
             row = NONE
         self.board.complete(command, row)
 
-    def _moved(self, command: PeCommand, op: int, _: Row) -> None:
+    def _retire_dma(self, command: PeCommand, op: int, _: Row) -> None:
         self.board.complete(command, self._recorder.ended(op, self.clock.time))
 
-    def _completed(self, command: PeCommand, op: int, last: Row) -> None:
+    def _retire_tiled(self, command: PeCommand, op: int, last: Row) -> None:
         self.board.complete(command, self.machine.end_op(op, last))
 
     def _streamed(self, command: Composite, op: int, last: Row) -> None:
@@ -386,7 +388,7 @@ class KernelExecution:
         GemmComposite: Addressing.of_composite,
         MathComposite: Addressing.of_composite,
     }
-    STARTED_BY: ClassVar[dict[type, Callable[[KernelExecution, Any, Any, Cause], None]]] = {
+    STARTED_BY: ClassVar[dict[type, Callable[[Dispatcher, Any, Any, Cause], None]]] = {
         LoadCommand: _start_dma,
         StoreCommand: _start_dma,
         AtomicCommand: _start_atomic,
@@ -412,5 +414,5 @@ class KernelExecution:
 
 
 # Found in the module, once for all PEs: through an object the class would be searched for every command.
-_PREPARED_BY = KernelExecution.PREPARED_BY
-_STARTED_BY = KernelExecution.STARTED_BY
+_PREPARED_BY = Dispatcher.PREPARED_BY
+_STARTED_BY = Dispatcher.STARTED_BY

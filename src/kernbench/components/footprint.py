@@ -66,7 +66,7 @@ def footprint_of(access: Access) -> Footprint:
     return Footprint(low, high, access.row_bytes, ((access.rows, abs(access.stride)),) if reach else ())
 
 
-def sharing(a: Footprint, b: Footprint) -> Sharing:
+def overlap_kind(a: Footprint, b: Footprint) -> Sharing:
     """What two footprints have in common."""
     if a.low >= b.high or b.low >= a.high:
         return ""

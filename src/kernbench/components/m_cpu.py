@@ -68,7 +68,7 @@ class MCpu(ControlCpu):
             case CubeOrder():
                 self._fan_out(message)
             case Report():
-                self._note_gone(message)
+                self._mark_failed(message)
                 self.collect(message)
                 if message.request_id not in self.gatherings:
                     self._meetings.pop(message.request_id, None)
@@ -116,7 +116,7 @@ class MCpu(ControlCpu):
         meeting.here.append(message.pe)
         self._settle(message.request_id, meeting)
 
-    def _note_gone(self, report: Report) -> None:
+    def _mark_failed(self, report: Report) -> None:
         """A PE has ended its kernel: nobody need wait for it at a barrier if it failed."""
         failed = [p for p in report.pes if p.error is not None]
         if not failed:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, MemoryAccess, Touched
+from kernbench.components.accesses_under_way import NOTHING, AccessFootprint, PendingAccess, PendingAccesses
 from kernbench.components.footprint import MOST_ROWS
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.components.tcm_use import names_tcm, tcm_meets
@@ -31,7 +31,7 @@ class MemoryOrder(Protocol):
     @property
     def most_rows(self) -> float: ...
 
-    def enter(self, command: PeCommand, touched: Touched) -> int:
+    def enter(self, command: PeCommand, touched: AccessFootprint) -> int:
         """``command`` is issued and touches these bytes; returns how many earlier accesses it has to wait for."""
         ...
 
@@ -50,14 +50,14 @@ class ProgramOrder:
     most_rows: float = MOST_ROWS
 
     def __init__(self, recorder: Recorder, board: Scoreboard, released: Released) -> None:
-        self._accesses = AccessesUnderWay()
+        self._accesses = PendingAccesses()
         self._board = board
         self._recorder = recorder
         self._released = released
         self._named: dict[int, PeCommand] = {}  # commands under way that name addresses in the TCM
         self._tcm: dict[int, list[PeCommand]] = {}  # who waits for the end of a command, by its serial
 
-    def enter(self, command: PeCommand, touched: Touched) -> int:
+    def enter(self, command: PeCommand, touched: AccessFootprint) -> int:
         """Enter what ``command`` touches; returns how many earlier accesses it has to wait for."""
         waits = 0
         if touched is not NOTHING:
@@ -72,7 +72,7 @@ class ProgramOrder:
             return self._wait_in_tcm(command, earlier)
         return waits + self._wait_in_tcm(command, self._named.values()) if self._named else waits
 
-    def _wait(self, command: PeCommand, earlier: MemoryAccess, how: Sharing) -> int:
+    def _wait(self, command: PeCommand, earlier: PendingAccess, how: Sharing) -> int:
         if earlier.op >= 0:
             if self._recorder.is_done(earlier.op, earlier.writes):
                 return 0
@@ -105,7 +105,7 @@ class ProgramOrder:
         for waiter in self._tcm.pop(command.serial, ()):
             self._released(waiter, (row, By.MEMORY_END))
 
-    def _release(self, access: MemoryAccess, row: Row) -> None:
+    def _release(self, access: PendingAccess, row: Row) -> None:
         waiting, access.waiting = access.waiting, []
         for waiter, how in waiting:
             self._released(waiter, (row, By.MEMORY_RANGE if how == "range" else By.MEMORY))

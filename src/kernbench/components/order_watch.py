@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kernbench.components.accesses_under_way import NOTHING, AccessesUnderWay, Footprints, Touched
+from kernbench.components.accesses_under_way import NOTHING, AccessFootprint, Footprints, PendingAccesses
 from kernbench.components.footprint import ALL_ROWS
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.clock import Clock
@@ -27,7 +27,7 @@ class Watched:
     """``command`` takes place from ``begin_ps`` to ``done_ps``; -1 while unknown."""
 
     command: PeCommand
-    touched: Touched
+    touched: AccessFootprint
     begin_ps: int = -1
     done_ps: int = -1
     met: list[Overlap] = field(default_factory=list)
@@ -88,14 +88,14 @@ class OrderWatch:
     most_rows: float = ALL_ROWS  # what it tells of is exact
 
     def __init__(self, recorder: Recorder, board: Scoreboard, clock: Clock, tell: Tell) -> None:
-        self._accesses = AccessesUnderWay()
+        self._accesses = PendingAccesses()
         self._board = board
         self._recorder = recorder
         self._clock = clock
         self._tell = tell
         self._watched: dict[int, Watched] = {}
 
-    def enter(self, command: PeCommand, touched: Touched) -> int:
+    def enter(self, command: PeCommand, touched: AccessFootprint) -> int:
         """Enter what ``command`` touches; it has to wait for nothing."""
         if touched is not NOTHING:
             self._board.at_end[command.serial] = self._ended

@@ -6,9 +6,9 @@ from collections import deque
 
 from kernbench.common.errors import AbandonedError, KernbenchError, UnsupportedError
 from kernbench.common.ids import cube_part
-from kernbench.components.execution import KernelExecution
+from kernbench.components.execution import Dispatcher
 from kernbench.components.pe_parts import PeParts
-from kernbench.components.program import KernelProgram
+from kernbench.components.program import Sequencer
 from kernbench.components.serial_cpu import SerialCpu
 from kernbench.core.log import By, Row
 from kernbench.di.registry import register
@@ -48,7 +48,7 @@ class PeCpu(SerialCpu):
         self._m_cpu = cube_part(*node.cube_coord, "m_cpu")
         self._parts = PeParts(machine, self.coord)
         self._orders: deque[tuple[PeOrder, Row]] = deque()
-        self._program: KernelProgram | None = None
+        self._program: Sequencer | None = None
         self._at_barrier = False
 
     def handle(self, message: object) -> None:
@@ -115,13 +115,13 @@ class PeCpu(SerialCpu):
                 self._set_up(message)
 
     def _start(self, order: PeOrder, launch: LaunchOrder, row: Row) -> None:
-        run = KernelExecution(self.machine, self._parts, self.coord, launch)
+        run = Dispatcher(self.machine, self._parts, self.coord, launch)
         part = self.machine.log.part(self.node.id)
-        self._program = KernelProgram(run, order, part, self._issue_ps, self._value_ps, self._meet, self._over)
+        self._program = Sequencer(run, order, part, self._issue_ps, self._value_ps, self._meet, self._on_finish)
         waits = order.start_ps > self.clock.time
         self._program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause, row)
 
-    def _meet(self, program: KernelProgram) -> None:
+    def _meet(self, program: Sequencer) -> None:
         order, self.cause = program.order, program.cause
         self._at_barrier = True
         arrival = BarrierArrival(request_id=order.request_id, pe=self.coord[2], mates=order.mates)
@@ -135,11 +135,11 @@ class PeCpu(SerialCpu):
             if message.error is not None:
                 program.fail(message.error)
             else:
-                program.go_on()
+                program.resume_program()
         elif message.error is None:  # a kernel that was stopped does not wait, and a mate's failure is no news to it
             raise UnsupportedError(f"{self.node.id} is released from a barrier where it does not wait")
 
-    def _over(self, report: PeReport) -> None:
+    def _on_finish(self, report: PeReport) -> None:
         program, self._program = self._program, None
         assert program is not None
         self.cause = program.cause

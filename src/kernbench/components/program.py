@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from kernbench.common.errors import AbandonedError, KernbenchError, KernelError, KernelNote
-from kernbench.components.execution import KernelExecution
+from kernbench.components.execution import Dispatcher
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Lane
 from kernbench.components.queue_waits import Awaited
@@ -33,7 +33,7 @@ from kernbench.triton_emu.places import ReceivedSlot
 _ISSUE = int(Kind.ISSUE)
 
 
-class KernelProgram:
+class Sequencer:
     """Runs the kernel of ``order``: every command takes ``issue_ps``, and has its effect at the end of it.
 
     A value that the kernel reads takes ``value_ps``.
@@ -55,7 +55,7 @@ class KernelProgram:
         "_late",
         "_launch_id",
         "_meet",
-        "_over",
+        "_on_finish",
         "_part",
         "_queue_waited",
         "_request",
@@ -69,12 +69,12 @@ class KernelProgram:
 
     def __init__(
         self,
-        run: KernelExecution,
+        run: Dispatcher,
         order: PeOrder,
         part: int,
         issue_ps: int,
         value_ps: int,
-        meet: Callable[[KernelProgram], None],
+        meet: Callable[[Sequencer], None],
         over: Callable[[PeReport], None],
     ) -> None:
         self.run = run
@@ -87,13 +87,13 @@ class KernelProgram:
         self._issue_ps = issue_ps
         self._value_ps = value_ps
         self._meet = meet
-        self._over = over
+        self._on_finish = over
         self._request: KernelRequest | None = None
         self._error: Exception | None = None
         self._returned = False
         self._ipcq: PeIpcq | None = None
         self._issue = NONE  # the row of the last issue
-        self._awaited = Awaited(self._message)
+        self._awaited = Awaited(self._on_message)
         self._queue_waited = run.machine.hooks.queue_waited
         self._late = run.clock.time > order.start_ps
         self._start_ps = max(run.clock.time, order.start_ps)
@@ -113,9 +113,9 @@ class KernelProgram:
         log = self.run.machine.log
         row = log.open(self._part, Kind.LAUNCH, start, cause, launch=self._launch_id, parent=order, read=start, end=end)
         self.cause = row, By.KERNEL
-        self._clock.call_at(end, self.go_on)
+        self._clock.call_at(end, self.resume_program)
 
-    def go_on(self, answer: object = None) -> None:
+    def resume_program(self, answer: object = None) -> None:
         """The kernel gets ``answer`` to its last request, and makes its next."""
         if self._returned:
             return
@@ -159,7 +159,7 @@ class KernelProgram:
             board.now = row = self._issue
             self.run.issue(command, (row, BY_ISSUE))
             board.now = row
-            self.go_on()
+            self.resume_program()
 
     @property
     def _queues(self) -> PeIpcq:
@@ -183,13 +183,13 @@ class KernelProgram:
             return
         sequence = lane.pair.claim()
         if sequence is None:
-            lane.when_free(command.line, partial(self._slot_free, command, lane, self._clock.time))
+            lane.when_free(command.line, partial(self._on_slot_free, command, lane, self._clock.time))
             return
         self.run.issue_send(command, lane, sequence, (row, BY_ISSUE))
         board.now = row
-        self.go_on()
+        self.resume_program()
 
-    def _slot_free(self, command: SendCommand, lane: Lane, since: int, cause: Cause) -> None:
+    def _on_slot_free(self, command: SendCommand, lane: Lane, since: int, cause: Cause) -> None:
         head = lane.pair.my_head
         sequence = None if self._returned else lane.pair.claim()
         if self._queue_waited.listeners:
@@ -199,7 +199,7 @@ class KernelProgram:
             board.now, self._by = cause
             self.run.issue_send(command, lane, sequence, cause)
             board.now, self._by = cause
-            self.go_on()
+            self.resume_program()
 
     def _await_message(self, request: Any, due_ps: int) -> bool:
         """Wait for a message that is not there when the kernel asks: no event but its arrival. False: it is there."""
@@ -220,25 +220,25 @@ class KernelProgram:
         receive.nbytes, receive.line = request.nbytes, request.line
         try:
             if request.direction is None:
-                slot = ipcq.receive_any(request.nbytes, request.line, partial(self._received, request, since))
+                slot = ipcq.receive_any(request.nbytes, request.line, partial(self._deliver_message, request, since))
             else:
                 slot = ipcq.receive_next(request.direction, receive)
         except KernelError as fault:
             self.fail(fault)
             return
         if slot is not None:
-            self.go_on(slot)
+            self.resume_program(slot)
 
-    def _message(self, found: ReceivedSlot | Exception | None, row: Row) -> None:
+    def _on_message(self, found: ReceivedSlot | Exception | None, row: Row) -> None:
         """The message of ``row`` that the kernel awaits has come; None: before its receive takes effect."""
         receive = self._awaited
         if found is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
         elif isinstance(found, Exception) or self._queue_waited.listeners:
-            self._received(self._request, receive.due_ps, found, row)
+            self._deliver_message(self._request, receive.due_ps, found, row)
         else:
             self._board.now, self._by = row, BY_MESSAGE
-            self.go_on(found)
+            self.resume_program(found)
 
     def take_message(self) -> None:
         """A receive takes effect whose message has come meanwhile."""
@@ -252,9 +252,9 @@ class KernelProgram:
         except KernelError as fault:
             self.fail(fault)
         else:
-            self.go_on(slot)
+            self.resume_program(slot)
 
-    def _received(self, request: Any, since: int, found: ReceivedSlot | Exception | None, row: Row) -> None:
+    def _deliver_message(self, request: Any, since: int, found: ReceivedSlot | Exception | None, row: Row) -> None:
         """The kernel gets the message that it has waited for."""
         self.cause = row, By.MESSAGE
         if self._queue_waited.listeners:
@@ -263,7 +263,7 @@ class KernelProgram:
         if isinstance(found, Exception):
             self.fail(found)
         else:
-            self.go_on(found)
+            self.resume_program(found)
 
     def _post(self) -> None:
         """The request takes effect: the kernel goes on with the slot of a message that may come later."""
@@ -280,13 +280,13 @@ class KernelProgram:
             return
         if slot.pending:
             self.run.board.enter(command)
-        self.go_on(slot)
+        self.resume_program(slot)
 
     def fail(self, error: Exception) -> None:
         """The call that the kernel waits in raises ``error``."""
-        self._withdraw()
+        self._cancel_request()
         self.run.fail_next(error)
-        self.go_on()
+        self.resume_program()
 
     def _waited(self, kind: WaitKind, direction: str, sequence: int, line: int, since: int) -> None:
         """Tell who listens."""
@@ -296,7 +296,7 @@ class KernelProgram:
         self._queue_waited.emit(QueueWaited(*where, since, self._clock.time))
 
     def _await_command(self, request: AwaitCommand) -> None:
-        self._until(lambda: request.serial not in self.run.board, self.go_on, By.OPERAND)
+        self._stall_until(lambda: request.serial not in self.run.board, self.resume_program, By.OPERAND)
 
     def give_value(self) -> None:
         """The kernel gets the numbers that it asked for, as they are now."""
@@ -309,12 +309,12 @@ class KernelProgram:
         except KernbenchError as fault:
             self.fail(fault)
         else:
-            self.go_on(found)
+            self.resume_program(found)
 
     def _await_space(self, request: AwaitSpace) -> None:
         under_way = len(self.run.board)
         since = self._clock.time
-        self._until(lambda: len(self.run.board) < under_way, partial(self._space, request, since), By.SPACE)
+        self._stall_until(lambda: len(self.run.board) < under_way, partial(self._space, request, since), By.SPACE)
 
     def _space(self, request: AwaitSpace, since: int) -> None:
         hook, run = self.run.machine.hooks.scratch_waited, self.run
@@ -322,10 +322,10 @@ class KernelProgram:
             launch = run.launch
             waited = (request.line, request.nbytes, since, self._clock.time)
             hook.emit(ScratchWaited(run.coord, launch.kernel.name, launch.request_id, *waited))
-        self.go_on()
+        self.resume_program()
 
-    def _come_to_barrier(self, _: Meet) -> None:
-        self._until(self._idle, partial(self._meet, self), By.OPERAND)
+    def _wait_at_barrier(self, _: Meet) -> None:
+        self._stall_until(self._idle, partial(self._meet, self), By.OPERAND)
 
     def _issue_fence(self, request: Fence) -> None:
         """The CPU takes its time for a fence, whose row goes on until the kernel does."""
@@ -347,12 +347,12 @@ class KernelProgram:
         self.run.machine.log.close(self._issue, self._clock.time, last)
         if not self._returned:
             self.cause = self._issue, By.FENCE
-            self.go_on()
+            self.resume_program()
 
     def _idle(self) -> bool:
         return not len(self.run.board)
 
-    def _until(self, holds: Callable[[], bool], then: Callable[[], None], by: By) -> None:
+    def _stall_until(self, holds: Callable[[], bool], then: Callable[[], None], by: By) -> None:
         """Go on with ``then`` once ``holds``, which changes only when a command is done: that is why, and ``by``."""
         if holds():
             then()
@@ -369,13 +369,13 @@ class KernelProgram:
     def stop(self) -> None:
         """End the kernel where it is."""
         if not self._returned:
-            self._withdraw()
+            self._cancel_request()
             self.cause = ROOT  # the host gives up, whatever the simulation does
             self._return(AbandonedError("the kernel was stopped: its launch was abandoned"))
         if self._ipcq is not None:
             self._ipcq.cancel()
 
-    def _withdraw(self) -> None:
+    def _cancel_request(self) -> None:
         """What the kernel has asked for last will not be issued."""
         if isinstance(self._request, Command):
             self.run.board.withdraw(self._request.serial)
@@ -385,7 +385,7 @@ class KernelProgram:
         self._returned = True
         self._error = error
         self.run.close()
-        self._until(self._idle, self._finish, By.OPERAND)
+        self._stall_until(self._idle, self._finish, By.OPERAND)
 
     def _finish(self) -> None:
         run = self.run
@@ -397,19 +397,19 @@ class KernelProgram:
         if given is not None and given[1][0] > now:  # who is told of the end finds the queues with all their credits
             lane, credit = given
             self.cause = lane.log_credit(credit), By.CREDIT
-            self._clock.call_at(credit[0], self._over, report)
+            self._clock.call_at(credit[0], self._on_finish, report)
         else:
-            self._over(report)
+            self._on_finish(report)
 
     # What has no row of an issue: waits that take the CPU no time, and fences.
-    WAITS: ClassVar[dict[type, Callable[[KernelProgram, Any], None]]] = {
+    WAITS: ClassVar[dict[type, Callable[[Sequencer, Any], None]]] = {
         AwaitCommand: _await_command,
         AwaitSpace: _await_space,
-        Meet: _come_to_barrier,
+        Meet: _wait_at_barrier,
         Fence: _issue_fence,
     }
     # How a request takes effect that is no command for an engine, or more than that.
-    EFFECTS: ClassVar[dict[type, Callable[[KernelProgram], None]]] = {
+    EFFECTS: ClassVar[dict[type, Callable[[Sequencer], None]]] = {
         SendCommand: _send,
         Receive: _receive,
         RecvCommand: _post,
@@ -425,7 +425,7 @@ class KernelProgram:
 
 
 # As the tables of commands in ``execution``.
-_WAITS = KernelProgram.WAITS
-_EFFECTS = KernelProgram.EFFECTS
-ISSUE = KernelProgram.issue
-TAKE = KernelProgram.take_message
+_WAITS = Sequencer.WAITS
+_EFFECTS = Sequencer.EFFECTS
+ISSUE = Sequencer.issue
+TAKE = Sequencer.take_message

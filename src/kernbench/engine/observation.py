@@ -12,7 +12,7 @@ from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRe
 from kernbench.transport import Network, Transfer
 from kernbench.transport.watch import About
 
-Asked: TypeAlias = ReadRequest | WriteData
+AccessMessage: TypeAlias = ReadRequest | WriteData
 
 
 class Observation:
@@ -26,7 +26,7 @@ class Observation:
         self._asked: dict[tuple[int, int], int] = {}  # the transfer that asked for a part of an operation
         network.watch.begin(self.tables, log.part, self._about)
 
-    def turn(self, asked: Asked, server: Hashable, start_ps: int, end_ps: int) -> None:
+    def turn(self, asked: AccessMessage, server: Hashable, start_ps: int, end_ps: int) -> None:
         """``server`` of a memory works on an access.
 
         A turn that is cut short for another was announced with the end that it would have had.
@@ -34,12 +34,12 @@ class Observation:
         self.tables.open_turn(self._asked[asked.op, asked.part], server, start_ps, end_ps)
 
     def turn_in_banks(
-        self, asked: Asked, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
+        self, asked: AccessMessage, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
     ) -> None:
         """The same of a slice with banks, which has turns overlap: from when it had its bus, and what it took."""
         self.tables.open_turn_in_banks(self._asked[asked.op, asked.part], server, span, waited, took)
 
-    def cut_in_banks(self, asked: Asked, span: tuple[int, int], took: BankTime) -> None:
+    def cut_in_banks(self, asked: AccessMessage, span: tuple[int, int], took: BankTime) -> None:
         """Its last turn there is over earlier."""
         self.tables.cut_turn(self._asked[asked.op, asked.part], span, took)
 

@@ -101,15 +101,15 @@ class Claims:
     stand there, and moments are asked for, in the order of time.
     """
 
-    __slots__ = ("queue", "standing", "standing_bytes", "streams")
+    __slots__ = ("occupancy", "occupied_bytes", "queue", "streams")
 
     def __init__(self) -> None:
         self.queue: deque[Claim] = deque()
-        self.standing: deque[tuple[int, int, bool]] = deque()  # until when, bytes, whether of more than one packet
-        self.standing_bytes = 0
+        self.occupancy: deque[tuple[int, int, bool]] = deque()  # until when, bytes, whether of more than one packet
+        self.occupied_bytes = 0
         self.streams = 0  # how many of them have more than one packet
 
-    def settle(self, now: int) -> int:
+    def expire(self, now: int) -> int:
         """Forget the claims whose use of this place is over; the most bytes that one of them found.
 
         One that ends here may be over before one that still waits in the FIFO; it goes together with that.
@@ -123,14 +123,14 @@ class Claims:
 
     def standing_at(self, when: int) -> int:
         """Bytes in the FIFO at ``when``."""
-        standing = self.standing
-        while standing and standing[0][0] <= when:
-            _, nbytes, stream = standing.popleft()
-            self.standing_bytes -= nbytes
+        occupancy = self.occupancy
+        while occupancy and occupancy[0][0] <= when:
+            _, nbytes, stream = occupancy.popleft()
+            self.occupied_bytes -= nbytes
             self.streams -= stream
-        return self.standing_bytes
+        return self.occupied_bytes
 
-    def stand(self, claim: Claim, at: int, peak: int) -> None:
+    def occupy(self, claim: Claim, at: int, peak: int) -> None:
         """``claim`` stands in the FIFO from ``at`` on; the most there is then is noted if it may exceed ``peak``."""
         profile = claim.transfer.profile
         claim.peak = own = profile.peaks[claim.hop]
@@ -141,15 +141,15 @@ class Claims:
                 claim.find_peak(reversed(self.queue))
             else:
                 claim.peak = own + others
-        self.standing.append((claim.over_at, own, stream))
-        self.standing_bytes += own
+        self.occupancy.append((claim.over_at, own, stream))
+        self.occupied_bytes += own
         self.streams += stream
 
     def clear(self) -> None:
         """All are turned into packets."""
         self.queue.clear()
-        self.standing.clear()
-        self.standing_bytes = self.streams = 0
+        self.occupancy.clear()
+        self.occupied_bytes = self.streams = 0
 
 
 def tell_course(transfer: Transfer, watch: Watch, now: int) -> None:

@@ -5,9 +5,9 @@ only if it follows them on every link (it enters a link after they have left it,
 have left that, and what is in the FIFO at any moment fits). Otherwise all express transfers it could meet, and all that
 share a link with those, are turned back into packets exactly where they are now, and the newcomer goes by packets too.
 
-Most find a free way: every link and the FIFO behind it empty when they come, which ``Link.clear_at`` tells at once.
-These leave nothing on a link but a later ``clear_at``. They *claim* their links, and figures move, only when somebody
-wants to know who is there; once delivered they are only counted.
+Most find a free way: every link and the FIFO behind it empty when they come, which ``Link.express_free_at`` tells at
+once. These leave nothing on a link but a later ``express_free_at``. They *claim* their links, and figures move, only
+when somebody wants to know who is there; once delivered they are only counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Express:
         self.n_admitted = 0
         self.n_revoked = 0
         self._arrived = self._arrive
-        self._free: dict[Transfer, Profile] = {}  # under way, with no claims yet, in the order of their admission
+        self._unclaimed: dict[Transfer, Profile] = {}  # under way, with no claims yet, in the order of their admission
         self._carried: list[Route] = []  # what delivered ones took on these is not yet in the figures of the links
         self._claims: defaultdict[Input, Claims] = defaultdict(Claims)
 
@@ -43,7 +43,7 @@ class Express:
         if port.queue:
             return False
         start, route, pace = self.clock.time, transfer.route, AT_ONCE
-        start = start if start > port.clear_at else port.clear_at
+        start = start if start > port.express_free_at else port.express_free_at
         if transfer.supplies is not None:
             supply = transfer.whole_supply(start)
             if supply is None:
@@ -57,7 +57,7 @@ class Express:
         transfer.start_ps = start
         alone = True
         for link, offset in zip(links, profile.offsets):  # noqa: B905 - of one length; asking is slower than looking
-            if start + offset < link.clear_at:
+            if start + offset < link.express_free_at:
                 if not self._follows(transfer):
                     return False
                 alone = False
@@ -67,9 +67,9 @@ class Express:
         self.n_admitted = transfer.admission = self.n_admitted + 1
         if alone:
             for link, gone in zip(links, profile.gone):  # noqa: B905 - as above
-                link.clear_at = start + gone
-            port.clear_at = start + profile.leaves_port_ps
-            self._free[transfer] = profile
+                link.express_free_at = start + gone
+            port.express_free_at = start + profile.leaves_port_ps
+            self._unclaimed[transfer] = profile
         else:
             self._claim(transfer, self.clock.time)
         self.clock.call_at(start + profile.latency_ps, self._arrived, transfer, route.deliver_rank)
@@ -78,7 +78,7 @@ class Express:
     def _arrive(self, transfer: Transfer) -> None:
         if not transfer.express:  # it goes by packets since
             return
-        profile = self._free.pop(transfer, None)
+        profile = self._unclaimed.pop(transfer, None)
         if profile is not None:
             route = transfer.route
             carried = route.carried
@@ -93,9 +93,9 @@ class Express:
 
     def catch_up(self) -> None:
         """Bring the figures of all links up to date."""
-        self._spread()
+        self._claim_all()
         for route in self._carried:
-            route.post_carried()
+            route.add_express_traffic()
         self._carried.clear()
 
     def measure(self, link: Link) -> LinkUse:
@@ -109,7 +109,7 @@ class Express:
         if claims is None:
             return LinkUse(link.granted_bytes, link.busy_ps, link.peak)
         now = self.clock.time
-        peak = link.peak = max(link.peak, claims.settle(now))
+        peak = link.peak = max(link.peak, claims.expire(now))
         nbytes, busy_ps = link.granted_bytes, link.busy_ps
         for claim in claims.queue:
             nbytes -= claim.unstarted_bytes(now)
@@ -123,11 +123,11 @@ class Express:
         for link in links:
             if link.users:
                 return False
-        self._spread_near(links)
+        self._claim_connected(links)
         final = links[-1]
         for hop, link in enumerate(links):
             at = start + profile.offsets[hop]
-            if at >= link.clear_at:
+            if at >= link.express_free_at:
                 continue
             if at < link.free_at:
                 return False
@@ -136,7 +136,7 @@ class Express:
             if at + link.hop_ps < link.ready_at:
                 return False
             claims = self._claims[link]
-            sure = not link.used and profile.peaks[hop] + claims.standing_bytes <= link.capacity
+            sure = not link.used and profile.peaks[hop] + claims.occupied_bytes <= link.capacity
             if not sure and not self._fits(transfer, hop, claims):
                 return False
         return True
@@ -146,7 +146,7 @@ class Express:
         link, profile, start = transfer.route.links[hop], transfer.profile, transfer.start_ps
         now = self.clock.time
         collect(link, now)
-        link.peak = max(link.peak, link.used, claims.settle(now))
+        link.peak = max(link.peak, link.used, claims.expire(now))
         most = profile.peaks[hop] + link.used + claims.standing_at(start + profile.offsets[hop])
         if link.used:  # packets on their way out, which would have to be followed byte by byte for a new peak
             return most <= link.peak
@@ -156,28 +156,28 @@ class Express:
             most = claim.peak
         return most <= link.capacity
 
-    def _spread(self) -> None:
+    def _claim_all(self) -> None:
         """Let those under way on a free way claim their links."""
-        if self._free:
+        if self._unclaimed:
             now = self.clock.time
-            for transfer in self._free:
+            for transfer in self._unclaimed:
                 self._claim(transfer, now)
-            self._free.clear()
+            self._unclaimed.clear()
 
-    def _spread_near(self, links: tuple[Link, ...]) -> None:
+    def _claim_connected(self, links: tuple[Link, ...]) -> None:
         """Let those claim their links that use one of ``links``, and those before them that use one of theirs.
 
         So claims of a link are in the order of admission, whoever else follows.
         """
         near = set(links)
         found: list[Transfer] = []
-        for transfer in reversed(self._free):
+        for transfer in reversed(self._unclaimed):
             if not near.isdisjoint(transfer.route.links):
                 near.update(transfer.route.links)
                 found.append(transfer)
         now = self.clock.time
         for transfer in reversed(found):
-            del self._free[transfer]
+            del self._unclaimed[transfer]
             self._claim(transfer, now)
 
     def _claim(self, transfer: Transfer, now: int) -> None:
@@ -199,23 +199,23 @@ class Express:
             claims = all_claims[link]
             queue = claims.queue
             if queue and queue[0].over_at <= now:
-                peak = claims.settle(now)
+                peak = claims.expire(now)
                 link.peak = peak if peak > link.peak else link.peak
             offset = offsets[hop]
             claim = Claim(transfer, hop, link.free_at, link.ready_at, over_at)
             if link is not final:
-                claims.stand(claim, start + offset, link.peak)
+                claims.occupy(claim, start + offset, link.peak)
                 link.ready_at = over_at
             queue.append(claim)
             link.free_at = start + offset + ends[hop]
-            link.clear_at = over_at if over_at > link.clear_at else link.clear_at
+            link.express_free_at = over_at if over_at > link.express_free_at else link.express_free_at
         port_end = start + profile.leaves_port_ps
         if port_end > now:
             claims = self._claims[port]
-            claims.settle(now)
+            claims.expire(now)
             claims.queue.append(Claim(transfer, -1, 0, port.ready_at, port_end))
             port.ready_at = port_end
-            port.clear_at = max(port.clear_at, port_end)
+            port.express_free_at = max(port.express_free_at, port_end)
 
     def revoke(self, inputs: Iterable[Input]) -> None:
         """Turn every express transfer that uses one of ``inputs``, and all they share a link with, into packets."""
@@ -223,12 +223,12 @@ class Express:
         used = [place for place in inputs if _carries_express(place, now)]
         if not used:
             return
-        self._spread()
-        victims, touched = self._closure(used, now)
+        self._claim_all()
+        revoked, touched = self._closure(used, now)
         for place in touched:
             self._unclaim(place, now)
-        for victim in victims:
-            self._turn_into_packets(victim, now)
+        for transfer in revoked:
+            self._turn_into_packets(transfer, now)
         for place in touched:
             if isinstance(place, Link):
                 resume(place)
@@ -236,14 +236,14 @@ class Express:
                 offer(place, max(place.ready_at, now))
             if isinstance(place, Port):
                 refill(place, now)
-        self.n_revoked += len(victims)
+        self.n_revoked += len(revoked)
 
     def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
         """The express transfers connected to ``inputs`` in the order they were admitted, and all places they claim.
 
         Transfers are numbered when they are made, which need not be the order in which they come and queue.
         """
-        victims: dict[int, Transfer] = {}
+        revoked: dict[int, Transfer] = {}
         touched: dict[int, Input] = {}
         unseen = list(inputs)
         while unseen:
@@ -251,7 +251,7 @@ class Express:
             if place.index in touched:
                 continue
             claims = self._claims[place]
-            peak = claims.settle(now)
+            peak = claims.expire(now)
             if isinstance(place, Link):
                 place.peak = max(place.peak, peak)
             if not claims.queue:
@@ -259,10 +259,10 @@ class Express:
             touched[place.index] = place
             for claim in claims.queue:
                 transfer = claim.transfer
-                if claim.over_at > now and transfer.admission not in victims:
-                    victims[transfer.admission] = transfer
+                if claim.over_at > now and transfer.admission not in revoked:
+                    revoked[transfer.admission] = transfer
                     unseen += [transfer.port, *transfer.route.links]
-        return [victims[n] for n in sorted(victims)], [touched[i] for i in sorted(touched)]
+        return [revoked[n] for n in sorted(revoked)], [touched[i] for i in sorted(touched)]
 
     def _unclaim(self, place: Input, now: int) -> None:
         """Set a link or port back to what it is without its express transfers."""
@@ -328,4 +328,4 @@ class Express:
 
 def _carries_express(place: Input, now: int) -> bool:
     """Whether an express transfer may use ``place`` now or later; False when certainly none does."""
-    return place.clear_at > now and not (place.users if isinstance(place, Link) else place.queue)
+    return place.express_free_at > now and not (place.users if isinstance(place, Link) else place.queue)

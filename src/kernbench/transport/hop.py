@@ -29,7 +29,7 @@ def enqueue(transfer: Transfer, now: int) -> None:
     """Send ``transfer`` packet by packet, after those before it on its port."""
     for link in transfer.route.links:
         link.users += 1
-        link.clear_at = NEVER
+        link.express_free_at = NEVER
     transfer.port.queue.append(transfer)
     refill(transfer.port, now)
 
@@ -138,7 +138,7 @@ def grant(link: Link, source: Input, now: int) -> None:
         if transfer.head_ps == NEVER:
             transfer.head_ps = now + link.overhead_ps
         if packet.last:
-            pass_by(link)
+            release_link(link)
             link.clock.call_at(tail + link.overhead_ps, deliver, transfer, transfer.route.deliver_rank)
     else:
         if link.credits and link.credits[0][0] <= now:
@@ -165,7 +165,7 @@ def _note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
 
 def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:
     """The next packet may ask when this one has left, at ``tail``."""
-    port.ready_at = port.clear_at = tail
+    port.ready_at = port.express_free_at = tail
     if packet.last:
         port.queue.popleft()
     refill(port, now)
@@ -176,7 +176,7 @@ def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
     link.ready_at = tail
     link.credits.append((tail, packet.size))
     if packet.last:
-        pass_by(link)
+        release_link(link)
     if link.requests:
         arm(link, now)
     if link.fifo:
@@ -190,7 +190,7 @@ def offer(source: Input, when: int) -> None:
     request(packet.links[packet.hop], source, when)
 
 
-def pass_by(link: Link) -> None:
+def release_link(link: Link) -> None:
     """A packet-level transfer has passed, or does not come; express transfers may follow the last one."""
     link.users -= 1
     if not link.users:
@@ -198,8 +198,8 @@ def pass_by(link: Link) -> None:
 
 
 def resume(link: Link) -> None:
-    """Packets use it, or have, where express transfers did: set ``clear_at`` to what holds then."""
-    link.clear_at = NEVER if link.users else max(link.free_at, link.ready_at)
+    """Packets use it, or have, where express transfers did: set ``express_free_at`` to what holds then."""
+    link.express_free_at = NEVER if link.users else max(link.free_at, link.ready_at)
 
 
 def arrive(packet: Packet) -> None:

@@ -88,7 +88,7 @@ class Network:
         arrive = hop.arrive if junction is None else junction.arrive
         made = Link(self.clock, index, (src, dst), figures, self.watch, self.express.measure, arrive)
         if junction is not None:  # as if some packet were always to come
-            made.users, made.clear_at = 1, NEVER
+            made.users, made.express_free_at = 1, NEVER
         self.links[src, dst] = made
         return made
 
@@ -210,10 +210,10 @@ class Network:
         self.express.revoke(joined)
         for link in joined:
             link.users += 1
-            link.clear_at = NEVER
+            link.express_free_at = NEVER
         for link in links[at:]:
             if link not in taken:
-                hop.pass_by(link)
+                hop.release_link(link)
         links = (*links[:at], *way)
         transfer.route = Route(links, Timing(tuple(link.figures for link in links)))
         if transfer.hop_times is not None:

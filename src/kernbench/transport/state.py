@@ -40,13 +40,13 @@ class Packet:
 class Waiting:
     """Where packets wait for a link."""
 
-    __slots__ = ("clear_at", "fifo", "index", "left", "ready_at")
+    __slots__ = ("express_free_at", "fifo", "index", "left", "ready_at")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.fifo: deque[Packet] = deque()
         self.ready_at = 0  # when the packet that left last has left wholly
-        self.clear_at = 0  # from then on an express transfer finds nobody here; NEVER while packets use it
+        self.express_free_at = 0  # from then on an express transfer finds nobody here; NEVER while packets use it
         self.left = -1  # where transport is watched, the number of who left it last, or was sent from it last
 
 
@@ -214,7 +214,7 @@ class Route:
         """Time from injection to delivery when nobody else is there: Σ overhead + max(supply, S / min(bw))."""
         return self.timing.profile(nbytes, pace).latency_ps
 
-    def post_carried(self) -> None:
+    def add_express_traffic(self) -> None:
         """Add to the links what express transfers have ``carried``."""
         for profile, n in self.carried.items():
             for link, busy_ps in zip(self.links, profile.busy, strict=True):

@@ -7,7 +7,7 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.messages.operands import Operand
-from kernbench.triton_emu.places import Elsewhere, ScratchPlace
+from kernbench.triton_emu.places import ScratchPlace, UnmanagedPlace
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_error
 
@@ -33,7 +33,7 @@ class Language(Protocol):
         """``x`` with its last two axes swapped."""
 
 
-class Held:
+class Allocation:
     """An array that a PE holds: its memory goes back when the last reference is gone, if the place is still its own."""
 
     __slots__ = ("array", "place", "producer", "turn")
@@ -53,7 +53,7 @@ class Held:
             place.free()
 
 
-class Handle(Held):
+class Handle(Allocation):
     """An array of ``shape`` and ``dtype`` at ``addr`` of the memory ``space``; its values exist only in phase 2.
 
     Handles are values: an operation makes a new one and changes none. The memory of a handle is given back when the
@@ -65,7 +65,7 @@ class Handle(Held):
     __slots__ = ("owner", "physical")
 
     def __init__(self, owner: Language, array: Operand, place: ScratchPlace, physical: bool = True) -> None:
-        # As Held has it, once more: a call for each handle would be dear.
+        # As Allocation has it, once more: a call for each handle would be dear.
         self.owner = owner
         self.array = array
         self.place = place
@@ -230,7 +230,7 @@ class View(Handle):
 
     def __init__(self, base: Handle, shape: tuple[int, ...]) -> None:
         self.base = base.root
-        super().__init__(base.owner, replace(base.array, shape=shape), Elsewhere())
+        super().__init__(base.owner, replace(base.array, shape=shape), UnmanagedPlace())
         self.producer = base.producer
 
     @property

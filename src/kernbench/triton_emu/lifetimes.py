@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sys import getrefcount
 
 from kernbench.messages.commands import PeCommand
-from kernbench.triton_emu.handles import Handle, Held
+from kernbench.triton_emu.handles import Allocation, Handle
 from kernbench.triton_emu.places import ReceivedSlot
 
 _MANY_SLOTS = 1024
@@ -71,7 +71,7 @@ class Lifetimes:
         self.slots = []
 
 
-def returning(under_way: Mapping[int, tuple[PeCommand, tuple[Held, ...]]]) -> bool:
+def returning(under_way: Mapping[int, tuple[PeCommand, tuple[Allocation, ...]]]) -> bool:
     """Whether commands ``under_way`` are the last to have some memory."""
     uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
     return any(

@@ -54,7 +54,7 @@ class ReceivedSlot:
         self.ring.free(self)
 
 
-class Elsewhere:
+class UnmanagedPlace:
     """Bytes that no allocator gave and that go back to nobody."""
 
     __slots__ = ("turn",)

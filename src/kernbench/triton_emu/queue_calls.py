@@ -21,7 +21,7 @@ from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.memory_calls import MemoryCalls
-from kernbench.triton_emu.places import Elsewhere, ReceivedSlot
+from kernbench.triton_emu.places import ReceivedSlot, UnmanagedPlace
 from kernbench.triton_emu.refs import Ref
 from kernbench.triton_emu.source import call_place, kernel_error
 
@@ -152,7 +152,7 @@ class QueueCalls(MemoryCalls):
             raise kernel_error(
                 f"{here.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
             )
-        return Handle(self, here, Elsewhere(), physical=space != "hbm")
+        return Handle(self, here, UnmanagedPlace(), physical=space != "hbm")
 
     def _copied(self, message: Handle, space: str, address: int | None, call: Call) -> Handle:
         """A copy of ``message``, whose slot is given back once it is made."""

@@ -26,7 +26,7 @@ from kernbench.messages.operands import Operand
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.messages.schedules import Op
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.triton_emu.handles import Held
+from kernbench.triton_emu.handles import Allocation
 from kernbench.triton_emu.lifetimes import returning
 from kernbench.triton_emu.schedules import ScheduledKernel, text_of_step
 from kernbench.triton_emu.site import KernelSite
@@ -62,7 +62,7 @@ class ScheduleRun:
     ) -> None:
         self._kernel, self._args, self._site, self._scratch = kernel, args, site, scratch
         self._coord = (site.sip, site.cube, site.pe)
-        self.under_way: dict[int, tuple[PeCommand, tuple[Held, ...]]] = {}
+        self.under_way: dict[int, tuple[PeCommand, tuple[Allocation, ...]]] = {}
         self._places: list[Any] = []  # where its accesses begin
         self.ops: list[Op] = []  # all of them, also when it is over
         self._ops: list[Op] | None = None
@@ -71,7 +71,7 @@ class ScheduleRun:
         self._next = 0
         self._serial = 0
         self._posted: RecvCommand | None = None  # the last one
-        self._values: dict[int, Held] = {}
+        self._values: dict[int, Allocation] = {}
         self._written: dict[int, tuple[Operand, int]] = {}  # by identity of the array
 
     @property
@@ -134,13 +134,13 @@ class ScheduleRun:
         array, shape, item = slot.array, op.shape, op.dtype
         if array is None or array.dtype is not item or array.shape != shape:
             array = slot.array = Operand(slot.space, slot.owner, slot.address, op.nbytes, shape, item)
-        held = self._values[op.to] = Held(array, slot)
+        held = self._values[op.to] = Allocation(array, slot)
         if slot.pending:
             assert self._posted is not None
             held.producer = serial = self._posted.serial
             self.under_way[serial] = (self._posted, (held,))
 
-    def _fresh(self, op: Op, value: int, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Held | None:
+    def _fresh(self, op: Op, value: int, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Allocation | None:
         """Memory for the array of ``value``; None when it has to be waited for."""
         try:
             block = self._scratch.alloc(nbytes, op.does)
@@ -156,9 +156,9 @@ class ScheduleRun:
         written = self._written
         written.pop(id(array), None)
         written[id(array)] = array, value
-        return Held(array, block)
+        return Allocation(array, block)
 
-    def _bring_in(self, op: Op, x: Held) -> KernelRequest:
+    def _bring_in(self, op: Op, x: Allocation) -> KernelRequest:
         """Read a message that lies in HBM or SRAM into scratch: from then on the value is that, and its slot free."""
         there = x.array
         value = next(each for each in op.reads if self._values[each] is x)
@@ -216,7 +216,7 @@ class ScheduleRun:
 
     def _compute(self, op: Op) -> KernelRequest:
         values, under_way = self._values, self.under_way
-        held: list[Held] = []
+        held: list[Allocation] = []
         inputs: list[Any] = []
         after: list[int] = []
         for value in op.reads:
