@@ -195,6 +195,8 @@ def test_an_engine_without_data_refuses_raw_reads(small: Topology) -> None:
     engine = GraphEngine(small, enable_data=False)
     with pytest.raises(NoDataError, match="the 4 bytes at 0x"):
         engine.read_memory(1 << 37, 4)
+    with pytest.raises(NoDataError, match="memory_store: this run keeps no data"):
+        _ = engine.memory_store
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,9 @@ class GraphEngine:
 
     @property
     def memory_store(self) -> MemoryStore:
-        """What the machine holds at ``now``: phase 2 is replayed up to then."""
+        """What the machine holds at ``now``: phase 2 is replayed up to then. NoDataError in a run that has no values."""
+        if not self.enable_data:
+            raise self._keeping.refusal("memory_store")
         self.replay()
         return self._store
 
