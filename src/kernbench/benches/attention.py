@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName, normal_data, product_atol
+from kernbench.benches.operands import FloatName, later_data, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.kernels.attention import attention
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.host_values import Source
 
 
 class AttentionParams(ConfigModel):
@@ -33,7 +34,7 @@ def run(torch: RuntimeContext[AttentionParams]) -> None:
     by_head = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=p.cubes)
     lengths = {"Q": p.lq, "K": p.lk, "V": p.lk}
     host = {
-        name: normal_data(torch, (p.heads, length, p.d), p.dtype, seed=seed)
+        name: later_data((p.heads, length, p.d), p.dtype, seed=seed)
         for seed, (name, length) in enumerate(lengths.items())
     }
     q, k, v = (
@@ -46,8 +47,9 @@ def run(torch: RuntimeContext[AttentionParams]) -> None:
     )
 
 
-def reference(q: Array, k: Array, v: Array, *, causal: bool) -> Array:
+def reference(queries: Source, keys: Source, values: Source, *, causal: bool) -> Array:
     """The same in f32, a head at a time; the last query sees all keys."""
+    q, k, v = map(np.asarray, (queries, keys, values))
     wide_q, wide_k, wide_v = (x.astype(np.float32) for x in (q, k, v))
     scores = wide_q @ wide_k.swapaxes(1, 2) / np.sqrt(np.float32(q.shape[2]))
     if causal:

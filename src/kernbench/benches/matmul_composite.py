@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName, normal_data, product_atol
+from kernbench.benches.operands import FloatName, later_data, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.operators import gemm
@@ -35,9 +35,9 @@ class CompositeParams(ConfigModel):
 def run(torch: RuntimeContext[CompositeParams]) -> None:
     """C = epilogue(A B) on PE 0 of cube 0."""
     p = torch.params
-    a_host = normal_data(torch, (p.m, p.k), p.dtype, seed=1)
-    b_host = normal_data(torch, (p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)
-    bias_host = normal_data(torch, (p.n,), p.dtype, seed=3)
+    a_host = later_data((p.m, p.k), p.dtype, seed=1)
+    b_host = later_data((p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)
+    bias_host = later_data((p.n,), p.dtype, seed=3)
     a = torch.empty(p.m, p.k, dtype=p.dtype, name="A").copy_(a_host)
     b = torch.empty(p.k, p.n, dtype=p.dtype, name="B").copy_(b_host)
     c = torch.empty(p.m, p.n, dtype=p.dtype, name="C")
@@ -59,8 +59,8 @@ def run(torch: RuntimeContext[CompositeParams]) -> None:
     )
 
     def expected() -> Array:
-        epilogue = [(step, bias_host) if step == "bias" else (step,) for step in steps]
+        epilogue = [(step, np.asarray(bias_host)) if step == "bias" else (step,) for step in steps]
         with np.errstate(all="ignore"):
-            return gemm((a_host, b_host), dtype_of(p.dtype), epilogue)
+            return gemm((np.asarray(a_host), np.asarray(b_host)), dtype_of(p.dtype), epilogue)
 
     torch.testing.assert_close(c, expected, atol=2 * product_atol(p.dtype))

@@ -160,7 +160,7 @@ class GraphEngine:
 
     @property
     def memory_store(self) -> MemoryStore:
-        """What the machine holds at ``now``: phase 2 is replayed up to then. NoDataError in a run that has no values."""
+        """What the machine holds at ``now``: phase 2 is replayed up to then. NoDataError in a run without values."""
         if not self.enable_data:
             raise self._keeping.refusal("memory_store")
         self.replay()

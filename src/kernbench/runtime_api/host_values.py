@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
 
 import numpy as np
 
@@ -20,20 +21,28 @@ if TYPE_CHECKING:
 class LaterArray:
     """An array of ``shape`` that ``make`` makes when its elements are asked for: NumPy functions and ``copy_`` take it.
 
-    ``make`` is called again by who asks again, so it has to give equal arrays. A run that reads no value never calls
-    it.
+    They are kept as long as somebody uses them; who asks later has them made again, equal. A run that reads no value
+    never makes them.
     """
 
-    __slots__ = ("_make", "shape")
+    __slots__ = ("_made", "_make", "shape")
 
     def __init__(self, shape: tuple[int, ...], make: Callable[[], Array]) -> None:
         self.shape, self._make = shape, make
+        self._made: Callable[[], Array | None] = _nothing
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Make the elements."""
-        made = self._make()
-        assert made.shape == self.shape, f"an array of {self.shape} was made with shape {made.shape}"
+        made = self._made()
+        if made is None:
+            made = self._make()
+            assert made.shape == self.shape, f"an array of {self.shape} was made with shape {made.shape}"
+            self._made = ref(made)
         return made if dtype is None else made.astype(dtype, copy=bool(copy))
+
+
+def _nothing() -> None:
+    """What is referred to before anything was made."""
 
 
 Source: TypeAlias = "Array | LaterArray"
