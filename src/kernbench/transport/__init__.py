@@ -1,10 +1,8 @@
 """Transport: packets with credits over directed links. Links own time; see docs/transport.md."""
 
-from kernbench.transport.junction import Junction
-from kernbench.transport.network import Network
-from kernbench.transport.state import Link, Port, Route, Transfer, Way
+from kernbench.transport.network import Junction, Network
+from kernbench.transport.state import Hop, Link, Port, Route, Transfer, Way
 from kernbench.transport.timing import AT_ONCE, Pace, Profile, Supply
-from kernbench.transport.traced import Hop
 
 __all__ = [
     "AT_ONCE",

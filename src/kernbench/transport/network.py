@@ -1,4 +1,8 @@
-"""The network: links by name, routes, ports, and the two ways a transfer can take through them."""
+"""The network: links by name, routes, ports, nodes that decide, and the two ways a transfer can take through them.
+
+A node that decides is asked once for a transfer, when its head is there; its packets follow its head. A head that is
+held waits before it enters the FIFO, and so does all that comes behind it by the same link.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,54 @@ from itertools import pairwise
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.core.clock import NEVER, Clock
-from kernbench.transport import hop
+from kernbench.transport import packets
 from kernbench.transport.express import Express
-from kernbench.transport.junction import Junction
-from kernbench.transport.state import Link, Port, Route, Transfer
+from kernbench.transport.state import HopTimes, Link, Packet, Port, Route, Transfer
 from kernbench.transport.timing import LinkFigures, Supply, Timing
-from kernbench.transport.traced import HopTimes
 from kernbench.transport.watch import Watch
+
+
+class Junction:
+    """The far end of links (``Network.link``) whose transfers are decided about.
+
+    ``decide(transfer, hop)`` returns for how many ps the head of a transfer is held. If the node ``divides`` what
+    comes, it may also send it another way from link number ``hop`` of its route on (``Network.redirect``).
+    """
+
+    __slots__ = ("_decide", "_entered_at", "_under_way", "divides")
+
+    def __init__(self, decide: Callable[[Transfer, int], int], *, divides: bool) -> None:
+        self.divides = divides
+        self._decide = decide
+        self._under_way: set[Transfer] = set()  # their heads have come, and their last packets have not
+        self._entered_at: dict[Link, int] = {}  # when the last packet enters, or has entered, the FIFO behind a link
+
+    def arrive(self, packet: Packet) -> None:
+        """The head of ``packet`` is at the node."""
+        transfer, link = packet.transfer, packet.links[packet.hop - 1]
+        held_ps = 0
+        try:
+            if transfer not in self._under_way:
+                self._under_way.add(transfer)
+                held_ps = self._decide(transfer, packet.hop)
+        finally:  # where a decision fails the packet goes on all the same, so that nothing is stuck behind it
+            self._enter(packet, link, held_ps)
+
+    def _enter(self, packet: Packet, link: Link, held_ps: int) -> None:
+        """Let ``packet`` into the FIFO, ``held_ps`` from now."""
+        now = link.clock.time
+        when = now + held_ps
+        if packet.last:
+            self._under_way.remove(packet.transfer)
+        packet.follow()
+        # Behind what came before it by this link, which may enter at this very instant, or later.
+        before = self._entered_at.get(link, -1)
+        self._entered_at[link] = when = max(when, before)
+        if before < when == now:
+            packets.arrive(packet)
+        else:
+            link.clock.call_at(when, packets.arrive, packet, link.arrive_rank)
+
 
 PORT_INDEX_BASE = 1 << 24
 
@@ -85,7 +130,7 @@ class Network:
         self._link_indices.add(index)
         capacity = NEVER if fifo_bytes is None else fifo_bytes
         figures = LinkFigures(bw_gbs, ns_to_ps(overhead_ns), capacity, self.packet_bytes)
-        arrive = hop.arrive if junction is None else junction.arrive
+        arrive = packets.arrive if junction is None else junction.arrive
         made = Link(self.clock, index, (src, dst), figures, self.watch, self.express.measure, arrive)
         if junction is not None:  # as if some packet were always to come
             made.users, made.express_free_at = 1, NEVER
@@ -176,7 +221,7 @@ class Network:
 
     def _by_packets(self, transfer: Transfer) -> None:
         self.express.revoke((transfer.port, *transfer.route.links))
-        hop.enqueue(transfer, self.clock.time)
+        packets.enqueue(transfer, self.clock.time)
 
     def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> Transfer:
         """Make a transfer of what is all there, and put it on its port now."""
@@ -194,13 +239,13 @@ class Network:
 
     def supply(self, transfer: Transfer, supply: Supply) -> None:
         """More packets of an injected transfer become available."""
-        hop.supply(transfer, supply, self.clock.time)
+        packets.supply(transfer, supply, self.clock.time)
 
     def curtail(self, transfer: Transfer, count: int) -> None:
         """Only the first ``count`` packets of ``transfer`` come as promised; the rest will be supplied anew."""
         if transfer.express:
             self.express.revoke((transfer.port,))
-        hop.curtail(transfer, count)
+        packets.curtail(transfer, count)
 
     def redirect(self, transfer: Transfer, at: int, way: tuple[Link, ...]) -> None:
         """Send ``transfer``, which goes by packets, the other ``way`` from link number ``at`` of its route on."""
@@ -213,7 +258,7 @@ class Network:
             link.express_free_at = NEVER
         for link in links[at:]:
             if link not in taken:
-                hop.release_link(link)
+                packets.release_link(link)
         links = (*links[:at], *way)
         transfer.route = Route(links, Timing(tuple(link.figures for link in links)))
         if transfer.hop_times is not None:

@@ -1,6 +1,6 @@
 """What there is on a network: links and ports where packets wait, routes over links, transfers and their packets.
 
-They refer to each other; what happens to them is in ``hop.py`` and ``express.py``.
+They refer to each other; what happens to them is in ``packets.py`` and ``express.py``.
 """
 
 from __future__ import annotations
@@ -8,13 +8,45 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
-from kernbench.transport.traced import Hop, HopTimes, LinkUse
+
+
+class LinkUse(NamedTuple):
+    """What a link has carried, how long that took it, and the most bytes its FIFO had to hold."""
+
+    nbytes: int
+    busy_ps: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A transfer on one link: its first byte entered at ``start_ps``, its last byte left at ``tail_ps``."""
+
+    src: str
+    dst: str
+    start_ps: int
+    tail_ps: int
+
+
+class HopTimes:
+    """Per link of a traced transfer: when its first packet was granted and when its last byte had left."""
+
+    __slots__ = ("starts", "tails")
+
+    def __init__(self, n_links: int) -> None:
+        self.starts = [-1] * n_links
+        self.tails = [-1] * n_links
+
+    def resize(self, n_links: int) -> None:
+        """From where its head is now, the transfer takes another way: ``n_links`` in all."""
+        self.starts = [*self.starts, *[-1] * n_links][:n_links]
+        self.tails = [*self.tails, *[-1] * n_links][:n_links]
 
 
 class Packet:

@@ -8,7 +8,7 @@ Packet k of a transfer of n equal packets (the last may be smaller), alone on li
     tail(n,j)  = t0 + offset[j] + ends[j]                    for the last one:
                                                              ends[j] = max(n·pace[j] + its time, ends[j-1])
 
-They follow by induction from the rules of a hop (``hop.py``) as long as no packet waits for a credit, and they are
+They follow by induction from the rules of a hop (``packets.py``) as long as no packet waits for a credit, and they are
 exact in integer picoseconds.
 """
 

@@ -20,9 +20,8 @@ from __future__ import annotations
 from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
-from kernbench.transport.state import Input, Link, Packet, Port, Transfer
+from kernbench.transport.state import HopTimes, Input, Link, Packet, Port, Transfer
 from kernbench.transport.timing import Supply
-from kernbench.transport.traced import HopTimes
 
 
 def enqueue(transfer: Transfer, now: int) -> None:
