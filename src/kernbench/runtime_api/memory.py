@@ -238,6 +238,7 @@ class TensorMemory:
         ``asked``: an index of the window, those that the program wants of it: only of these it is told what is wrong.
         NoDataError, before any time passes, in a run that has no values.
         """
+        check_host_calls()
         self._check_live(layout)
         self._engine.keeping.read(window.size, f"tensor {layout.name!r}")
         found = self.pass_on(layout, window, asked)
