@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from pydantic import PositiveInt
 
@@ -12,6 +14,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.host_values import LaterArray
 
 
 class AttentionParams(ConfigModel):
@@ -31,18 +34,18 @@ def run(torch: RuntimeContext[AttentionParams]) -> None:
     """O = softmax(Q Kᵀ / √d) V for every head, on the PEs of the first cubes of a SIP."""
     p = torch.params
     by_head = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=p.cubes)
-    lengths = {"Q": p.lq, "K": p.lk, "V": p.lk}
-    host = {
-        name: normal_data(torch, (p.heads, length, p.d), p.dtype, seed=seed)
-        for seed, (name, length) in enumerate(lengths.items())
-    }
+    host = [
+        LaterArray(shape, partial(normal_data, torch, shape, p.dtype, seed=seed))
+        for seed, shape in enumerate((p.heads, length, p.d) for length in (p.lq, p.lk, p.lk))
+    ]
     q, k, v = (
-        torch.empty(*data.shape, dtype=p.dtype, dp=by_head, name=name).copy_(data) for name, data in host.items()
+        torch.empty(*data.shape, dtype=p.dtype, dp=by_head, name=name).copy_(data)
+        for name, data in zip("QKV", host, strict=True)
     )
     o = torch.empty(p.heads, p.lq, p.d, dtype=p.dtype, dp=by_head, name="O")
     torch.launch("attention", attention, q, k, v, o, p.lq, p.lk, p.d, p.dtype, heads=p.heads, causal=p.causal)
     torch.testing.assert_close(
-        o, lambda: reference(host["Q"], host["K"], host["V"], causal=p.causal), atol=4 * product_atol(p.dtype)
+        o, lambda: reference(*map(np.asarray, host), causal=p.causal), atol=4 * product_atol(p.dtype)
     )
 
 
