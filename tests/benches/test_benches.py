@@ -106,6 +106,14 @@ def test_attention_over_all_keys():
     assert run("attention", verify=True, extra=["bench.causal=false", "bench.cubes=2", "bench.heads=16"]).verified
 
 
+def test_attention_that_nobody_reads_draws_no_operands(monkeypatch):
+    """To draw them takes a fifth of such a run."""
+    drawn = []
+    monkeypatch.setattr("kernbench.benches.attention.normal_data", lambda *args, **kwargs: drawn.append(args))
+    done = run_bench(topology=machine(), bench_fn=load_bench("attention"), params=SIZES["attention"], verify=False)
+    assert (done.error, done.data.kept, drawn) == (None, True, [])
+
+
 def test_a_kernel_at_a_wrong_offset_is_caught():
     torch = RuntimeContext(GraphEngine(machine()))
     rows = normal_data(torch, (256, 12288), "f16", seed=1)

@@ -11,6 +11,7 @@ from kernbench.common.data_policy import KEEP_BYTES, DataOptions, DataPolicy
 from kernbench.common.errors import InputError, NoDataError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.keeping import COMMAND_BYTES
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.host_values import LaterArray
 from kernbench.topology.builder import Topology, resolve_topology
@@ -78,16 +79,50 @@ def test_commands_past_the_limit_end_the_keeping_and_change_no_time(small: Topol
     assert (limited.sim_ns, limited.engine.n_events) == (kept.sim_ns, kept.engine.n_events)
 
 
-def test_the_log_of_a_run_that_stopped_keeping_is_that_of_one_without_data(small: Topology) -> None:
-    policies = DataPolicy(keep=False), DataPolicy(most_bytes=20 * COMMAND_BYTES)
-    without, stopped = (run(small, computing(50), policy).engine for policy in policies)
+def sends(x: int, n: int, rounds: int, *, tl: Any) -> None:
+    """PE 0 sends what it adds up to PE 1, in every round."""
+    for _ in range(rounds):
+        if tl.program_id(0) == 0:
+            tl.send("E", tl.load(x, n, "f32") + 1.0)
+        else:
+            tl.store(x + n * 4, tl.recv("W", n, "f32"))
+
+
+def exchanging(rounds: int) -> Any:
+    def program(torch: Any) -> None:
+        torch.install_ipcq("ring_allreduce_tcm", world_size_override=2)
+        x = torch.empty(2, 64, dp=DPPolicy(pe="row_wise", num_cubes=1, num_pes=2))
+        torch.launch("sends", sends, x, 64, rounds)
+
+    return program
+
+
+@pytest.mark.parametrize("commands", range(10, 32, 3))
+def test_the_log_of_a_run_that_stopped_keeping_is_that_of_one_without_data(small: Topology, commands: int) -> None:
+    """Whatever is under way into the log when the limit is reached: a load, a sum, a message, a store."""
+    policies = DataPolicy(keep=False), DataPolicy(most_bytes=commands * COMMAND_BYTES)
+    without, stopped = (run(small, exchanging(8), policy).engine for policy in policies)
     assert stopped.data_report().stopped
-    assert [str(stopped.op_log[at]) for at in range(5)] == [str(without.op_log[at]) for at in range(5)]
-    whats = [engine.machine.log.whats for engine in (without, stopped)]
-    # What was kept before is let go of: names and sizes are left. One command was on its way into the log.
-    kinds = [{type(each).__name__ for each in each_of} for each_of in whats]
-    assert kinds[1] - kinds[0] <= {"MathCommand"}
-    assert sum(type(each).__name__ == "MathCommand" for each in whats[1]) <= 1
+    assert list(stopped.op_log) == list(without.op_log)
+    # What was kept before is let go of: names and sizes are left.
+    whats = [{type(each) for each in engine.machine.log.whats} for engine in (without, stopped)]
+    assert whats[1] <= whats[0]
+
+
+def test_what_was_printed_before_keeping_stopped_reads_as_without_data(small: Topology) -> None:
+    def prints(x: int, *, tl: Any) -> None:
+        a = tl.load(x, 64, "f32")
+        tl.device_print("a is", a)
+        for _ in range(20):
+            a = a + 1.0
+        tl.device_print("then", a, 20)
+
+    def program(torch: Any) -> None:
+        torch.launch("prints", prints, torch.zeros(64))
+
+    stopped = run(small, program, DataPolicy(most_bytes=12 * COMMAND_BYTES)).engine
+    assert stopped.data_report().stopped
+    assert [line.text for line in stopped.printed()] == ["a is f32[64]", "then f32[64] 20"]
 
 
 def test_reading_past_the_limit_says_when_it_was_reached_and_what_to_do(small: Topology) -> None:

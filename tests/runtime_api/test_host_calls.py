@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,8 @@ CALLS: dict[str, Call] = {
     "RuntimeContext.drain": lambda torch, y, tile: torch.drain(),
     "RuntimeContext.cleanup": lambda torch, y, tile: torch.cleanup(),
     "GraphEngine.run_until": lambda torch, y, tile: torch.engine.run_until(1e6),
+    "GraphEngine.wait": lambda torch, y, tile: torch.engine.wait(torch.engine.handles[-1]),
+    "GraphEngine.abandon": lambda torch, y, tile: torch.engine.abandon(torch.engine.handles),
 }
 
 
@@ -87,6 +90,14 @@ def test_in_a_program_without_ranks(name: str) -> None:
         torch.launch("copy", copy, z)
         assert z.item() == 1
     assert torch.cleanup_report.leaked == ()
+
+
+@pytest.mark.parametrize("name", ["Tensor.numpy", "Tensor.item", "Tensor.__getitem__"])
+def test_of_a_run_without_data_too_it_is_the_call_that_is_told(name: str) -> None:
+    """To keep data would not help."""
+    with RuntimeContext(GraphEngine(MACHINE, enable_data=False)) as torch:
+        with pytest.raises(KernelError, match=re.escape(f"a kernel cannot call {name} (`")):
+            calling(torch, CALLS[name])
 
 
 @pytest.mark.parametrize(

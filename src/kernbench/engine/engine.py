@@ -293,6 +293,7 @@ class GraphEngine:
 
         SimulationDeadlock when none of them can ever end. What is watched and goes on costs nothing here.
         """
+        check_host_calls()
         clock = self.machine.clock
         with patient_collector():
             while not self._ended:
@@ -390,6 +391,7 @@ class GraphEngine:
         All queues that no kernel uses are empty afterwards, also when the requests are over: what has failed may have
         left messages there. So the machine can be used again after one of several programs has failed.
         """
+        check_host_calls()
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
         with self._watching_only():
             self._recover()

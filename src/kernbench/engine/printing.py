@@ -54,7 +54,7 @@ class Printer:
         if isinstance(part, str):
             return part
         if not self._recorder.keep_data:
-            return f"{part.dtype}{list(part.shape)}"
+            return _form(part)
         self.unread_values += prod(part.shape)
         source = Operand("tcm", event.pe, part.address, part.nbytes, part.shape, part.dtype)
         record = self._log.begin(
@@ -73,6 +73,13 @@ class Printer:
 def _text(part: str | OpRecord) -> str:
     if isinstance(part, str):
         return part
-    if not isinstance(part.data, np.ndarray):
-        return "(not replayed)"
+    if not isinstance(part.data, np.ndarray):  # keeping stopped before anybody looked
+        (source,) = part.inputs
+        assert isinstance(source, Operand), "what is printed is an array"
+        return _form(source)
     return np.array2string(part.data, threshold=64, precision=6)
+
+
+def _form(array: Operand) -> str:
+    """What is said of an array whose values nobody has."""
+    return f"{array.dtype}{list(array.shape)}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kernbench.common.errors import KernbenchError
 from kernbench.core.clock import NEVER
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row
-from kernbench.engine.record_content import Computed, Moved, SentMessage, Streamed, TileMoved, describe
+from kernbench.engine.record_content import Computed, Moved, SentMessage, Streamed, TileMoved, describe, thinned
 from kernbench.messages.commands import MathCommand, PeCommand, SendCommand
 from kernbench.messages.operands import Operand
 
@@ -78,7 +78,7 @@ class Recorder:
             what = len(log.whats)
             if what >= self.most_commands:
                 self.on_full()
-            log.whats.append(command)
+            log.whats.append(command if self.keep_data else thinned(command))
         else:
             key = (command.operator, nbytes)
             what = self._computed.get(key, NONE)
@@ -98,7 +98,7 @@ class Recorder:
             what = len(log.whats)
             if what >= self.most_commands:
                 self.on_full()
-            log.whats.append(SentMessage(name, command, slot))
+            log.whats.append(SentMessage(name, command, slot) if self.keep_data else name)
         else:
             what = self._names.get(name, NONE)
             if what < 0:
