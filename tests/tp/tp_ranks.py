@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from covering import sample
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -23,6 +24,7 @@ LAYOUTS = {
     "columns": DPPolicy("column_wise", "column_wise"),
     "rows of columns": DPPolicy("row_wise", "column_wise"),
 }
+SOME_LAYOUTS = sample(LAYOUTS, "one PE", "rows in copies", "rows of columns")
 
 
 @cache
