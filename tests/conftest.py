@@ -10,8 +10,8 @@ from hypothesis import settings
 # As the command line has it. Before NumPy comes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A loaded machine is slow, not wrong. `--hypothesis-profile=thorough` tries twenty times as many examples.
-settings.register_profile("suite", deadline=None, max_examples=10)
+# A loaded machine is slow, not wrong. `--hypothesis-profile=thorough` tries forty times as many examples.
+settings.register_profile("suite", deadline=None, max_examples=5)
 settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("suite")
 
@@ -19,5 +19,3 @@ settings.load_profile("suite")
 def pytest_collection_finish() -> None:
     """The tests themselves live to the end: the collector need not look through them again and again."""
     gc.freeze()
-    t = os.environ.get("GCT")
-    if t: gc.set_threshold(*map(int, t.split(",")))
