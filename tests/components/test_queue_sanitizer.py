@@ -10,6 +10,7 @@ import pytest
 import test_pe_ipcq as programs
 from queue_support import install, launch, line_of, ring_of, share
 
+from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import queue_part
 from kernbench.messages.queues import IpcqRemoveMsg
@@ -54,11 +55,11 @@ RIGHT: list[tuple[Any, tuple[Any, ...], str, tuple[Any, ...], int]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("kernel", "args", "shape", "pes", "n_slots"), RIGHT)
+@pytest.mark.parametrize(("program", "kind"), covering(RIGHT, KINDS))
 def test_right_programs_are_clean(
-    engine: GraphEngine, kernel: Any, args: tuple[Any, ...], shape: str, pes: Any, n_slots: int, kind: Any
+    engine: GraphEngine, program: tuple[Any, tuple[Any, ...], str, Any, int], kind: Any
 ) -> None:
+    kernel, args, shape, pes, n_slots = program
     install(engine, (ring_of if shape == "ring" else line_of)(*pes), n_slots=n_slots, kind=kind)
     data = own(engine, *pes)
     for _ in range(2):

@@ -114,6 +114,7 @@ def test_reads_of_two_pes_overlap_but_for_the_link() -> None:
     assert max(same) - max(alone) == pytest.approx(10, abs=1)
 
 
+@pytest.mark.slow
 def test_express_or_not_takes_the_same_time() -> None:
     document = apply_overrides(
         load_document(topology_file("default")),
