@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
 from hypothesis import settings
 
 # As the command line has it. Before NumPy comes.
@@ -19,3 +20,11 @@ settings.load_profile("suite")
 def pytest_collection_finish() -> None:
     """The tests themselves live to the end: the collector need not look through them again and again."""
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor through what a file of tests leaves behind it, which is kept for the next ones."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from compiled import compiled
 from kernbench.benches import ccl_allreduce
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import known_benches
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.topology.builder import resolve_topology
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=2")
 SIPS = {
@@ -26,7 +26,7 @@ SIPS = {
 def run(name: str, *params: str, machine: tuple[str, ...] = SMALL, ccl: str | None = None) -> BenchResult:
     bench = next(each for each in known_benches() if each.name == name)
     result = run_bench(
-        topology=resolve_topology("default", machine),
+        topology=compiled(*machine),
         bench_fn=bench,
         engine_factory=lambda topology, _: GraphEngine(topology),
         params=params,
@@ -49,7 +49,7 @@ def test_every_cube_of_the_default_machine_ends_with_48() -> None:
 def test_ranks_on_every_fabric(fabric: str) -> None:
     machine = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", *SIPS[fabric])
     result = run("ccl-allreduce", "bench.n_elem=100", machine=machine)
-    sips = resolve_topology("default", machine).spec.num_sips
+    sips = compiled(*machine).spec.num_sips
     assert result.value == f"intercube_allreduce (ws={sips}): {2 * sips} OK"
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
+from compiled import compiled
 from covering import covering
 from kernbench import benches
 from kernbench.benches.operands import matmul_f32, normal_data
@@ -13,7 +12,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import known_benches, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 # Small sizes that do not divide evenly where the kernel allows it.
 SIZES = {
@@ -31,10 +30,9 @@ SIZES = {
 }
 
 
-@cache
 def machine() -> Topology:
     """Four cubes in one SIP."""
-    return resolve_topology("default", ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2", "system.sips.count=1"])
+    return compiled("sip.cube_mesh.w=2", "sip.cube_mesh.h=2", "system.sips.count=1")
 
 
 def run(name, *, verify, extra=()):

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
+from compiled import compiled
 from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.topology.builder import resolve_topology
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1", "cube.hbm.slices=4")
 SIZES = {
@@ -23,7 +23,7 @@ SIZES = {
 @cache
 def run(name: str, sips: int, *more: str, verify: bool = True) -> BenchResult:
     return run_bench(
-        topology=resolve_topology("default", [*SMALL, f"system.sips.count={sips}"]),
+        topology=compiled(*SMALL, f"system.sips.count={sips}"),
         bench_fn=load_bench(name),
         params=[*SIZES[name], *more],
         verify=verify,

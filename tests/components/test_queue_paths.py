@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from queue_support import Shared, install, line_of, ring_of, share
 from rich.console import Console
 
+from compiled import compiled
 from covering import covering
 from kernbench.cli.explain_output import explanation_document, print_explanation
 from kernbench.engine.engine import GraphEngine
@@ -22,7 +23,6 @@ from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.runtime_api.run_explanation import explain_run
-from kernbench.topology.builder import resolve_topology
 from observed import log_of, logged
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -32,7 +32,7 @@ SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
 
 def watched(*overrides: str) -> GraphEngine:
     """An engine whose critical paths are asked for."""
-    return logged(resolve_topology("default", (*SMALL, *overrides)))
+    return logged(compiled(*SMALL, *overrides))
 
 
 def start(engine: GraphEngine, kernel: Any, *args: Any, pes: tuple[PeCoord, ...]) -> list[RequestHandle]:

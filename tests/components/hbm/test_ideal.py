@@ -8,12 +8,13 @@ import pytest
 from one_program import EVERY_STEP, SMALL, outcomes
 from slice_support import MIB, QUANTUM, Asked, ideal, run
 
+from compiled import compiled
 from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
 from kernbench.common.config import apply_overrides, load_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.builder import compile_topology, resolve_topology, topology_file
+from kernbench.topology.builder import compile_topology, topology_file
 
 NS = 1000
 
@@ -80,7 +81,7 @@ def test_data_of_a_write_count_while_they_come() -> None:
 
 def machine(*changes: str) -> GraphEngine:
     ideal_machine = ("cube.hbm.timing=ideal", "cube.components.hbm_ctrl.attrs={access_ns: 30.0}")
-    return GraphEngine(resolve_topology("default", (*ideal_machine, *changes)), enable_data=False)
+    return GraphEngine(compiled(*ideal_machine, *changes), enable_data=False)
 
 
 def ends_ns(made: GraphEngine, *asked: tuple[int, int, int]) -> list[float]:
