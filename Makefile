@@ -16,7 +16,7 @@ run: $(STAMP)
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile
 
-# All combinations and sizes, the other cases of what is frozen, and twenty times as many examples of each property.
+# All combinations and sizes, the other cases of what is frozen, and forty times as many examples of each property.
 test-all: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile -m "" --hypothesis-profile=thorough
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 
+import pytest
 from hypothesis import settings
 
-# A loaded machine is slow, not wrong. `--hypothesis-profile=thorough` tries twenty times as many examples.
-settings.register_profile("suite", deadline=None, max_examples=10)
+# As the command line has it. Before NumPy comes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A loaded machine is slow, not wrong. `--hypothesis-profile=thorough` tries forty times as many examples.
+settings.register_profile("suite", deadline=None, max_examples=5)
 settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("suite")
 
@@ -15,3 +20,11 @@ settings.load_profile("suite")
 def pytest_collection_finish() -> None:
     """The tests themselves live to the end: the collector need not look through them again and again."""
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor through what a file of tests leaves behind it, which is kept for the next ones."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()

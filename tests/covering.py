@@ -1,4 +1,4 @@
-"""Which combinations of parameters run by default."""
+"""Which parameters run by default; the others are slow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from itertools import product
 from typing import Any
 
 import pytest
+
+
+def slow(*values: Any, **more: Any) -> Any:
+    """Make one case of a ``parametrize`` slow."""
+    return pytest.param(*values, marks=pytest.mark.slow, **more)
+
+
+def sample(values: Iterable[Any], *by_default: Any) -> list[Any]:
+    """Return all ``values``, for ``parametrize``; only those of ``by_default`` are not slow."""
+    every = list(values)
+    unknown = [each for each in by_default if each not in every]
+    assert not unknown, f"{unknown} are none of {every}"
+    return [each if each in by_default else slow(each) for each in every]
 
 
 def covering(*axes: Iterable[Any]) -> list[Any]:

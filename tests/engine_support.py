@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from compiled import compiled
 from kernbench.common.dtypes import dtype
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestTrace
@@ -23,16 +23,15 @@ from kernbench.messages.requests import (
     TensorArg,
 )
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 Array = np.ndarray[Any, Any]
 SLICE = 6 << 30
 
 
-@cache
 def machine(*overrides: str) -> Topology:
     """The packaged machine with overrides."""
-    return resolve_topology("default", overrides)
+    return compiled(*overrides)
 
 
 def two_cubes(*overrides: str) -> Topology:

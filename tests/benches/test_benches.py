@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
-from covering import covering
+from compiled import compiled
+from covering import covering, sample, slow
 from kernbench import benches
 from kernbench.benches.operands import matmul_f32, normal_data
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import known_benches, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 # Small sizes that do not divide evenly where the kernel allows it.
 SIZES = {
@@ -31,10 +30,9 @@ SIZES = {
 }
 
 
-@cache
 def machine() -> Topology:
     """Four cubes in one SIP."""
-    return resolve_topology("default", ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2", "system.sips.count=1"])
+    return compiled("sip.cube_mesh.w=2", "sip.cube_mesh.h=2", "system.sips.count=1")
 
 
 def run(name, *, verify, extra=()):
@@ -56,7 +54,7 @@ def test_importing_the_package_registers_all():
     assert all(each.description for each in known_benches())
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", sample(SIZES, *(name for name in SIZES if name != "tp-block")))
 def test_its_numbers_are_right_and_its_time_does_not_depend_on_them(name):
     timed, verified = run(name, verify=False), run(name, verify=True)
     assert verified.error is None
@@ -70,7 +68,12 @@ def test_its_numbers_are_right_and_its_time_does_not_depend_on_them(name):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    covering([name for name in SIZES if name not in {"va-offset-verify", "hello-send"}], ("f32", "bf16")),
+    [
+        *covering(
+            [name for name in SIZES if name not in {"va-offset-verify", "hello-send", "tp-block"}], ("f32", "bf16")
+        ),
+        *(slow("tp-block", dtype) for dtype in ("f32", "bf16")),
+    ],
 )
 def test_other_types(name, dtype):
     assert run(name, verify=True, extra=[f"bench.dtype={dtype}"]).verified
@@ -106,11 +109,12 @@ def test_attention_over_all_keys():
     assert run("attention", verify=True, extra=["bench.causal=false", "bench.cubes=2", "bench.heads=16"]).verified
 
 
-def test_attention_that_nobody_reads_draws_no_operands(monkeypatch):
-    """To draw them takes a fifth of such a run."""
+@pytest.mark.parametrize("name", ["attention", "gemm-single-pe", "matmul-composite", "va-offset-verify"])
+def test_a_bench_that_nobody_reads_draws_no_operands(name, monkeypatch):
+    """To draw them takes up to a fifth of such a run."""
     drawn = []
-    monkeypatch.setattr("kernbench.benches.attention.normal_data", lambda *args, **kwargs: drawn.append(args))
-    done = run_bench(topology=machine(), bench_fn=load_bench("attention"), params=SIZES["attention"], verify=False)
+    monkeypatch.setattr("kernbench.runtime_api.host_values.LaterArray.__array__", lambda *args: drawn.append(args))
+    done = run_bench(topology=machine(), bench_fn=load_bench(name), params=SIZES.get(name), verify=False)
     assert (done.error, done.data.kept, drawn) == (None, True, [])
 
 

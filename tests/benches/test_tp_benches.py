@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
+from compiled import compiled
 from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.topology.builder import resolve_topology
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1", "cube.hbm.slices=4")
 SIZES = {
@@ -23,7 +23,7 @@ SIZES = {
 @cache
 def run(name: str, sips: int, *more: str, verify: bool = True) -> BenchResult:
     return run_bench(
-        topology=resolve_topology("default", [*SMALL, f"system.sips.count={sips}"]),
+        topology=compiled(*SMALL, f"system.sips.count={sips}"),
         bench_fn=load_bench(name),
         params=[*SIZES[name], *more],
         verify=verify,
@@ -31,7 +31,7 @@ def run(name: str, sips: int, *more: str, verify: bool = True) -> BenchResult:
     )
 
 
-@pytest.mark.parametrize(("name", "over"), covering(SIZES, ((2, "f32"), (4, "f16"))))
+@pytest.mark.parametrize(("name", "over"), covering(["tp-block", "tp-mlp"], ((2, "f32"), (4, "f16"))))
 def test_every_rank_has_the_right_numbers_and_the_same(name: str, over: tuple[int, str]) -> None:
     sips, dtype = over
     result = run(name, sips, f"bench.dtype={dtype}")
@@ -42,12 +42,12 @@ def test_every_rank_has_the_right_numbers_and_the_same(name: str, over: tuple[in
 
 @pytest.mark.parametrize("name", SIZES)
 def test_time_does_not_depend_on_numbers(name: str) -> None:
-    assert run(name, 2).traces == run(name, 2, verify=False).traces
+    assert run(name, 2, "bench.dtype=f32").traces == run(name, 2, "bench.dtype=f32", verify=False).traces
 
 
 @pytest.mark.parametrize(("name", "halves"), [("tp-mlp", 1), ("tp-block", 2)])
 def test_one_all_reduce_for_each_half_of_a_block(name: str, halves: int) -> None:
-    traces = run(name, 2, verify=False).traces
+    traces = run(name, 2, "bench.dtype=f32", verify=False).traces
     assert sum(each.name == "all_reduce" for each in traces) == 2 * halves
 
 

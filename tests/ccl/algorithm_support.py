@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from compiled import compiled
 from kernbench.ccl.config import AlgorithmConfig, QueueSettings
 from kernbench.ccl.install import edges_of, layout_of
 from kernbench.ccl.loading import Algorithm, load_algorithm
@@ -29,7 +29,7 @@ from kernbench.messages.requests import (
     PeCoord,
     TensorArg,
 )
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 Array = np.ndarray[Any, Any]
 Shards = dict[PeCoord, tuple[int, Array]]
@@ -39,7 +39,6 @@ NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min}
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-@cache
 def small(sips: int = 1, cubes: str = "2x1", per_corner: int = 2, fabric: str = "ring_1d", grid: str = "") -> Topology:
     """A small machine; ``cubes`` and ``grid`` (of SIPs): columns x rows."""
     w, _, h = cubes.partition("x")
@@ -49,7 +48,7 @@ def small(sips: int = 1, cubes: str = "2x1", per_corner: int = 2, fabric: str = 
     if grid:
         columns, _, rows = grid.partition("x")
         overrides += [f"system.sips.w={columns}", f"system.sips.h={rows}"]
-    return resolve_topology("default", overrides)
+    return compiled(*overrides)
 
 
 def values(rng: np.random.Generator, shape: Any, name: str) -> Array:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
+from compiled import compiled
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.topologies import Edge
 from kernbench.common.config import read_model
 from kernbench.messages.requests import PeCoord
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 from kernbench.topology.spec import SipsSpec, TopologySpec
 
 
-@cache
 def machine(*overrides: str) -> Topology:
     """The packaged machine with overrides."""
-    return resolve_topology("default", overrides)
+    return compiled(*overrides)
 
 
 def sips(count: int, topology: str = "ring_1d", w: int | None = None, h: int | None = None) -> TopologySpec:

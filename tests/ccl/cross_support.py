@@ -21,9 +21,10 @@ from algorithm_support import (
 )
 from collective_checks import assert_all_reduced, assert_collective
 
+from compiled import compiled
 from kernbench.ccl.ccl_yaml import load_ccl_config, packaged_file
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 KINDS = ("tcm", "hbm", "sram")
 DTYPES = ("f32", "f16", "bf16")
@@ -66,7 +67,7 @@ class World:
 
     @property
     def topology(self) -> Topology:
-        return resolve_topology("default") if self.machine is None else small(*self.machine)
+        return compiled() if self.machine is None else small(*self.machine)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -172,7 +173,7 @@ def packaged() -> dict[str, AlgorithmConfig]:
 
 def as_packaged(config: AlgorithmConfig) -> World:
     """An algorithm as it is configured there, on the packaged machine."""
-    spec = resolve_topology("default").spec
+    spec = compiled().spec
     ranks = spec.num_sips if config.world_size is None else config.world_size
     every = tuple((cube, pe) for cube in range(spec.cubes_per_sip) for pe in range(spec.pes_per_cube))
     return World(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from algorithm_support import Collective, algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of, small
 
+from covering import covering, sample, slow
 from kernbench.ccl.loading import Algorithm
 from kernbench.engine.hooks import QueueEvent
 from kernbench.topology.builder import Topology
@@ -92,7 +93,7 @@ def test_a_message_of_a_ring_costs_at_most_ten_events(sips: int, cubes: str) -> 
     assert (run.engine.n_events - before[0]) / (ranks * (ranks - 1)) <= 10
 
 
-@pytest.mark.parametrize("name", ["ring_allreduce", "ring_allreduce_rs_ag"])
+@pytest.mark.parametrize("name", sample(["ring_allreduce", "ring_allreduce_rs_ag"], "ring_allreduce_rs_ag"))
 def test_more_slots_give_the_same_numbers_and_cost_a_tenth_at_most(name: str) -> None:
     rng = np.random.default_rng(5)
     data = {pe: rng.standard_normal(6000).astype(np.float32) for pe in range(RANKS)}
@@ -123,11 +124,11 @@ def kernels_ns(chosen: Algorithm, machine: Topology, elements: int) -> float:
     ("name", "ranks", "elements"),
     [
         ("tree", 3, 16384),
-        pytest.param("tree", 7, 65536, marks=pytest.mark.slow),
-        pytest.param("tree", 8, 16384, marks=pytest.mark.slow),
-        ("tree", 16, 4096),
-        pytest.param("hierarchical", 8, 65536, marks=pytest.mark.slow),
-        pytest.param("hierarchical", 16, 65536, marks=pytest.mark.slow),
+        slow("tree", 7, 65536),
+        slow("tree", 8, 16384),
+        slow("tree", 16, 4096),
+        slow("hierarchical", 8, 65536),
+        slow("hierarchical", 16, 65536),
         ("hierarchical", 8, 8192),
     ],
 )
@@ -154,10 +155,10 @@ def test_a_tree_takes_as_long_as_its_bytes(ranks: int) -> None:
     ("sips", "fabric", "grid", "root_cube"),
     [
         (4, "ring_1d", "", 3),
-        (4, "torus_2d", "2x2", 3),
-        pytest.param(4, "torus_2d", "2x2", 0, marks=pytest.mark.slow),
+        slow(4, "torus_2d", "2x2", 3),
+        slow(4, "torus_2d", "2x2", 0),
         (4, "mesh_2d_no_wrap", "2x2", 3),
-        pytest.param(6, "torus_2d", "3x2", 3, marks=pytest.mark.slow),
+        slow(6, "torus_2d", "3x2", 3),
     ],
 )
 def test_cubes_and_sips_are_hardly_slower_with_more_slots(sips: int, fabric: str, grid: str, root_cube: int) -> None:
@@ -176,6 +177,7 @@ def test_cubes_and_sips_are_hardly_slower_with_more_slots(sips: int, fabric: str
     assert_no_slower(times)
 
 
+@pytest.mark.slow
 def test_a_grid_of_sips_is_faster_than_a_ring_and_a_torus_faster_still() -> None:
     """Rows and columns at once have half of a ring's bytes on each link; a torus has half of that."""
     times = {}
@@ -186,16 +188,18 @@ def test_a_grid_of_sips_is_faster_than_a_ring_and_a_torus_faster_still() -> None
     assert times["mesh_2d_no_wrap"] <= 0.85 * times["ring_1d"]
 
 
-def test_a_tensor_of_sips_goes_along_rows_and_columns() -> None:
+@pytest.mark.parametrize(
+    ("elements", "mesh_takes", "torus_takes"), [(16, 0.7, 0.7), slow(32768, 0.8, 0.65), (8192, 0.8, 0.65)]
+)
+def test_a_tensor_of_sips_goes_along_rows_and_columns(elements: int, mesh_takes: float, torus_takes: float) -> None:
     """2 (w + h - 2) hops instead of 2 (n - 1) for little, half and a quarter of the bytes on a link for much."""
-    for elements, mesh_takes, torus_takes in ((16, 0.7, 0.7), (32768, 0.8, 0.65)):
-        times = {}
-        for fabric, grid in (("ring_1d", ""), ("mesh_2d_no_wrap", "3x2"), ("torus_2d", "3x2")):
-            tensor = shards_of(6, {(0, 0): elements}, np.random.default_rng(1))
-            run = over_sips("sip_allreduce", small(6, "2x1", 1, fabric, grid), [tensor])
-            times[fabric] = longest_kernel_ns(run)
-        assert times["mesh_2d_no_wrap"] <= mesh_takes * times["ring_1d"]
-        assert times["torus_2d"] <= torus_takes * times["ring_1d"]
+    times = {}
+    for fabric, grid in (("ring_1d", ""), ("mesh_2d_no_wrap", "3x2"), ("torus_2d", "3x2")):
+        tensor = shards_of(6, {(0, 0): elements}, np.random.default_rng(1))
+        run = over_sips("sip_allreduce", small(6, "1x1", 1, fabric, grid), [tensor])
+        times[fabric] = longest_kernel_ns(run)
+    assert times["mesh_2d_no_wrap"] <= mesh_takes * times["ring_1d"]
+    assert times["torus_2d"] <= torus_takes * times["ring_1d"]
 
 
 def test_a_mean_is_made_once_and_copied() -> None:
@@ -210,9 +214,7 @@ def test_a_mean_is_made_once_and_copied() -> None:
     assert times["sum"] < times["avg"] <= 1.15 * times["sum"]
 
 
-@pytest.mark.parametrize(
-    ("elements", "at_most_ns"), [(1 << 18, 18_000), pytest.param(1 << 20, 65_000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("elements", "at_most_ns"), [(1 << 18, 18_000), slow(1 << 20, 65_000)])
 def test_the_mean_of_a_large_tensor_fits_scratch(elements: int, at_most_ns: float) -> None:
     tensor = shards_of(6, {(0, 0): elements}, np.random.default_rng(1), "f16")
     run = over_sips(
@@ -227,8 +229,7 @@ def test_the_mean_of_a_large_tensor_fits_scratch(elements: int, at_most_ns: floa
     assert longest_kernel_ns(run) < at_most_ns
 
 
-@pytest.mark.parametrize("name", ["intercube_allreduce", "sip_allreduce"])
-@pytest.mark.parametrize("elements", [8, 4096])
+@pytest.mark.parametrize(("name", "elements"), covering(["intercube_allreduce", "sip_allreduce"], [4096, 8]))
 def test_a_grid_that_closes_is_not_slower_than_one_that_does_not(name: str, elements: int) -> None:
     """What goes to another place takes the shorter way."""
     times = {}

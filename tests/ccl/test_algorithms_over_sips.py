@@ -166,8 +166,7 @@ def test_a_root_cube_that_does_not_exist() -> None:
         intercube(2, root_cube=4)
 
 
-@pytest.mark.parametrize("sips", [1, 2, 5])
-@pytest.mark.parametrize("cubes", ["1x1", "2x1", "3x2"])
+@pytest.mark.parametrize(("sips", "cubes"), covering([1, 5, 2], ["2x1", "1x1", "3x2"]))
 def test_hierarchical_allreduce_over_every_pe(sips: int, cubes: str) -> None:
     chosen = algorithm("hierarchical_allreduce", "hierarchical_3level", sips, "all_pes")
     machine = small(sips, cubes)

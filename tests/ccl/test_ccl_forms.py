@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from algorithm_support import algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of
 
-from covering import covering
+from compiled import compiled
+from covering import covering, sample, slow
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.ccl_bounds import Bounds
 from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.evaluation.ccl_ways import Queues
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 from kernbench.topology.grid import Grid
 
 KIB = 1024
@@ -39,7 +42,7 @@ def _machine(sips: int, kind: str, *changes: str) -> Topology:
     sizes = ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2", f"system.sips.count={sips}", f"system.sips.topology={kind}"]
     if kind in ("torus_2d", "mesh_2d_no_wrap"):
         sizes += [f"system.sips.w={GRIDS[sips].w}", f"system.sips.h={GRIDS[sips].h}"]
-    return resolve_topology("default", [*sizes, *changes])
+    return compiled(*sizes, *changes)
 
 
 def _simulated(name: str, neighbours: str, machine: Topology, ranks: int, nbytes: int) -> float:
@@ -106,14 +109,16 @@ def _check(name: str, neighbours: str, sips: int, kind: str, ranks: int, nbytes:
     assert simulated == pytest.approx(_form(name, machine, ranks, nbytes), rel=0.15)
 
 
-@pytest.mark.parametrize(("case", "links"), covering(CASES, LINKS))
+@pytest.mark.parametrize(
+    ("case", "links"), [*covering(CASES[1::2], LINKS), *(slow(case, links) for case in CASES[::2] for links in LINKS)]
+)
 def test_a_small_collective_is_as_long_as_its_form(case, links):
     _check(*case, KIB, LINKS[links])
 
 
-@pytest.mark.parametrize(("name", "neighbours", "sips", "kind", "ranks"), CASES)
-def test_with_banks(name, neighbours, sips, kind, ranks):
-    _check(name, neighbours, sips, kind, ranks, 16 * KIB, BANKS)
+@pytest.mark.parametrize("case", sample(CASES, *CASES[::2]))
+def test_with_banks(case):
+    _check(*case, 16 * KIB, BANKS)
 
 
 @pytest.mark.slow
@@ -164,10 +169,15 @@ def test_bounds_over_sips_are_never_undercut(name, nbytes, changes):
 
 
 @pytest.mark.parametrize(
-    ("name", "nbytes", "changes"),
-    covering(("hierarchical_allreduce", "intercube_allreduce"), (KIB, 16 * KIB), MACHINES),
+    "case",
+    sample(
+        product(("hierarchical_allreduce", "intercube_allreduce"), (KIB, 16 * KIB), MACHINES),
+        ("hierarchical_allreduce", KIB, _links(4, 0.5)),
+        ("intercube_allreduce", 16 * KIB, BANKS),
+    ),
 )
-def test_bounds_over_cubes_are_never_undercut(name, nbytes, changes):
+def test_bounds_over_cubes_are_never_undercut(case):
+    name, nbytes, changes = case
     machine = _machine(2, "ring_1d", *changes)
     over = {
         "hierarchical_allreduce": ("hierarchical_3level", "all_pes"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +39,16 @@ def write(folder: Path, pe: int = 1, path: str = "mine.py") -> None:
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where one works: there is nothing of what the files name. What is imported is forgotten."""
-    monkeypatch.setattr(sys, "modules", {name: m for name, m in sys.modules.items() if name != "neighbour"})
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where one works: there is nothing of what the files name. What is imported from there is forgotten."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    return tmp_path
+    yield tmp_path
+    # The dict itself: an import statement looks into that one, whatever ``sys.modules`` is.
+    for name, module in list(sys.modules.items()):
+        places = (getattr(module, "__file__", None), *getattr(module, "__path__", ()))
+        if any(str(place).startswith(str(tmp_path)) for place in places):
+            del sys.modules[name]
 
 
 def load(folder: Path, **entries: str) -> Algorithm:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiled import compiled
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import install_edges, install_ipcq, load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.loading import load_algorithm
@@ -17,14 +18,14 @@ from kernbench.common.errors import ConfigError
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 CCL = load_ccl_config(Path(__file__).parents[2] / "ccl.yaml")
 
 
 @pytest.fixture(scope="module")
 def small() -> Topology:
-    return resolve_topology("default", ["sip.cube_mesh.w=2", "sip.cube_mesh.h=1"])
+    return compiled("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_paths_are_still_those_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "ccl.yaml").write_text("algorithms:\n  a: { module: algorithm_beside_it.py, topology: ring_1d }\n")
     cfg = resolve_algorithm_config(load_ccl_config(tmp_path / "ccl.yaml"))
     cfg["n_slots"] = 6
-    engine = GraphEngine(resolve_topology("default"))
+    engine = GraphEngine(compiled())
     assert load_algorithm(cfg).args_for(engine.spec, n_elem=1) == (6,)
     assert install_ipcq(engine, cfg, world_size=2).queues.settings.n_slots == 6
 

@@ -10,12 +10,12 @@ from algorithm_support import assert_reduced
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from compiled import compiled
 from kernbench.ccl.algorithms import tree_allreduce
 from kernbench.ccl.delays import hop_bytes
 from kernbench.ccl.pieces import Messages
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.trees import Hops, hops_to_root
-from kernbench.topology.builder import resolve_topology
 
 PIECE = 4096 // 4
 PATTERNS = {"tree_allreduce": "tree_binary", "hierarchical_allreduce": "hierarchical_3level"}
@@ -46,10 +46,10 @@ def test_a_lead_is_what_a_hop_has_under_way() -> None:
 
 def test_what_a_hop_has_under_way_is_bandwidth_times_delay() -> None:
     """So links of twice the bandwidth hold twice as much."""
-    machine = resolve_topology("default").spec
+    machine = compiled().spec
     links = ["sip.links.cube_to_cube", "system.links.sip_to_sip", "cube.links.pe_to_xbar"]
     wider = [f"{link}.bw_gbs={2 * bw}" for link, bw in zip(links, (256, 128, 256), strict=True)]
-    doubled = hop_bytes(resolve_topology("default", wider).spec)
+    doubled = hop_bytes(compiled(*wider).spec)
     assert all(abs(more - 2 * once) <= 1 for more, once in zip(doubled, hop_bytes(machine), strict=True))
 
 

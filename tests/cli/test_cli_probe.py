@@ -58,7 +58,7 @@ def test_json_is_one_document_and_the_same_again(kernbench: Run) -> None:
 
 @pytest.mark.parametrize(("size", "nbytes"), [("64", 64), ("4KiB", 4096), ("1.5 KiB", 1536), ("1kb", 1000)])
 def test_sizes(kernbench: Run, size: str, nbytes: int) -> None:
-    ran = kernbench("probe", "--case", "pe-sram", "--size", size, "--json")
+    ran = kernbench("probe", "--case", "pe-sram", "--size", size, "--json", *SMALL, *FOUR_PES)
     assert json.loads(ran.out)["cases"][0]["transaction"]["nbytes"] == nbytes
 
 

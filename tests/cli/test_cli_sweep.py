@@ -343,39 +343,39 @@ def test_a_line_of_progress(state: Progress, line: str) -> None:
     assert progress_line(state, 12.0) == line
 
 
-@pytest.mark.parametrize(
-    ("was", "now", "said"),
-    [
-        ("bench.m: [32, 64]", "bench.m: [32, 64, 96]", "axis bench.m has other values: 96 added"),
-        ("bench.m: [32, 64]", "bench.m: [32]", "axis bench.m has other values: 64 removed"),
-        (", bench.m: [32, 64]", "", "axis bench.m is gone, it had 32, 64"),
-        ("[32, 64] }", "[32, 64], bench.dtype: [f16] }", 'axis bench.dtype is new: "f16"'),
-        (
-            "cube.hbm.slices: [8, 7], bench.m: [32, 64]",
-            "bench.m: [32, 64], cube.hbm.slices: [8, 7]",
-            "the axes were in the order cube.hbm.slices, bench.m, are bench.m, cube.hbm.slices",
-        ),
-    ],
-)
-def test_another_grid_is_not_resumed(kernbench: Run, spec: str, tmp_path: Path, was: str, now: str, said: str) -> None:
+OTHER_GRIDS = [
+    ("bench.m: [32, 64]", "bench.m: [32, 64, 96]", "axis bench.m has other values: 96 added"),
+    ("bench.m: [32, 64]", "bench.m: [32]", "axis bench.m has other values: 64 removed"),
+    (", bench.m: [32, 64]", "", "axis bench.m is gone, it had 32, 64"),
+    ("[32, 64] }", "[32, 64], bench.dtype: [f16] }", 'axis bench.dtype is new: "f16"'),
+    (
+        "cube.hbm.slices: [8, 7], bench.m: [32, 64]",
+        "bench.m: [32, 64], cube.hbm.slices: [8, 7]",
+        "the axes were in the order cube.hbm.slices, bench.m, are bench.m, cube.hbm.slices",
+    ),
+]
+
+
+def test_another_grid_is_not_resumed(kernbench: Run, spec: str, tmp_path: Path) -> None:
     kernbench("sweep", spec)
     journal = Path("results/sweep/grid/journal.jsonl")
     before = journal.read_bytes()
-    (tmp_path / spec).write_text(GRID.replace(was, now))
-    ran = kernbench("sweep", spec, "--resume", "--json")
-    assert (ran.code, ran.out) == (2, "")
-    assert f"cannot be compared with these: {said}; choose another --out, or remove it" in ran.err
-    assert journal.read_bytes() == before
+    for was, now, said in OTHER_GRIDS:
+        (tmp_path / spec).write_text(GRID.replace(was, now))
+        ran = kernbench("sweep", spec, "--resume", "--json")
+        assert (ran.code, ran.out) == (2, ""), said
+        assert f"cannot be compared with these: {said}; choose another --out, or remove it" in ran.err
+        assert journal.read_bytes() == before, said
 
 
-@pytest.mark.parametrize("options", [(), ("--resume",), ("--json",), ("--allow-failures", "--executor", "local")])
-def test_a_folder_that_another_sweep_writes_into(kernbench: Run, spec: str, options: tuple[str, ...]) -> None:
+def test_a_folder_that_another_sweep_writes_into(kernbench: Run, spec: str) -> None:
     Path("here").mkdir()
-    with folder_lock(Path("here")):
-        ran = kernbench("sweep", spec, "--out", "here", *options)
-    assert (ran.code, ran.out) == (2, "")
-    assert f"here: another sweep is writing into this folder (process {os.getpid()} on " in ran.err
-    assert list(Path("here").iterdir()) == []
+    for options in ((), ("--resume",), ("--json",), ("--allow-failures", "--executor", "local")):
+        with folder_lock(Path("here")):
+            ran = kernbench("sweep", spec, "--out", "here", *options)
+        assert (ran.code, ran.out) == (2, ""), options
+        assert f"here: another sweep is writing into this folder (process {os.getpid()} on " in ran.err
+        assert list(Path("here").iterdir()) == [], options
     assert kernbench("sweep", spec, "--out", "here", "--allow-failures").code == 0
 
 
@@ -398,7 +398,7 @@ def no_space(*_: object, **__: object) -> Any:
 def test_a_full_disk(
     kernbench: Run, spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, file: str
 ) -> None:
-    (tmp_path / spec).write_text(PLOTTED)
+    (tmp_path / spec).write_text(PLOTTED if owner is Figure else GRID)
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, no_space)
         ran = kernbench("sweep", spec, "--out", "here")

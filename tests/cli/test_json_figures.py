@@ -19,7 +19,7 @@ SMALL = ("--set", "bench.m=64", "--set", "bench.k=70", "--set", "bench.n=50")
 GRID = """\
 bench: gemm-single-pe
 set: { bench.k: 32, bench.n: 32 }
-grid: { pe.dma.setup_ns: [2.7, 5.1], bench.m: [32, 64] }
+grid: { pe.dma.setup_ns: [2.7, 5.1], bench.m: [32] }
 """
 SHARES = ("utilisation", "occupancy", "fairness", "beyond", "useful_macs")
 
@@ -105,7 +105,7 @@ def test_a_sweep_and_the_comparison_of_its_points(kernbench: Run, tmp_path: Path
     for file in (tmp_path / "out").glob("*.json"):
         assert_clean(file.read_text())
     _, *rows = (tmp_path / "out" / "journal.jsonl").read_text().splitlines()
-    assert len(rows) == 4
+    assert len(rows) == 2
     for row in rows:
         times = {name: value for name, value in numbers(json.loads(row)["row"]) if name.endswith("ns")}
         assert times == {name: round(value, 3) for name, value in times.items()}

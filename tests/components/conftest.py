@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.topology.builder import Topology, resolve_topology
+from compiled import compiled
+from kernbench.topology.builder import Topology
 
 
 @pytest.fixture(scope="package")
 def topology() -> Topology:
-    return resolve_topology("default", ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1"))
+    return compiled("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from compiled import compiled
 from kernbench.common.errors import UnsupportedError
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.builder import resolve_topology
 
-TOPOLOGY = resolve_topology("default")
+TOPOLOGY = compiled()
 NODES = TOPOLOGY.topology_obj.nodes
 SAMPLES = [next(n for n in NODES.values() if n.kind == kind) for kind in dict.fromkeys(n.kind for n in NODES.values())]
 
@@ -93,7 +93,7 @@ class SlowRouter(NocRouter):
 
 def far_read_ns(*overrides: str) -> tuple[float, int]:
     """Latency of a read across a cube, and the routers on the way there."""
-    engine = GraphEngine(resolve_topology("default", overrides))
+    engine = GraphEngine(compiled(*overrides))
     pa = PhysAddr.pe_hbm_addr(0, 0, 0, 7, 0, 6 << 30).encode()
     done = engine.wait(engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=pa, nbytes=4096)))
     way = engine.machine.route("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm7").links

@@ -259,15 +259,16 @@ def test_the_program_ends_well() -> None:
     assert len(unchanged(Setting())) == len(EVERY_STEP)
 
 
-def of_another_algorithm(leaf: Leaf) -> bool:
-    """Whether an algorithm before has this key too."""
-    before = LEAVES[: LEAVES.index(leaf)]
-    return leaf.path[0] == "algorithms" and leaf.path[-1] in {each.path[-1] for each in before if each.file == "ccl"}
+def of_another(leaf: Leaf) -> bool:
+    """Whether an algorithm, link or component before has this key too."""
+    before = {each.path[-1] for each in LEAVES[: LEAVES.index(leaf)] if each.file == leaf.file}
+    is_one_of_many = leaf.path[0] == "algorithms" or not {"links", "components"}.isdisjoint(leaf.path)
+    return is_one_of_many and leaf.path[-1] in before and str(leaf) not in SETTINGS
 
 
 @pytest.mark.parametrize(
     "leaf",
-    [pytest.param(each, marks=[pytest.mark.slow] * of_another_algorithm(each), id=str(each)) for each in LEAVES],
+    [pytest.param(each, marks=[pytest.mark.slow] * of_another(each), id=str(each)) for each in LEAVES],
 )
 def test_a_key_does_something(leaf: Leaf) -> None:
     assert effect(leaf, setting_of(leaf))

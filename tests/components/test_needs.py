@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from needs_programs import MACHINES, OPS, PES, Op, play
 
@@ -35,7 +35,6 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
         assert path == PathFinder(trace, engine.handles).of_request(each), "walked alone, or as a part of the run's"
 
 
-@settings(max_examples=10)
 @given(
     ops=st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 7)), max_size=5),
     pace=st.lists(st.integers(0, 9), min_size=PES, max_size=PES),
@@ -62,7 +61,6 @@ RANK_OPS = ("all_reduce", "broadcast", "barrier", "kernel", "kernel under way", 
 ONE_CUBE = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
 
 
-@settings(max_examples=8)
 @given(ops=st.lists(st.sampled_from(RANK_OPS), min_size=1, max_size=4), late=st.integers(0, 2))
 def test_any_ranks(ops: list[str], late: int) -> None:
     """Two ranks that launch, copy, and wait for each other."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -34,9 +34,12 @@ def test_all_of_its_code_is_in_files() -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_runs(folder: Path, program: str) -> None:
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_a_program_runs(
+    folder: Path, program: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    runpy.run_path(program, run_name="__main__")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from queue_support import assert_settled, held, install, launch, line_of, pairs, ring_of, share
 
+from compiled import compiled
 from kernbench.common.errors import AllocationError, IpcqDeadlock, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.core.clock import Clock
 from kernbench.engine.engine import GraphEngine
@@ -16,7 +17,7 @@ from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queue_state import QueuePair, queue_part
 from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
@@ -591,7 +592,7 @@ def test_a_kernel_that_failed_is_the_cause_of_a_deadlock(
 
 @pytest.mark.parametrize("kind", ["tcm", "hbm"])
 def test_credits_are_back_when_a_launch_is_over(kind: Any) -> None:
-    engine = GraphEngine(resolve_topology("default", SMALL))
+    engine = GraphEngine(compiled(*SMALL))
     there = (1, 1, 7)
     install(engine, [((A, "E"), (there, "W")), ((A, "W"), (there, "E"))], kind=kind)
     data = numbers(engine, A, there)

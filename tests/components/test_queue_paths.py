@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from queue_support import Shared, install, line_of, ring_of, share
 from rich.console import Console
 
+from compiled import compiled
+from covering import covering
 from kernbench.cli.explain_output import explanation_document, print_explanation
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
@@ -21,7 +23,6 @@ from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.runtime_api.run_explanation import explain_run
-from kernbench.topology.builder import resolve_topology
 from observed import log_of, logged
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -31,7 +32,7 @@ SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
 
 def watched(*overrides: str) -> GraphEngine:
     """An engine whose critical paths are asked for."""
-    return logged(resolve_topology("default", (*SMALL, *overrides)))
+    return logged(compiled(*SMALL, *overrides))
 
 
 def start(engine: GraphEngine, kernel: Any, *args: Any, pes: tuple[PeCoord, ...]) -> list[RequestHandle]:
@@ -106,8 +107,7 @@ def test_a_receiver_waits_for_what_its_sender_does(kind: Any) -> None:
     assert hop.ps > 60_000
 
 
-@pytest.mark.parametrize("setup_ns", [2, 20])
-@pytest.mark.parametrize("kind", ["tcm", "sram", "hbm"])
+@pytest.mark.parametrize(("setup_ns", "kind"), covering((2, 20), ("tcm", "sram", "hbm")))
 def test_the_set_up_of_a_send_is_on_the_path(kind: Any, setup_ns: int) -> None:
     """A message leaves when its descriptor is set up: that time is the DMA's and the send's, nobody else's.
 

@@ -10,12 +10,14 @@ import pytest
 import test_pe_ipcq as programs
 from queue_support import install, launch, line_of, ring_of, share
 
+from compiled import compiled
+from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import queue_part
 from kernbench.messages.queues import IpcqRemoveMsg
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.messages.steps import Chunk, Step, load, send
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 from kernbench.triton_emu.schedules import ScheduledKernel
 from observed import findings, sanitized
 
@@ -54,11 +56,11 @@ RIGHT: list[tuple[Any, tuple[Any, ...], str, tuple[Any, ...], int]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("kernel", "args", "shape", "pes", "n_slots"), RIGHT)
+@pytest.mark.parametrize(("program", "kind"), covering(RIGHT, KINDS))
 def test_right_programs_are_clean(
-    engine: GraphEngine, kernel: Any, args: tuple[Any, ...], shape: str, pes: Any, n_slots: int, kind: Any
+    engine: GraphEngine, program: tuple[Any, tuple[Any, ...], str, Any, int], kind: Any
 ) -> None:
+    kernel, args, shape, pes, n_slots = program
     install(engine, (ring_of if shape == "ring" else line_of)(*pes), n_slots=n_slots, kind=kind)
     data = own(engine, *pes)
     for _ in range(2):
@@ -229,7 +231,7 @@ def test_a_slot_that_is_overwritten_while_it_is_read(engine: GraphEngine) -> Non
 @pytest.mark.parametrize("ordering", ["program", "relaxed"])
 def test_a_message_that_is_copied_over_what_a_composite_reads(ordering: str) -> None:
     two = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
-    engine = sanitized(resolve_topology("default", (*two, f"pe.dma.ordering={ordering}")))
+    engine = sanitized(compiled(*two, f"pe.dma.ordering={ordering}"))
 
     def kernel(ptr: int, out: int, n: int, tl: Any) -> None:
         tl.send("E", tl.full((n, n), 1.0, "f16"))

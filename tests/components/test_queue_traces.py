@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from queue_support import install, launch, line_of, ring_of, share
 
+from compiled import compiled
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import QueueUse, queue_traffic
 from kernbench.observe.trace_filter import parse_filter
-from kernbench.topology.builder import resolve_topology
 from observed import events_of, log_of, logged
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)
@@ -24,7 +24,7 @@ Event = dict[str, Any]
 
 def traced() -> GraphEngine:
     """An engine whose run becomes a trace."""
-    return logged(resolve_topology("default", SMALL), links=True)
+    return logged(compiled(*SMALL), links=True)
 
 
 def all_reduce(ptr: int, n: int, steps: int, work: int, tl: Any) -> None:
@@ -197,7 +197,7 @@ def test_what_is_under_way_is_shown_up_to_now() -> None:
 
 
 def test_nobody_listens_unless_asked_and_observing_changes_no_time() -> None:
-    plain = GraphEngine(resolve_topology("default", SMALL), enable_data=False)
+    plain = GraphEngine(compiled(*SMALL), enable_data=False)
     hooks = plain.machine.hooks
     assert not any((hooks.queue.listeners, hooks.queue_waited.listeners, hooks.slot_released.listeners))
     install(plain, ring_of(A, B, C), n_slots=2)

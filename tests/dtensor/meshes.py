@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import product
 
 import numpy as np
 
+from compiled import compiled
 from kernbench.dtensor import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from kernbench.dtensor.placements import local_window
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 SMALL = ("sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1", "cube.hbm.slices=4")
 TORUS = ("system.sips.topology=torus_2d", "system.sips.w=2", "system.sips.h=2")
 PLACEMENTS = (Shard(0), Shard(1), Replicate(), Partial())
 
 
-@cache
 def machine(sips: int, cubes: int = 1) -> Topology:
     """SIPs of so many cubes of four PEs; four of them are a torus."""
     overrides = [*SMALL, f"sip.cube_mesh.w={cubes}", f"system.sips.count={sips}", *(TORUS if sips == 4 else ())]
-    return resolve_topology("default", overrides)
+    return compiled(*overrides)
 
 
 def on_mesh(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from meshes import PLACEMENTS, on_mesh, placed
 
+from covering import sample, slow
 from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.dtensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from kernbench.policy.placement.dp import DPPolicy
@@ -39,7 +40,7 @@ MATMUL = {
 }
 
 
-@pytest.mark.parametrize("sizes", [pytest.param((4, 6, 8), marks=pytest.mark.slow), (5, 7, 3)])
+@pytest.mark.parametrize("sizes", sample([(4, 6, 8), (5, 7, 3)], (5, 7, 3)))
 def test_products_of_all_pairs(sizes):
     m, k, n = sizes
     a, b = whole_numbers(m, k), whole_numbers(k, n)
@@ -59,10 +60,11 @@ def test_products_of_all_pairs(sizes):
     assert found[S0, S1] == (S0 if k * n <= m * k else S1)
 
 
-def test_products_over_a_rectangle():
+@pytest.mark.parametrize("step", sample([86, 43], 86))
+def test_products_over_a_rectangle(step):
     a, b = whole_numbers(6, 5), whole_numbers(5, 7)
     kinds = list(product(PLACEMENTS, repeat=2))
-    pairs = [pair for at, pair in enumerate(product(kinds, kinds)) if at % 43 == 3]
+    pairs = [pair for at, pair in enumerate(product(kinds, kinds)) if at % step == 3]
 
     def program(mesh):
         for x, y in pairs:
@@ -97,10 +99,11 @@ def test_sums_and_products_of_elements(operator):
     assert found[S1, S0] == S1
 
 
-def test_elements_over_a_rectangle():
+@pytest.mark.parametrize("step", sample([86, 43], 86))
+def test_elements_over_a_rectangle(step):
     a, b = whole_numbers(4, 6), whole_numbers(4, 6) - 1
     kinds = list(product(PLACEMENTS, repeat=2))
-    pairs = [pair for at, pair in enumerate(product(kinds, kinds)) if at % 43 == 5]
+    pairs = [pair for at, pair in enumerate(product(kinds, kinds)) if at % step == 5]
 
     def program(mesh):
         for x, y in pairs:
@@ -188,7 +191,7 @@ def test_products_of_integers_are_wide():
 
 
 @pytest.mark.parametrize(
-    "dp", [None, DPPolicy("column_wise", "row_wise"), DPPolicy("replicate", "column_wise")], ids=str
+    "dp", [None, DPPolicy("column_wise", "row_wise"), slow(DPPolicy("replicate", "column_wise"))], ids=str
 )
 def test_parts_on_many_pes(dp):
     a, b = whole_numbers(96, 130), whole_numbers(130, 64)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from meshes import PLACEMENTS, check_locals, on_mesh, placed
 
+from covering import sample
 from kernbench.common.errors import InputError
 from kernbench.dtensor import Partial, Replicate, Shard
 from kernbench.policy.placement.dp import DPPolicy
@@ -49,7 +50,7 @@ def all_ways(mesh_shape, array, wanted=lambda at: True, cubes=1, **options):
     assert all(each.name.startswith("tensor") for each in torch.cleanup_report.freed)
 
 
-@pytest.mark.parametrize("shape", [(4, 6), (5, 3), pytest.param((7, 8), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", sample([(4, 6), (5, 3), (7, 8)], (5, 3)))
 def test_all_pairs_over_two_ranks(shape):
     all_ways((2,), numbers(shape))
 
@@ -58,7 +59,7 @@ def test_all_pairs_over_three_ranks():
     all_ways((3,), numbers((5, 9)))
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("layout", sample(LAYOUTS, "columns", "all copies"))
 def test_all_pairs_with_a_policy_of_their_own(layout):
     all_ways((2,), numbers((9, 8)), wanted=lambda at: at % 3 == 1, cubes=2, dp=LAYOUTS[layout])
 
@@ -67,8 +68,9 @@ def test_all_pairs_of_tensors_on_all_pes():
     all_ways((2,), numbers((130, 128)), wanted=lambda at: at % 3 == 0, cubes=2)
 
 
-def test_pairs_over_a_rectangle():
-    all_ways((2, 2), numbers((7, 6)), wanted=lambda at: at % 13 == 3)
+@pytest.mark.parametrize("step", sample([26, 13], 26))
+def test_pairs_over_a_rectangle(step):
+    all_ways((2, 2), numbers((7, 6)), wanted=lambda at: at % step == 3)
 
 
 @pytest.mark.slow

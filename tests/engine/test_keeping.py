@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiled import compiled
 from kernbench.common.data_policy import KEEP_BYTES, DataOptions, DataPolicy
 from kernbench.common.errors import InputError, NoDataError
 from kernbench.engine.engine import GraphEngine
@@ -14,14 +15,14 @@ from kernbench.engine.keeping import COMMAND_BYTES
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.host_values import LaterArray
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
 
 
 @pytest.fixture(scope="module")
 def small() -> Topology:
-    return resolve_topology("default", SMALL)
+    return compiled(*SMALL)
 
 
 def sums(x: int, n: int, rounds: int, *, tl: Any) -> None:

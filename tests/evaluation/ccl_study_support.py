@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from functools import cache
 
+from compiled import compiled
 from ideal_memory import IDEAL
 from kernbench.ccl.ccl_yaml import packaged_file
 from kernbench.evaluation.ccl_fabrics import Fabric, ring_of
 from kernbench.evaluation.ccl_results import CclSweep
 from kernbench.evaluation.ccl_study import CclStudy
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1")
 TORUS = Fabric("torus_2d", 4, 2, 2)
 SIZES = (64, 5000)
 
 
-@cache
 def machine(*overrides: str) -> Topology:
     """The default machine with two cubes a SIP and memories without banks, changed as asked."""
-    return resolve_topology("default", [*SMALL, *IDEAL, *overrides])
+    return compiled(*SMALL, *IDEAL, *overrides)
 
 
 def study(**changes: object) -> CclStudy:

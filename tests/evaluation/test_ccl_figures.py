@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from compiled import compiled
 from kernbench.ccl.ccl_yaml import packaged_file
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
 from kernbench.evaluation.ccl_results import read_sweep
 from kernbench.evaluation.ccl_rings import KINDS, LARGE_SLOT, MESSAGE_SIZES, RANKS, RING_SIZES
 from kernbench.evaluation.ccl_study import CclStudy
-from kernbench.topology.builder import resolve_topology
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 COMMAND = "python scripts/evaluate_ccl.py"
@@ -26,7 +26,7 @@ def committed():
 
 
 def test_a_committed_ring_is_what_a_fresh_run_gives(committed):
-    study = CclStudy(topology=resolve_topology("default"), fabrics=(ring_of(2),), sizes=SIZES[:1], ccl=packaged_file())
+    study = CclStudy(topology=compiled(), fabrics=(ring_of(2),), sizes=SIZES[:1], ccl=packaged_file())
     run = next(run for run in study.collective_runs() if run.algorithm != INTERCUBE)
     assert committed.topology_hash == study.topology.digest
     assert set(run.run()) <= set(committed.collectives), f"run {COMMAND}"
@@ -36,7 +36,7 @@ def test_a_committed_ring_is_what_a_fresh_run_gives(committed):
 def test_committed_results_are_what_a_fresh_run_gives(committed):
     # The smallest of each: what is larger takes longer than the rest of the tests here.
     fresh = CclStudy(
-        topology=resolve_topology("default"),
+        topology=compiled(),
         fabrics=(ring_of(2),),
         sizes=SIZES[:1],
         ranks=(2,),
@@ -52,7 +52,7 @@ def test_committed_results_are_what_a_fresh_run_gives(committed):
 
 @pytest.mark.slow
 def test_a_committed_mesh_is_what_a_fresh_run_gives(committed):
-    study = CclStudy(topology=resolve_topology("default"), fabrics=(MESH,), sizes=SEVERAL_MESSAGES, ccl=packaged_file())
+    study = CclStudy(topology=compiled(), fabrics=(MESH,), sizes=SEVERAL_MESSAGES, ccl=packaged_file())
     run = next(run for run in study.collective_runs() if (run.fabric, run.algorithm) == (MESH, INTERCUBE))
     # The skew of ranks depends on what ran before, so these are the first sizes in their order.
     assert set(run.run()) <= set(committed.collectives), f"run {COMMAND}"

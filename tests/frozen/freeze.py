@@ -251,8 +251,8 @@ BENCHES = {
     "qkv-gemm-multi-pe small": ("bench.m=5", "bench.width=160", *SMALL),
 }
 """Benches and what is set; the evaluations run benches and have tests of their own."""
-SLOW_BENCHES = ("qkv-gemm-multi-pe", "gemm-single-pe", "tp-block")
-SLOW_EXPLANATIONS = (*SLOW_BENCHES, "tp-mlp", "va-offset-verify")
+SLOW_BENCHES = ("qkv-gemm-multi-pe", "gemm-single-pe", "tp-block", "tp-mlp", "va-offset-verify")
+SLOW_EXPLANATIONS = (*SLOW_BENCHES, "ccl-allreduce")
 STOP = Limits(sim_ns=14000)
 KINDS = ("tcm", "hbm", "sram")
 ALGORITHMS = (

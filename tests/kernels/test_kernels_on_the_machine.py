@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import assert_near, normal, wide
 
+from compiled import compiled
 from covering import covering
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, DType, dtype
 from kernbench.engine.engine import GraphEngine
@@ -22,7 +22,7 @@ from kernbench.kernels.mlp import mlp
 from kernbench.kernels.softmax import softmax
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 Array = np.ndarray[Any, Any]
 FLOATS = (F32, F16, BF16)
@@ -31,9 +31,8 @@ VARIANTS = ("ref_ref", "load_ref", "load_load")
 PES = 8
 
 
-@cache
 def one_cube() -> Topology:
-    return resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1"])
+    return compiled("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
 
 
 class Device:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 
+from compiled import compiled
 from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 
-@cache
 def one_cube() -> Topology:
-    return resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1"])
+    return compiled("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
 
 
 @pytest.fixture

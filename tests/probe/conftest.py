@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from compiled import compiled
 from kernbench.probe.cases import CASES
 from kernbench.probe.measure import probe_cases
 from kernbench.probe.report import NotHere, ProbeReport
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 MakeMachine = Callable[..., Topology]
 
@@ -21,7 +22,7 @@ def make_machine() -> MakeMachine:
 
     def make(*overrides: str) -> Topology:
         if overrides not in made:
-            made[overrides] = resolve_topology("default", overrides)
+            made[overrides] = compiled(*overrides)
         return made[overrides]
 
     return make

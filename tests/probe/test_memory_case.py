@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from compiled import compiled
 from kernbench.cli.main import main
 from kernbench.cli.probe_memory import draw_memory, memory_document
 from kernbench.probe.memory_case import (
@@ -16,14 +17,13 @@ from kernbench.probe.memory_case import (
     slices_of,
 )
 from kernbench.probe.memory_patterns import PATTERNS, accesses
-from kernbench.topology.builder import resolve_topology
 
 BURSTS = 1000
 
 
 @pytest.fixture(scope="module")
 def channels() -> tuple[SliceUnderTest, ...]:
-    return slices_of(resolve_topology("default", ["cube.hbm.num_pcs=2"]).spec.cube.hbm)
+    return slices_of(compiled("cube.hbm.num_pcs=2").spec.cube.hbm)
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +72,9 @@ def test_patterns_stay_in_their_room(pattern):
 
 
 def test_a_machine_with_banks_has_its_own_mapping():
-    machine = resolve_topology(
-        "default",
-        [
-            "cube.hbm.timing=hbm2",
-            "cube.hbm.quantum_bytes=4096",
-        ],
+    machine = compiled(
+        "cube.hbm.timing=hbm2",
+        "cube.hbm.quantum_bytes=4096",
     )
     found, *compared = slices_of(machine.spec.cube.hbm)
     assert [each.mapping for each in compared] == ["MOP4CLXOR", "RoBaRaCoCh"]
@@ -86,7 +83,7 @@ def test_a_machine_with_banks_has_its_own_mapping():
 
 
 def test_a_mapping_of_ones_choice_is_alone():
-    machine = resolve_topology("default", ["cube.hbm.mapping=MOP4CLXOR", "cube.hbm.num_pcs=2"])
+    machine = compiled("cube.hbm.mapping=MOP4CLXOR", "cube.hbm.num_pcs=2")
     (found,) = slices_of(machine.spec.cube.hbm)
     assert (found.mapping, found.num_pcs) == ("MOP4CLXOR", 2)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 from fake_engine import SMALL
 
+from compiled import compiled
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 INTERCUBE = "{module: intercube_allreduce, topology: intercube, mapper: pe0_of_every_cube, validator: row_per_cube}"
 HIERARCHICAL = (
@@ -19,10 +19,9 @@ HIERARCHICAL = (
 RING = "{module: ring_allreduce, topology: ring_1d}"
 
 
-@cache
 def working_machine(sips: int = 2, *overrides: str) -> Topology:
     """SIPs of two cubes of four PEs."""
-    return resolve_topology("default", [*SMALL, f"system.sips.count={sips}", *overrides])
+    return compiled(*SMALL, f"system.sips.count={sips}", *overrides)
 
 
 def context_on(topology: Topology, folder: Path, algorithm: str = INTERCUBE, **options: object) -> RuntimeContext:

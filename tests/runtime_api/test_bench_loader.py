@@ -51,20 +51,20 @@ def test_a_decorated_function_has_its_parameters_and_can_be_loaded_again(write):
         from dataclasses import dataclass
         from kernbench.common.config import ConfigModel
         from kernbench.runtime_api.bench_registry import bench
-        import neighbour
+        import size_of_mine
 
         @dataclass(slots=True)
         class Point:
             x: int
 
         class Params(ConfigModel):
-            m: int = neighbour.SIZE
+            m: int = size_of_mine.SIZE
 
         @bench("my-own-bench", "mine", params=Params)
         def run(torch):
             return Point(3).x
     """)
-    write("SIZE = 7", "neighbour.py")
+    write("SIZE = 7", "size_of_mine.py")
     for _ in range(2):
         found = load_bench(str(path))
         assert (found.name, found.make_params().model_dump(), found(None)) == ("my-own-bench", {"m": 7}, 3)

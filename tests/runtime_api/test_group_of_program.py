@@ -7,13 +7,13 @@ from contextlib import suppress
 import pytest
 from machines import RING, context_on, working_machine
 
+from compiled import compiled
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.process_group import QueueInstaller
-from kernbench.topology.builder import resolve_topology
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_the_columns_and_rows_of_sips_are_there_to_be_read(sips, grid):
     topology, *extents = sips
     sizes = [f"system.sips.{name}={value}" for name, value in zip("wh", extents, strict=False)]
     small = ["system.sips.count=4", "sip.cube_mesh.w=2", "sip.cube_mesh.h=1"]
-    engine = GraphEngine(resolve_topology("default", [*small, f"system.sips.topology={topology}", *sizes]))
+    engine = GraphEngine(compiled(*small, f"system.sips.topology={topology}", *sizes))
     with RuntimeContext(engine) as torch:
         found = torch.spec["system"]["sips"]
         assert (found["w"], found["h"]) == (grid or (None, None))

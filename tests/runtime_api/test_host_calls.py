@@ -95,9 +95,9 @@ def test_in_a_program_without_ranks(name: str) -> None:
 @pytest.mark.parametrize("name", ["Tensor.numpy", "Tensor.item", "Tensor.__getitem__"])
 def test_of_a_run_without_data_too_it_is_the_call_that_is_told(name: str) -> None:
     """To keep data would not help."""
-    with RuntimeContext(GraphEngine(MACHINE, enable_data=False)) as torch:
-        with pytest.raises(KernelError, match=re.escape(f"a kernel cannot call {name} (`")):
-            calling(torch, CALLS[name])
+    told = re.escape(f"a kernel cannot call {name} (`")
+    with RuntimeContext(GraphEngine(MACHINE, enable_data=False)) as torch, pytest.raises(KernelError, match=told):
+        calling(torch, CALLS[name])
 
 
 @pytest.mark.parametrize(

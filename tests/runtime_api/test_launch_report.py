@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from compiled import compiled
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 from observed import log_of, logged
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
@@ -20,7 +21,7 @@ SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
 
 @pytest.fixture(scope="module")
 def small() -> Topology:
-    return resolve_topology("default", SMALL)
+    return compiled(*SMALL)
 
 
 def two_kernels(torch: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiled import compiled
 from kernbench.ccl.install import install_ipcq
 from kernbench.common.errors import (
     InputError,
@@ -29,14 +30,14 @@ from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 
 SMALL = ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=2"]
 
 
 @pytest.fixture(scope="module")
 def small() -> Topology:
-    return resolve_topology("default", SMALL)
+    return compiled(*SMALL)
 
 
 def double(x: int, *, tl: Any) -> None:

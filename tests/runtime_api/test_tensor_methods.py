@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from compiled import compiled
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType
 from kernbench.common.dtypes import dtype as dtype_of
@@ -21,7 +22,6 @@ from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import ShapeError
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import resolve_topology
 
 MACHINE = small_machine()
 KINDS = ("replicate", "column_wise", "row_wise")
@@ -279,7 +279,7 @@ def scale(x, y, n, dtype, *, tl):
 
 
 def test_on_the_machine_a_clone_costs_time_and_no_bytes_of_the_host():
-    topology = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+    topology = compiled("system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
     times = []
     for size in (64, 4096):
         with RuntimeContext(GraphEngine(topology)) as torch:
@@ -297,7 +297,7 @@ def test_on_the_machine_a_clone_costs_time_and_no_bytes_of_the_host():
 
 
 def test_types_of_numpy_and_python_are_types_everywhere():
-    topology = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+    topology = compiled("system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
     types = {
         np.float32: F32,
         np.dtype("f2"): F16,
@@ -331,7 +331,7 @@ def every_call(x, y, z, half, *, tl):
 
 
 def test_kernels_take_them_too():
-    topology = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+    topology = compiled("system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1")
     with RuntimeContext(GraphEngine(topology)) as torch:
         x, y, z = torch.arange(4, dtype=np.float16), torch.zeros(4, dtype=None), torch.zeros(4)
         torch.launch("k", every_call, x, y, z, np.float16)

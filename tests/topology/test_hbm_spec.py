@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compiled import compiled
 from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
 from kernbench.components.hbm.banked import BankedMemory
 from kernbench.messages.fabric import Access
-from kernbench.topology.builder import resolve_topology
 from kernbench.topology.cube_spec import HbmSpec
 from kernbench.topology.hbm_timing import HBM2, HBM3, HbmTiming, interleave
 
@@ -17,7 +17,7 @@ FIELDS = "[{field: pc}, {field: group}, {field: column}, {field: stack}, {field:
 
 
 def hbm(*changes: str) -> HbmSpec:
-    return resolve_topology("default", changes).spec.cube.hbm
+    return compiled(*changes).spec.cube.hbm
 
 
 def mapping(old: str = "", new: str = "") -> str:
@@ -40,7 +40,7 @@ def test_mappings_have_names_and_fields():
 
 
 def test_ideal_is_as_packaged_whatever_else_was_left_out():
-    cube = resolve_topology("default", ["cube.hbm.timing=ideal"]).spec.cube
+    cube = compiled("cube.hbm.timing=ideal").spec.cube
     assert (cube.slice_bw_gbs, cube.hbm.piece_bytes, cube.hbm.interleave_bytes) == (pytest.approx(204.8), 64, 256)
 
 
@@ -66,7 +66,7 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
 )
 def test_what_is_wrong_is_told(changes, message):
     with pytest.raises(ConfigError, match="cube") as refused:
-        resolve_topology("default", changes)
+        compiled(*changes)
     assert message in str(refused.value)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tp_ranks import LAYOUTS, in_parallel, numbers, same_bits
 
+from covering import slow
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -23,7 +24,7 @@ def embedding(torch, **options):
 
 @pytest.mark.parametrize(
     ("sips", "dp"),
-    [(1, None), (2, None), (4, None), (2, DPPolicy()), (2, DPPolicy(num_cubes=1, num_pes=1))],
+    [(1, None), (2, None), slow(4, None), (2, DPPolicy()), slow(2, DPPolicy(num_cubes=1, num_pes=1))],
     ids=str,
 )
 def test_ids_of_the_host_and_of_the_machine(sips, dp):

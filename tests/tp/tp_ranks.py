@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from compiled import compiled
+from covering import sample
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import Topology
 from kernbench.tp import initialize_model_parallel
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1", "cube.hbm.slices=4")
@@ -23,12 +24,12 @@ LAYOUTS = {
     "columns": DPPolicy("column_wise", "column_wise"),
     "rows of columns": DPPolicy("row_wise", "column_wise"),
 }
+SOME_LAYOUTS = sample(LAYOUTS, "one PE", "rows in copies", "rows of columns")
 
 
-@cache
 def machine(sips: int) -> Topology:
     """SIPs of two cubes of four PEs."""
-    return resolve_topology("default", [*SMALL, f"system.sips.count={sips}"])
+    return compiled(*SMALL, f"system.sips.count={sips}")
 
 
 def spawn_ranks(torch: RuntimeContext[Any], program: Callable[[int], object]) -> list[Any]:

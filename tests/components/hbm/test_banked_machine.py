@@ -7,13 +7,14 @@ from itertools import zip_longest
 import pytest
 from one_program import EVERY_STEP, SMALL, outcomes
 
+from compiled import compiled
 from engine_support import two_cubes
 from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
 from kernbench.common.config import apply_overrides, load_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.builder import compile_topology, resolve_topology, topology_file
+from kernbench.topology.builder import compile_topology, topology_file
 
 BANKED = (
     "cube.hbm.timing=hbm3",
@@ -71,7 +72,7 @@ def test_an_open_row_and_another_by_hand():
 def test_an_access_alone_takes_the_events_it_takes_without_banks(nbytes, op):
     alone = PeDmaMsg(pe=PES[0], pa=slice_pa(), nbytes=nbytes, op=op)
     events = []
-    for made in (engine(), GraphEngine(resolve_topology("default", ["cube.hbm.timing=ideal"]), enable_data=False)):
+    for made in (engine(), GraphEngine(compiled("cube.hbm.timing=ideal"), enable_data=False)):
         before = made.n_events
         ends_ns(made, alone)
         events.append(made.n_events - before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.components.hbm.banked import BankedMemory
@@ -169,7 +169,6 @@ class Strangers(Banks):
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS_OF_SLICES.values(), ids=MAPPINGS_OF_SLICES)
-@settings(max_examples=10)
 @given(
     accesses=st.lists(
         st.tuples(

@@ -8,12 +8,13 @@ import pytest
 from one_program import EVERY_STEP, SMALL, outcomes
 from slice_support import MIB, QUANTUM, Asked, ideal, run
 
+from compiled import compiled
 from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
 from kernbench.common.config import apply_overrides, load_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.builder import compile_topology, resolve_topology, topology_file
+from kernbench.topology.builder import compile_topology, topology_file
 
 NS = 1000
 
@@ -80,7 +81,7 @@ def test_data_of_a_write_count_while_they_come() -> None:
 
 def machine(*changes: str) -> GraphEngine:
     ideal_machine = ("cube.hbm.timing=ideal", "cube.components.hbm_ctrl.attrs={access_ns: 30.0}")
-    return GraphEngine(resolve_topology("default", (*ideal_machine, *changes)), enable_data=False)
+    return GraphEngine(compiled(*ideal_machine, *changes), enable_data=False)
 
 
 def ends_ns(made: GraphEngine, *asked: tuple[int, int, int]) -> list[float]:
@@ -114,6 +115,7 @@ def test_reads_of_two_pes_overlap_but_for_the_link() -> None:
     assert max(same) - max(alone) == pytest.approx(10, abs=1)
 
 
+@pytest.mark.slow
 def test_express_or_not_takes_the_same_time() -> None:
     document = apply_overrides(
         load_document(topology_file("default")),

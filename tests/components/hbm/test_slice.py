@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slice_support import MIB, QUANTUM, Asked, banked, ideal
 from slice_support import run as run_at
@@ -123,7 +123,6 @@ ACCESSES = st.tuples(
     ],
     ids=MEMORIES,
 )
-@settings(deadline=None, max_examples=15)
 @given(accesses=st.lists(ACCESSES, min_size=1, max_size=12))
 def test_bytes_are_served_once_and_no_faster_than_the_peak(memory, peak_gbs, queues, accesses):
     accesses.sort(key=lambda access: access[0])
@@ -146,7 +145,6 @@ def test_bytes_are_served_once_and_no_faster_than_the_peak(memory, peak_gbs, que
 
 
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
-@settings(deadline=None, max_examples=10)
 @given(accesses=st.lists(ACCESSES, min_size=2, max_size=8))
 def test_runs_are_repeatable(memory, accesses):
     accesses.sort(key=lambda access: access[0])
