@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
 from kernbench.transport.traced import Hop, HopTimes, LinkUse
@@ -225,7 +225,7 @@ class Route:
         self.carried.clear()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Way:
     """How a transfer may go on from a node: the ``links`` to its destination, in order."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from kernbench.common.values import value
 
 
 class LinkUse(NamedTuple):
@@ -14,7 +15,7 @@ class LinkUse(NamedTuple):
     peak: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hop:
     """A transfer on one link: its first byte entered at ``start_ps``, its last byte left at ``tail_ps``."""
 
