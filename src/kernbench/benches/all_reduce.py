@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from kernbench.common.values import value
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import ReduceName
 from kernbench.policy.placement.dp import DPPolicy
@@ -16,7 +16,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Contribution:
     """A tensor of which every row is a contribution of ``value``, and what all of it becomes."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from kernbench.common.complaints import one_of, show
 from kernbench.common.errors import InputError, Problem, UnknownNameError
 from kernbench.common.imports import F, named_function
+from kernbench.common.values import value
 from kernbench.messages.queues import Backpressure, BufferKind
 from kernbench.messages.steps import REDUCE_OPS, ReduceName
 from kernbench.policy.address.allocator import ALIGNMENT_BYTES
@@ -18,7 +19,7 @@ Scalar: TypeAlias = int | float | str | bool
 Passed: TypeAlias = Scalar | tuple[Scalar, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class QueueSettings:
     """What all queues of an installation have in common."""
 
@@ -35,7 +36,7 @@ class QueueSettings:
         return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class AlgorithmConfig(QueueSettings):
     """An algorithm with everything that applies to it, its queues too.
 
@@ -81,7 +82,7 @@ class AlgorithmConfig(QueueSettings):
         return next((op for op in REDUCE_OPS if ("reduce_op", op) in self.passthrough), "sum")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CclConfig:
     """A ``ccl.yaml``: its algorithms in the order of the file, and the one to take when none is named."""
 

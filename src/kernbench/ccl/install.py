@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import index
 from typing import Annotated, Any, NamedTuple, Self, SupportsIndex, TypeAlias
 
@@ -16,6 +16,7 @@ from kernbench.ccl.loading import Algorithm, Neighbors, load_algorithm, told_of
 from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.queues import BufferKind
 from kernbench.messages.requests import PeCoord
@@ -68,7 +69,7 @@ NeighborTable = Mapping[int, Mapping[str, Peer]]
 """rank -> direction -> rank"""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RankLayout:
     """The ranks of a world: how many, and the PEs of each, the leading one first."""
 
@@ -159,7 +160,7 @@ def _answer(neighbors: Neighbors, rank: int, n: int, base: Mapping[str, int], wh
     return dict(answer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class IpcqPlan:
     """What has been installed.
 

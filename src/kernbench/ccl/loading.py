@@ -6,7 +6,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ra
 from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
 from kernbench.common.imports import import_file, import_module
 from kernbench.common.names import close_to
+from kernbench.common.values import value
 from kernbench.topology.spec import TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -98,7 +99,7 @@ _CONTRACT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Algorithm:
     """An algorithm: its configuration, its module's functions, and those that the configuration names."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from kernbench.ccl.diagnostics import trace_if_asked
 from kernbench.ccl.topologies import Edge, direct_direction
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
 from kernbench.engine.requests import RequestHandle
@@ -28,7 +28,7 @@ _GLOBAL = "global_"
 _MOST_TOLD = 8
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reservation:
     """Memory for all rings of a PE, one behind the other."""
 
@@ -37,7 +37,7 @@ class Reservation:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value(kw_only=True, eq=False)
 class InstalledQueues:
     """An installation: its edges, the memory it took, and a message for each PE that has queues, PEs in order."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from typing import Any
 
@@ -12,9 +12,10 @@ import rich_click as click
 
 from kernbench.cli.streams import Output
 from kernbench.common.data_policy import DataOptions
+from kernbench.common.values import state
 
 
-@dataclass(slots=True)
+@state
 class Session:
     """``debug``: a traceback is wanted; ``verbose``: reports in full; ``as_json``: stdout is for one document.
 

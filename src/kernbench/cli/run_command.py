@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import rich_click as click
@@ -30,6 +29,7 @@ from kernbench.cli.steps import show_steps
 from kernbench.common.collector import patient_collector
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.evaluation.outputs import Summary
@@ -41,7 +41,7 @@ from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EvaluationRun:
     """An evaluation bench on a machine."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rich.console import Console
 from rich.table import Table
 
@@ -11,6 +9,7 @@ from kernbench.cli.console import Json, number, show, table, text
 from kernbench.cli.explain_output import explanation_document, print_explanation
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_size
+from kernbench.common.values import value
 from kernbench.engine.printing import PrintedLine
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.sanitizer import Finding, Side
@@ -20,7 +19,7 @@ WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Extras:
     """``printed`` by kernels; the rest is None when it was not asked for."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +13,7 @@ from kernbench.cli.run_extras import Extras, print_extras
 from kernbench.common.config import ConfigModel
 from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.units import format_ns, format_size
+from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import TimeShare
 from kernbench.runtime_api.bench_result import BenchSummary
@@ -35,7 +36,7 @@ PHASES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RunHead:
     """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED, ``said`` its own line.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, LimitReached, RunError
 from kernbench.common.files import replacing, writable
+from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.observe.op_log_io import checked_path, write_op_log
@@ -40,7 +41,7 @@ from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Outputs:
     """What is wanted beside the report."""
 
@@ -111,7 +112,7 @@ def _wrote(path: Path, machine: Topology, what: str) -> None:
     say(f"wrote {path}, and {config.name} with the machine it was made on")
 
 
-@dataclass(slots=True)
+@state
 class Watch:
     """A run under observation, so that what is finished can be told when it is interrupted."""
 

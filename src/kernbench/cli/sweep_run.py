@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from kernbench.cli.failures import FAILED, INTERRUPTED
 from kernbench.cli.sweep_tables import interrupted_document, print_sweep, sweep_document
 from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import InputError, Problem
+from kernbench.common.values import value
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
 from kernbench.evaluation.sweep_driver import ChunkWorkers, LocalWorkers, run_sweep
@@ -97,7 +97,7 @@ MakeWorkers: TypeAlias = Callable[[], AbstractContextManager[ChunkWorkers]]
 _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class SweepOptions:
     """What the command line says."""
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kernbench.common.names import close_to
+from kernbench.common.values import value
 from kernbench.common.yaml_document import Path, entry_exists
 
 _UNITS = {"_gbs": "GB/s", "_ns": "ns", "_mm": "mm"}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Complaint:
     """What is wrong at ``path``; ``at_key`` points at the entry's key rather than at its value."""
 

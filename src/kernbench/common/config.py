@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
@@ -22,6 +21,7 @@ from kernbench.common.complaints import Complaint, Rejected, explain, show
 from kernbench.common.errors import ConfigError, Problem, UnreadableFileError
 from kernbench.common.files import read_input
 from kernbench.common.units import parse_size
+from kernbench.common.values import state, value
 from kernbench.common.yaml_document import Path, YamlPlace, entry_exists, path_text, read_yaml
 
 __all__ = [
@@ -83,7 +83,7 @@ def _read_only(value: Any) -> Any:
     return tuple(map(_read_only, value)) if isinstance(value, list) else value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Document:
     """A parsed file: plain data, and where each entry stands. ``problems`` are those of the YAML itself."""
 
@@ -116,7 +116,7 @@ class Document:
         return Problem(source=place.source, line=line, column=column, path=at, message=complaint.message)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Checked(Generic[M]):
     """What came of checking a section: its model when nothing is wrong with it, else the complaints."""
 
@@ -217,7 +217,7 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
     return Document(document.source, edit.data, edit.marks, document.problems)
 
 
-@dataclass(slots=True)
+@state
 class _Edit:
     """A document that ``--set`` is changing."""
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size
+from kernbench.common.values import value
 
 KEEP_BYTES = 1 << 30
 """What the command line keeps unread unless the user says otherwise"""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DataPolicy:
     """What a run does about values. ``keep``: all that phase 2 needs, at most ``most_bytes`` unread (None: no limit).
 
@@ -30,7 +29,7 @@ class DataPolicy:
             raise InputError(f"most_bytes is {self.most_bytes}, must be at least 0")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DataOptions:
     """What the user says about values: ``data`` is kept or not, or the bench decides; ``keep`` at most so much."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
 from kernbench.common.errors import UnknownNameError
+from kernbench.common.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DType:
     """An element type: its short name, its size in bytes and the NumPy type that holds it."""
 

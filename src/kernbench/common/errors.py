@@ -32,10 +32,10 @@ SimPy rebuilds exceptions as ``type(e)(*e.args)``: every constructor argument go
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from kernbench.common.ids import pe_name
 from kernbench.common.names import there_are
+from kernbench.common.values import value
 
 
 def text_of(error: BaseException) -> str:
@@ -62,7 +62,7 @@ class RunError(KernbenchError):
     """The input was fine and the run failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Problem:
     """One thing wrong with a configuration file.
 

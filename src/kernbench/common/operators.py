@@ -7,7 +7,6 @@ exactly in 64 bits and wrap to the output type; an integer operator without an i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import erf, pi, sqrt
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -16,6 +15,7 @@ import numpy as np
 
 from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
 from kernbench.common.errors import KernelError, UnknownNameError
+from kernbench.common.values import value
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Number: TypeAlias = int | float
@@ -36,7 +36,7 @@ _GELU_CUBE = 0.044715
 _NARROW_ACC_K = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Attributes:
     """What an operator takes beside operands: axis of a reduction, softmax or cumsum, permutation, a dot's
     transpositions, the bytes that a fill repeats or that are a constant."""
@@ -51,7 +51,7 @@ class Attributes:
 PLAIN = Attributes()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Operator:
     """One operator: ``fn`` computes on f32 (or f64) arrays, ``integer`` on int64 ones (None: they go through f32).
 

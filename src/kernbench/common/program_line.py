@@ -5,17 +5,18 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
+
+from kernbench.common.values import value
 
 _PACKAGE = Path(__file__).parents[1]
 # Kernels and benches that ship with the package are programs like a user's own.
 _PROGRAMS = (_PACKAGE / "kernels", _PACKAGE / "benches", _PACKAGE / "ccl" / "algorithms")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProgramLine:
     """A line of a bench or a kernel, and the function that it is in."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import yaml
 
 from kernbench.common.errors import Problem
+from kernbench.common.values import state, value
 
 Path = tuple[str | int, ...]
 
@@ -30,7 +31,7 @@ _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 _CONTAINERS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class YamlPlace:
     """Where an entry stands: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
 
@@ -39,7 +40,7 @@ class YamlPlace:
     value: tuple[int, int]
 
 
-@dataclass(slots=True)
+@state
 class YamlContent:
     """What a text says: its data, the place of every entry, and what is wrong with it as YAML."""
 
@@ -116,15 +117,15 @@ class _NodeReader:
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        for name, key, value in self._own(node, path):
+        for name, key, entry in self._own(node, path):
             if name in data:
                 first = self.content.places[(*path, name)].key[0]
                 self._complain(key, (*path, name), f"duplicate key {name!r}; line {first} gives it already")
             else:
-                data[name] = self._entry((*path, name), key, value)
-        for name, key, value in self._merged(node, path):
+                data[name] = self._entry((*path, name), key, entry)
+        for name, key, entry in self._merged(node, path):
             if name not in data:
-                data[name] = self._entry((*path, name), key, value)
+                data[name] = self._entry((*path, name), key, entry)
         return data
 
     def _sequence(self, node: yaml.Node, path: Path) -> list[Any]:
@@ -135,17 +136,17 @@ class _NodeReader:
         return self.read(value, path)
 
     def _own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        for key, value in node.value:
+        for key, entry in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._complain(key, path, "a key must be a name, not a list or a mapping")
             elif key.tag != _MERGE:
-                yield key.value, key, value
+                yield key.value, key, entry
 
     def _merged(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         """Entries of the mappings that ``<<`` names; the first that gives a key wins."""
-        merged = (value for key, value in node.value if key.tag == _MERGE)
-        for value in merged:
-            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+        merged = (entry for key, entry in node.value if key.tag == _MERGE)
+        for entry in merged:
+            for source in entry.value if isinstance(entry, yaml.SequenceNode) else [entry]:
                 if isinstance(source, yaml.MappingNode):
                     yield from self._own(source, path)
                 else:

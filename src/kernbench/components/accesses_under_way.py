@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
-from kernbench.common.values import value
+from kernbench.common.values import state, value
 from kernbench.components.footprint import Footprint, overlap_kind
 from kernbench.core.op_log import Sharing
 from kernbench.messages.commands import PeCommand
@@ -14,7 +14,7 @@ from kernbench.messages.commands import PeCommand
 Footprints: TypeAlias = tuple[Footprint, ...]
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class AccessFootprint:
     """The bytes in memory that a command reads, and those that it writes."""
 
@@ -25,7 +25,7 @@ class AccessFootprint:
 NOTHING = AccessFootprint()
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class PendingAccess:
     """What ``command`` reads, or writes, in memory.
 
@@ -40,7 +40,7 @@ class PendingAccess:
     waiting: list[tuple[PeCommand, Sharing]] = field(default_factory=list)
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class Conflict:
     """An ``earlier`` access touches bytes of a later one: exactly, or as far as their ranges tell (``how``)."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kernbench.common.dtypes import row_major
 from kernbench.common.errors import KernelError
@@ -19,7 +18,7 @@ from kernbench.messages.fabric import Access
 from kernbench.messages.operands import NOWHERE, Operand
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class Descriptor:
     """A load or a store: its physical ranges, the accesses that they make, the bytes that it touches.
 
@@ -32,7 +31,7 @@ class Descriptor:
     pages: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Streams:
     """The physical ranges of everything that a composite streams, and the bytes that it touches."""
 

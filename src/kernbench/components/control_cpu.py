@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import state
 from kernbench.engine.machine import Machine
 from kernbench.engine.thinking import Behaviour, Delivery, ThinkingPart
 from kernbench.messages.control import CubeOrder, PeReport, Report, SipOrder
 from kernbench.topology.graph import Node
 
 
-@dataclass(slots=True)
+@state
 class Gathering:
     """An order under way: how many answers are missing, and what came back so far."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, prod
 
+from kernbench.common.values import state
 from kernbench.components.access_plan import Dims, runs
 from kernbench.core.op_log import Sharing
 from kernbench.engine.address_map import Segment
@@ -16,7 +16,7 @@ ALL_ROWS = inf
 """For ``footprints``: as many rows as there are."""
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Footprint:
     """Runs of ``run`` bytes within ``[low, high)``, the first at ``low``.
 

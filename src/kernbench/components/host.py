@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_name, sip_part
+from kernbench.common.values import state, value
 from kernbench.components.initiator import Initiator, Target
 from kernbench.di.registry import register
 from kernbench.engine.machine import Done, Machine, Outcome
@@ -47,7 +48,7 @@ Targets: TypeAlias = Mapping[int, tuple[CubeTargets, ...]]
 """The PEs that an order is for, by SIP"""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Copy:
     """A request to move bytes, with the memories that have them."""
 
@@ -56,7 +57,7 @@ class _Copy:
     done: Done
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Fill:
     """A request to fill memory, how many memories that is, and the M_CPU that does it."""
 
@@ -67,7 +68,7 @@ class _Fill:
     done: Done
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Command:
     """A request that is an order to SIPs."""
 
@@ -77,7 +78,7 @@ class _Command:
     done: Done
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Asking:
     """A request to an extra part."""
 
@@ -85,7 +86,7 @@ class _Asking:
     done: Done
 
 
-@dataclass(slots=True)
+@state
 class _Ordered:
     """An order given to one or several SIPs, or to an extra part; ``op``: the operation that it is, of a fill."""
 

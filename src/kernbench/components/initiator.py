@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernbench.common.errors import UnsupportedError
+from kernbench.common.values import state
 from kernbench.messages.fabric import Access, AtomicData, ReadReply, ReadRequest, WriteAck, WriteData
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ Target = tuple[str, Access]
 """The node of a memory and what is accessed there."""
 
 
-@dataclass(slots=True)
+@state
 class _Pending:
     """An operation whose answers are awaited."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import simpy
 
 from kernbench.common.errors import KernelError
 from kernbench.common.ids import cube_part, pe_part
+from kernbench.common.values import state
 from kernbench.components.control_cpu import ControlCpu
 from kernbench.components.initiator import Initiator
 from kernbench.core.log import NONE, By, Kind, Row
@@ -29,7 +30,7 @@ from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
 
-@dataclass(slots=True)
+@state
 class Meeting:
     """A barrier of one launch: who takes part, who has come, who will never come."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
 from kernbench.common.errors import UnsupportedError
+from kernbench.common.values import value
 from kernbench.components.responder import Answering
 from kernbench.engine.machine import sound_ns
 from kernbench.engine.thinking import Behaviour, ThinkingPart
@@ -13,7 +13,7 @@ from kernbench.messages.fabric import ReadRequest, WriteData
 from kernbench.transport import Transfer
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MemoryAccess:
     """``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart, for the part ``requester``.
 

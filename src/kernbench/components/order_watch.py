@@ -8,9 +8,10 @@ nothing, they are races.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from kernbench.common.values import state, value
 from kernbench.components.accesses_under_way import NOTHING, AccessFootprint, Footprints, PendingAccesses
 from kernbench.components.footprint import ALL_ROWS
 from kernbench.components.scoreboard import Scoreboard
@@ -22,7 +23,7 @@ from kernbench.messages.commands import PeCommand
 from kernbench.numerics.replay_extents import ByteRuns
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Watched:
     """``command`` takes place from ``begin_ps`` to ``done_ps``; -1 while unknown."""
 
@@ -37,7 +38,7 @@ class Watched:
         return TookPlace(self.command, writes, self.begin_ps, self.done_ps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Overlap:
     """Two commands that touch the same bytes."""
 
@@ -68,7 +69,7 @@ class Overlap:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Inversion:
     """The ``later`` of two commands took place first; both touch ``nbytes``, the first at ``address``."""
 

@@ -7,11 +7,11 @@ Two virtual channels, ``compute`` and ``queue``, are two ports on the fabric and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.components.responder import Responder
@@ -35,7 +35,7 @@ Ended: TypeAlias = Callable[[Row], None]
 """Takes the row of a descriptor that is over"""
 
 
-@dataclass(slots=True)
+@state
 class _Begun:
     """A descriptor: its row, once its set-up has begun."""
 
@@ -178,7 +178,7 @@ class PeDma(Component):
             stream.start_next(self.machine.log.cause_of(msg.request_id))
 
 
-@dataclass(slots=True)
+@state
 class _Stream:
     """Descriptors of one PeDmaMsg: ``issued`` have begun, ``ended`` are over."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from kernbench.common.values import state
 from kernbench.components.stage import StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.di.part import InnerAttrs
@@ -16,7 +16,7 @@ from kernbench.messages.operands import Operand
 from kernbench.topology.graph import Node
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class MathOperation(Token):
     """A single command in the MATH engine, its widest operand has ``nbytes``."""
 

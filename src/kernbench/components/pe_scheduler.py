@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
@@ -26,7 +26,7 @@ from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, Tile, dot_ti
 TiledCommand = DotCommand | GemmComposite | MathComposite
 
 
-@dataclass(slots=True)
+@state
 class PipelinedCommand:
     """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell."""
 

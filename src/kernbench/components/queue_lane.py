@@ -30,7 +30,7 @@ Sent: TypeAlias = tuple[int, Row, int]
 """A message that was sent: its number, its row in the log, its bytes"""
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class Posting(QueueData):
     """A message on its way.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from kernbench.common.values import state, value
 from kernbench.core.clock import Clock
 from kernbench.core.log import Cause, Row
 from kernbench.messages.fabric import Access
@@ -16,7 +16,7 @@ Got: TypeAlias = Callable[[ReceivedSlot | Exception | None, Row], None]
 """Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Awaited:
     """A receive at ``line`` whose message is not there: number ``sequence`` of its queue, to have ``nbytes``.
 
@@ -37,7 +37,7 @@ class Awaited:
         return self.due_ps < clock.time or clock.has_come(self.due_ps, self.place)
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Blocked:
     """A kernel that waits since ``since_ps``, at ``line``, for a slot: ``free(cause)`` lets it go on."""
 
@@ -46,7 +46,7 @@ class Blocked:
     free: Callable[[Cause], None]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SlotPlace:
     """A slot of the peer as a message of one size, shape and dtype fills it: for the memory, and for the op-log."""
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
+from kernbench.common.values import state
 from kernbench.core.clock import Clock
 from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, START, By, Cause, Log, Row
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Token:
     """A tile (or a single command) on its way through ``route``, the first stage last: ``to_pass`` are left of them.
 

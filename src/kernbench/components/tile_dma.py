@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_mmu import PeMmuPart
@@ -20,7 +20,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.triton_emu.tile_plans import OperandWindow, Tile
 
 
-@dataclass(slots=True)
+@state
 class TileWork:
     """What a token of the scheduler carries: the scheduler's plan, the tile, and its number in the log."""
 

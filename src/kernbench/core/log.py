@@ -9,11 +9,12 @@ the row after which this one begins, and by which rule. What a row is about besi
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from kernbench.common.values import value
 
 # The columns. Times are in ps; -1 where there is none, or not yet.
 PART, KIND, WHAT, LAUNCH, LINE, TILE, PARENT, START, READ, COMMIT, END, CAUSE, BY, LAST = range(14)
@@ -99,7 +100,7 @@ BY_QUEUE, BY_MESSAGE, BY_CREDIT = By.QUEUE, By.MESSAGE, By.CREDIT
 ROOT: Cause = (NONE, By.NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Columns:
     """The rows up to now, a read-only array a column, where rows refer to each other by number."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from kernbench.common.errors import RunError
 from kernbench.common.operators import Attributes
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import state, value
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostBytes
 
@@ -30,7 +31,7 @@ class Epilogue(NamedTuple):
     operand: Operand | float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class OpParams(Attributes):
     """What a command takes beside operands: the operator's attributes, a GEMM's epilogue, a composite's tiles
     (m, k, n), and where the memory's elements go that an atomic finds."""
@@ -43,7 +44,7 @@ class OpParams(Attributes):
 NO_PARAMS = OpParams()
 
 
-@dataclass(slots=True)
+@state
 class OpRecord:
     """One command. Times in ps: it occupies its unit from ``t_start_ps`` to ``t_end_ps``, reads its operands at
     ``t_read_ps`` and its result is in memory at ``t_commit_ps``; -1 while unknown.

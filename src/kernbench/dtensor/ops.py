@@ -8,7 +8,7 @@ to complete; of these the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.dtensor.part import DTensorSpec, RankPart
 from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, empty_place
 from kernbench.dtensor.plan import replaced
@@ -32,7 +33,7 @@ class PlacementRule(NamedTuple):
     result: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Choice:
     """Placements along all dims."""
 

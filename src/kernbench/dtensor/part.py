@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.local import LocalTensors
 from kernbench.dtensor.placements import Placements, local_window
@@ -15,7 +16,7 @@ from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class DTensorSpec:
     """A tensor of ``shape`` over a mesh, the same on all ranks. ``dp``: how parts lie in a SIP; None: by their size."""
 
@@ -35,7 +36,7 @@ class DTensorSpec:
         return sent_bytes(self.placements, target, self.shape, self.dtype.itemsize, self.mesh.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RankPart:
     """A distributed tensor as one rank has it."""
 

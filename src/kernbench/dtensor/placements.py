@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
 from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.values import value
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.arrays import whole_number
 
@@ -32,7 +32,7 @@ class Placement:
         return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Shard(Placement):
     """Axis ``dim`` is cut into chunks, one for each rank, as ``torch.chunk`` does; negative counts from behind.
 
@@ -49,7 +49,7 @@ class Shard(Placement):
         return f"Shard({self.dim})"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Replicate(Placement):
     """Every rank has all of it."""
 
@@ -57,7 +57,7 @@ class Replicate(Placement):
         return "Replicate()"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Partial(Placement):
     """Every rank has a contribution of the full shape, and the tensor is what ``reduce_op`` makes of them.
 

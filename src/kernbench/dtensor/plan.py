@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
+from kernbench.common.values import value
 from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, local_window
 
 FULL = Replicate()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Redistribution:
     """Along dim ``mesh_dim``, ``placements[mesh_dim]`` becomes ``target``; the others stay."""
 

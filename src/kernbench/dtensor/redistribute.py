@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kernbench.common.values import value
 from kernbench.dtensor.local import Blocks, LocalTensors
 from kernbench.dtensor.part import RankPart
 from kernbench.dtensor.placements import Partial, Placements, Shard, check_not_empty, chunk
@@ -34,7 +33,7 @@ def redistributed(part: RankPart, placements: Placements) -> RankPart:
     return now
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Line:
     """The ranks along one dim of a mesh while one placement becomes another.
 

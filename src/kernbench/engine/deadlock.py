@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
 
 from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock, text_of
 from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.machine import Component, Machine
 from kernbench.engine.queue_state import QueuePair, QueuePart, QueueWait
@@ -23,7 +23,7 @@ Queues: TypeAlias = Mapping[PeCoord, Mapping[str, QueuePair]]
 MOST_OF_A_CYCLE = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Standstill:
     """What is known when nothing can happen any more ``at`` some time.
 

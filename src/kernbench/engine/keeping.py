@@ -6,11 +6,11 @@ Keeping costs memory, not simulated time. Phase 2 runs when a value is read; wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import NoDataError
 from kernbench.common.units import format_ns, format_size, ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import Log
 from kernbench.engine.record_content import thinned
@@ -20,7 +20,7 @@ COMMAND_BYTES = 512
 """A command that is kept counts as this much, whatever it is: its operands and its place in the log"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class DataReport:
     """What a run kept and read.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import count, pairwise
 from math import inf
@@ -15,6 +15,7 @@ import numpy as np
 
 from kernbench.common.errors import KernbenchError, NoDataError, UnsupportedError
 from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.clock import Clock
 from kernbench.core.log import NONE, Cause, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part
@@ -41,7 +42,7 @@ C = TypeVar("C", bound="Component")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """How a host request ended, and with which row of the log."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from kernbench.common.program_line import ProgramLine
+from kernbench.common.values import value
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import HostMsg, PeCoord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class HostRead:
     """What a line of the host program did with a tensor: read elements, or compared them; times in ps."""
 
@@ -22,7 +22,7 @@ class HostRead:
     end_ps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class SomeElements:
     """``count`` of the ``total`` elements of a read, ``nbytes`` in all; the first at ``index``, on ``pe`` at ``pa``."""
 
@@ -34,7 +34,7 @@ class SomeElements:
     pa: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class UnlikeCopies:
     """Copies of a tensor that are not close to the first: those of ``pes``, of ``owners`` PEs that hold what was read.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -12,10 +11,11 @@ from types import FrameType
 from kernbench.common.errors import KernbenchError, PartError, notes_of, text_of
 from kernbench.common.program_line import is_program
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.engine.machine import Component, is_builtin
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Call:
     """A call that an error has come through, and the line where."""
 

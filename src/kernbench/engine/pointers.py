@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from kernbench.common.values import state
 from kernbench.engine.deadlock import dump_lines
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import QueuePart
 
 
-@dataclass(slots=True)
+@state
 class Pointers:
     """The pointers of ``machine``: as they are, or as they were when they were kept, until queues are used again."""
 

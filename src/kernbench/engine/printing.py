@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.op_log import OpLog, OpRecord
 from kernbench.engine.hooks import Hooks, Printed
 from kernbench.engine.recorder import Recorder
@@ -16,7 +16,7 @@ from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PrintedLine:
     """A line that PE ``pe`` printed at ``time_ns``, from ``line`` of its kernel."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from kernbench.common.errors import IpcqError
 from kernbench.common.ids import pe_name, pe_part
+from kernbench.common.values import state, value
 from kernbench.core.clock import Clock
 from kernbench.core.log import Row
 from kernbench.engine.machine import Component, Machine
@@ -22,7 +23,7 @@ Credit: TypeAlias = tuple[int, int, int, Row, int]
 tells of; after which row of the log it was given, and when"""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@state(kw_only=True, eq=False)
 class QueuePair:
     """One queue pair of a PE. Counters only grow; message k lies in slot k mod ``n_slots``.
 
@@ -196,7 +197,7 @@ class QueuePair:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class QueueWait:
     """The kernel on ``pe`` waits at ``line`` for queue ``direction`` (None: any): for a slot or for a message."""
 
@@ -206,7 +207,7 @@ class QueueWait:
     line: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class UnreceivedMessage:
     """A message from queue ``direction`` of ``pe`` to queue ``there`` of ``peer``, which no kernel has received.
 
@@ -230,7 +231,7 @@ class UnreceivedMessage:
         return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, {self.place}{source}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Carried:
     """What a queue of a PE has sent since the machine was made."""
 

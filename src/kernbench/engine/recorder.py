@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernbench.common.errors import KernbenchError
+from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row
 from kernbench.engine.record_content import Computed, Moved, SentMessage, Streamed, TileMoved, describe, thinned
@@ -36,7 +36,7 @@ class OpStarted(NamedTuple):
     launch_id: int
 
 
-@dataclass(slots=True)
+@state
 class Operation:
     """A record under way: how many accesses are missing until it has read its operands, and until all is written.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kernbench.common.errors import KernbenchError
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import state, value
 from kernbench.core.clock import NEVER
 from kernbench.engine.machine import Outcome
 from kernbench.messages.control import PeReport
@@ -14,7 +15,7 @@ from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.transport import Transfer
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Limits:
     """How far a run may go: in simulated ns, in seconds of the user's time; None: as far as it takes."""
 
@@ -22,7 +23,7 @@ class Limits:
     wall_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Completion:
     """How a request ended; times in ns."""
 
@@ -38,7 +39,7 @@ class Completion:
         return self.error is None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestTrace:
     """Where a request spent its time.
 
@@ -54,7 +55,7 @@ class RequestTrace:
     transfers: tuple[Transfer, ...] = field(default=(), repr=False)
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class RequestHandle:
     """A submitted request; ``done`` when it has completed, well or not."""
 

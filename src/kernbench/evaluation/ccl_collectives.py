@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.evaluation.ccl_bounds import Bounds
@@ -39,7 +40,7 @@ ROW_PER_CUBE = DPPolicy(cube="row_wise", num_pes=1)
 PATTERN = 7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CollectiveRun:
     """One simulation: an algorithm of ``ccl`` on ``machine`` with its SIPs joined in this way, for some sizes."""
 
@@ -85,7 +86,7 @@ class CollectiveRun:
         return ClosedForms(engine.machine, queues).sip_ns([(0, 0)], nbytes)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Program:
     """The host program of a run; results are what every rank's tensor held at the end, by size."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from kernbench.ccl.config import QueueSettings
 from kernbench.common.config import Document, apply_overrides
+from kernbench.common.values import value
 from kernbench.evaluation.ccl_ways import Queues
 from kernbench.topology.builder import Topology, compile_topology
 from kernbench.topology.spec import TWO_DIMENSIONAL, SipTopology, TopologySpec
@@ -34,7 +34,7 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fabric:
     """So many SIPs joined in this way; ``w`` columns and ``h`` rows of them."""
 

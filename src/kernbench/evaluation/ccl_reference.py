@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from kernbench.common.errors import InputError, UnreadableFileError
 from kernbench.common.files import read_input
+from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import INTERCUBE
 from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint
 from kernbench.evaluation.outputs import Scalar
@@ -18,7 +18,7 @@ from kernbench.evaluation.outputs import Scalar
 COLUMNS = ("size_bytes", "latency_ns")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CclReference:
     """The table of a file: latencies in ns by size in bytes, from small to large."""
 
@@ -31,7 +31,7 @@ class CclReference:
         return tuple(nbytes for nbytes, _ in self.latencies)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SizeComparison:
     """A size: what the reference says, and what was simulated."""
 

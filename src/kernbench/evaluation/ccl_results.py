@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_theory import RingTime
 from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
@@ -20,7 +21,7 @@ MOST_DRAWN = 10_000
 BUFFERS_FILE, RING_FILE = "ccl_buffers.csv", "ccl_ring.csv"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CollectiveTime:
     """A collective in ns. ``latency_ns``: from the last rank's call to the end of it on the last rank; ``kernel_ns``:
     from the start of the kernels on the last SIP to the end of the last kernel."""
@@ -34,7 +35,7 @@ class CollectiveTime:
         return self.latency_ns - self.kernel_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CollectivePoint:
     """A collective of contributions of ``nbytes``: a row of every cube, or one tensor a rank.
 
@@ -65,7 +66,7 @@ class CollectivePoint:
         return f"{self.algorithm}, {self.fabric.title}, {self.buffer_kind}, {self.nbytes} bytes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BufferPoint:
     """A message from a PE to the next of its cube, from the send to the sum with what that PE had; the longest of
     ``senders`` at once. ``right``: how many sums were as they should be."""
@@ -77,7 +78,7 @@ class BufferPoint:
     right: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RingPoint:
     """Reduce-scatter and all-gather round a ring of ``ranks`` SIPs, a PE each: the kernel, and what theory says.
 
@@ -101,7 +102,7 @@ class RingPoint:
         return self.kernel_ns / self.theory.ns - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CclSweep:
     """All results on machines made of one; ``topology_hash`` is that one's, ``own`` how its SIPs are joined.
 

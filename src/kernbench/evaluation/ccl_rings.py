@@ -4,7 +4,6 @@ between the PEs of a cube, by where their queues lie."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from kernbench.ccl.loading import load_algorithm
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document, Path, path_text
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, queues_of, ring_of
 from kernbench.evaluation.ccl_results import BufferPoint, RingPoint
@@ -42,7 +42,7 @@ def pass_on(t_ptr: int, n: int, senders: int, dtype: str, *, tl: Any) -> None:
         tl.store(at, mine + tl.recv("W", n, dtype))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BufferRun:
     """One simulation: messages between the PEs of a cube of ``machine``, whose rings lie in memory of this kind."""
 
@@ -101,7 +101,7 @@ BULK_BYTES = 4096
 LINK_SECTIONS: tuple[Path, ...] = (("system", "links"), ("sip", "links"), ("cube", "links"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RingRun:
     """One simulation, of times only: ``ranks`` SIPs in a ring, PE 0 of cube 0 of each, for some sizes."""
 

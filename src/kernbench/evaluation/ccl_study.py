@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -11,6 +10,7 @@ from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import configured
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.evaluation.ccl_collectives import CollectiveRun
 from kernbench.evaluation.ccl_fabrics import (
     ALGORITHMS,
@@ -48,7 +48,7 @@ NO_CHANGES: Mapping[str, object] = MappingProxyType({})
 LARGE = MappingProxyType({f"algorithms.{RING}.slot_size": LARGE_SLOT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CclStudy:
     """What is simulated. ``sizes``: of contributions, in bytes; ``own_sizes``: more of them on the machine as it is.
 

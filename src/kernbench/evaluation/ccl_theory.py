@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
 from kernbench.common.units import whole_ps
+from kernbench.common.values import value
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.ccl_ways import Hop, Queues, QueueWay, Round, Ways, round_of
 from kernbench.messages.requests import PeCoord
@@ -31,7 +31,7 @@ from kernbench.topology.fabric import sip_neighbours
 from kernbench.topology.grid import Grid, Side
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RingTime:
     """The time of a ring all-reduce and its parts, in ns.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.artist import Artist
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
+from kernbench.common.values import value
 from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.ccl_fabrics import Fabric
 from kernbench.topology.grid import Grid
@@ -22,7 +22,7 @@ LINK, PASS = style.BLUE, style.VERMILLION
 MARGIN = 0.75
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Wire:
     """A link between neighbouring SIPs; ``around``: it closes a row or a column."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil, inf
 from statistics import fmean, harmonic_mean
 
 from kernbench.common.ids import hbm_id, pe_dma_id
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.grid import Side
@@ -22,7 +22,7 @@ from kernbench.topology.hbm_timing import HbmTiming
 from kernbench.transport import Link, Route
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Queues:
     """Slots of a queue, bytes of one, and of a credit; rings lie in TCM."""
 
@@ -31,7 +31,7 @@ class Queues:
     credit_bytes: int = 16
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hop:
     """From a PE to another; ``side``: the scale-up link by which it leaves the SIP."""
 
@@ -40,7 +40,7 @@ class Hop:
     side: Side | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueWay:
     """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back.
 
@@ -205,7 +205,7 @@ class Ways:
         return self._machine.route(memory, dma) if back else self._machine.route(dma, memory)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Round:
     """The ways round a ring: ``step`` on average; ``slowest``, whose credits hold the others up; ``fastest``."""
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from kernbench.common.complaints import explain, show
 from kernbench.common.config import path_text, read_model
 from kernbench.common.errors import InputError
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.evaluation.outputs import read_json
 from kernbench.evaluation.sweep_measure import OK, Row, bound_column, flat_configuration, part_column, slug
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, CCL
@@ -164,7 +164,7 @@ CCL_PREFIX = f"{CCL}."
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ResultFigures:
     """One result: everything it was made with, by path (``bench.m``, ``cube.hbm.slices``), and its figures."""
 
@@ -187,7 +187,7 @@ class ResultFigures:
         return float(cell) if isinstance(cell, int | float) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ResultFile:
     """The results of a file; ``axes`` are those of a sweep, none of a single result."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultFile
 from kernbench.evaluation.sweep_measure import part_column, slug
 from kernbench.observe.critical_path_model import PathPart
@@ -66,7 +66,7 @@ NOTHING = "nothing"
 """What binds where nobody kept a roofline."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Differing:
     """A parameter that is not the same: its values on both sides, of all pairs; none where a side does not have it."""
 
@@ -75,7 +75,7 @@ class Differing:
     b: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Change:
     """Something in ns on both sides; a stage also by its ``parts``."""
 
@@ -95,7 +95,7 @@ class Change:
         return self.ns / self.a_ns if self.a_ns else float("inf") if self.b_ns else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pair:
     """A result of each side. ``stages``: of its critical path, the largest change first; empty when nobody kept it."""
 
@@ -107,7 +107,7 @@ class Pair:
     stages: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BoundGroup:
     """All pairs that the same resources bind: the sums of their longest launches and of their bounds."""
 
@@ -117,7 +117,7 @@ class BoundGroup:
     bound: Change
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Comparison:
     """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
     and engines, which overlap. ``unmatched``: results of each side without a partner or without figures. ``unsaid``:

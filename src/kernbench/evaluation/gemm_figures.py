@@ -4,7 +4,6 @@ of the matrix unit, the ideal pipeline; the largest shape, beside which the othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
+from kernbench.common.values import value
 from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep
 from kernbench.evaluation.gemm_shapes import LARGEST
@@ -31,7 +31,7 @@ COLUMNS = 4
 CLUSTER = 0.84  # of the distance between two variants
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StageBar:
     """A stage of a run, in ns: the load of staged operands first, then tiles; ``work``: what the tiles keep the unit
     busy for in the ideal pipeline."""
@@ -117,7 +117,7 @@ TOP = 1.13  # of an axis of shares: room for words above 100 %
 LEAST_BEYOND = 0.05  # where all kernels are as fast as the ideal, an axis with numbers all the same
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BarPlace:
     """Where a run is drawn: the middle of its place, its width, its colour."""
 
@@ -275,15 +275,15 @@ def _slots(runs: Sequence[GemmRun]) -> Iterator[BarPlace]:
 def _time_bars(axes: Axes, slot: BarPlace) -> None:
     ideal, measured = slot.run.ideal.ns / NS_PER_US, slot.run.pe.ns / NS_PER_US
     theory_bars(axes, slot, ideal, measured)
-    for side, value in ((-1, ideal), (1, measured)):
-        write_above(axes, slot.x + side * slot.width / 4, value, f"{value:.1f}", LARGE_LABEL_SIZE)
+    for side, time in ((-1, ideal), (1, measured)):
+        write_above(axes, slot.x + side * slot.width / 4, time, f"{time:.1f}", LARGE_LABEL_SIZE)
 
 
 def _share_bars(axes: Axes, slot: BarPlace) -> None:
     ideal, measured = slot.run.ideal.utilisation, slot.run.mac_utilisation
     theory_bars(axes, slot, ideal, measured)
-    for side, value in ((-1, ideal), (1, measured)):
-        write_share(axes, slot.x + side * slot.width / 4, value, LARGE_LABEL_SIZE)
+    for side, share in ((-1, ideal), (1, measured)):
+        write_share(axes, slot.x + side * slot.width / 4, share, LARGE_LABEL_SIZE)
 
 
 def _variant_axis(axes: Axes, runs: Sequence[GemmRun]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import state, value
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
@@ -27,7 +28,7 @@ from kernbench.topology.builder import Topology
 BENCH = "matmul-composite"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class GemmStudy:
     """What is simulated: every shape in every staging variant, on one PE of SIP ``sip``."""
 
@@ -69,7 +70,7 @@ class GemmStudy:
         return _Measurement(engine, result, self.dtype).run(shape, variant, pipeline)
 
 
-@dataclass(slots=True)
+@state
 class _Measurement:
     """Reads a run off its engine: the one launch, of one PE."""
 

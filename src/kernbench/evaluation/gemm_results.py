@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from kernbench.common.values import value
 from kernbench.evaluation.gemm_shapes import GemmShape, TileSizes
 from kernbench.evaluation.gemm_theory import Ideal
 from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
@@ -20,7 +20,7 @@ STAGES = (LOAD, "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
 """The stages in the order of the pipeline."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunWindow:
     """From the first start to the last end, in ns since the kernel's start."""
 
@@ -33,7 +33,7 @@ class RunWindow:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Usage:
     """A stage or an engine of the PE: its records in the op-log, the ns in which at least one was under way, that as a
     share of the kernel's time, and its window."""
@@ -45,7 +45,7 @@ class Usage:
     window: RunWindow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Verified:
     """What comparing the result with the host's product found."""
 
@@ -54,7 +54,7 @@ class Verified:
     max_abs_error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class GemmRun:
     """One simulation. ``tile``: its sizes along (m, k, n); ``launch_ns``: control path included; ``sim_ns``: with the
     copies of the operands.
@@ -93,7 +93,7 @@ class GemmRun:
         return f"{self.shape} {self.variant}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class GemmSweep:
     """All runs on one machine; ``topology_hash`` is that of its resolved configuration."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil
 
+from kernbench.common.values import value
 from kernbench.kernels.composite import VARIANTS
 
 __all__ = ["LARGEST", "SHAPES", "VARIANTS", "GemmShape", "GemmTile", "TileSizes"]
@@ -14,7 +14,7 @@ TileSizes = tuple[int, int, int]
 """(m, k, n)"""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GemmTile:
     """What a tile holds: rows of A, steps along K, columns of B. ``last``: it completes an output tile."""
 
@@ -24,7 +24,7 @@ class GemmTile:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GemmShape:
     """An (m, k) by (k, n) product."""
 

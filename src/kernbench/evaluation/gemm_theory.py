@@ -15,18 +15,18 @@ What is ideal: any number of tiles in flight, buffers without bounds, all channe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from kernbench.common.dtypes import DType
 from kernbench.common.ids import hbm_id, pe_dma_id
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
+from kernbench.common.values import value
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
 
 MEMORY = "HBM slice"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TileStep:
     """A tile at a stage, in ps: it occupies the unit for ``busy``, is under way ``before`` and ``after``, and makes the
     memory work for ``memory`` meanwhile."""
@@ -47,7 +47,7 @@ Tile = Sequence[TileStep]
 Work = Callable[[TileStep], int]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Floor:
     """The least time of a pipeline because of one of its stages, which works for ``busy_ns`` of it."""
 
@@ -56,7 +56,7 @@ class Floor:
     busy_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Ideal:
     """The ideal time of a kernel and its parts: start and first command, loads of staged operands, pipeline.
 

@@ -6,10 +6,10 @@ messages created in the measured window count. Accepted throughput counts flits 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import fmean, stdev
 
+from kernbench.common.values import value
 from kernbench.evaluation.mesh_network import (
     CYCLE_PS,
     MeshFlow,
@@ -26,7 +26,7 @@ from kernbench.transport import Network, Transfer
 SATURATED_AT = 3.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LoadPlan:
     """How much to simulate: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
 
@@ -45,7 +45,7 @@ class LoadPlan:
         return max(self.cycles, ceil(self.messages / per_cycle))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LoadPoint:
     """``accepted`` in flits per node and cycle; ``error_cycles``: standard error of the mean latency over seeds."""
 
@@ -55,7 +55,7 @@ class LoadPoint:
     error_cycles: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MeshRun:
     """One run. ``accepted[s]``: flits per cycle delivered of what node s sent; ``events``: of the simulation."""
 

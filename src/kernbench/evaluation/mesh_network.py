@@ -10,13 +10,13 @@ Traffic is synthetic: a pattern says where each node's messages go, a Bernoulli 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.errors import UnknownNameError
+from kernbench.common.values import value
 from kernbench.transport import Network
 
 CYCLE_NS = 1.0
@@ -25,7 +25,7 @@ FLITS_PER_CYCLE_GBS = 1.0
 EJECTION_CYCLES = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MeshSpec:
     """``packet_flits``: length of a message. ``unit_flits``: what a link grants at a time (default: a whole message).
 
@@ -160,7 +160,7 @@ def _to(k: int, move: Callable[[int, int], tuple[int, int]]) -> Matrix:
     return matrix
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MeshTraffic:
     """``rates[s]``: flits per cycle that node s offers; ``destinations[s, d]``: how likely a message of s goes to d."""
 
@@ -191,7 +191,7 @@ def pattern_traffic(spec: MeshSpec, pattern: str, offered: float) -> MeshTraffic
     return MeshTraffic(np.full(spec.nodes, offered), PATTERNS[pattern](spec.k))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MeshFlow:
     """Node ``src`` offers ``offered`` flits per cycle to ``dst``."""
 

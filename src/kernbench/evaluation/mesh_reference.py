@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from kernbench.common.values import value
 from kernbench.evaluation.mesh_load import (
     LoadPlan,
     LoadPoint,
@@ -31,7 +31,7 @@ HIGH_LOAD, HIGH_LOAD_TOLERANCE = 0.85, 0.20
 SATURATION_TOLERANCE = {"transpose": 0.05, "uniform": 0.10}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReferencePoint:
     """One measurement of the reference: flits per node and cycle, cycles."""
 
@@ -40,7 +40,7 @@ class ReferencePoint:
     accepted: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReferenceCurve:
     """Latency over load. ``saturation``: the loads between which latency passes 3 times that at zero load."""
 
@@ -62,7 +62,7 @@ class ReferenceCurve:
         return MeshSpec(self.k, self.packet_flits, unit_flits)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReferenceFlows:
     """Flows that share a link, and what the reference let through of each, in flits per cycle."""
 
@@ -72,7 +72,7 @@ class ReferenceFlows:
     accepted: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MeshReference:
     """All of the reference's figures. ``source``: what they were measured with."""
 
@@ -109,7 +109,7 @@ def _flows(data: dict[str, Any]) -> ReferenceFlows:
     return ReferenceFlows(data["name"], data["packet_flits"], flows, tuple(f["accepted"] for f in data["flows"]))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FigureCheck:
     """A figure of the reference and ours, which may differ by ``tolerance`` of the reference (None: not a gate)."""
 
@@ -138,7 +138,7 @@ def latency_tolerance(curve: ReferenceCurve, offered: float) -> float | None:
     return HIGH_LOAD_TOLERANCE if load <= HIGH_LOAD else None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CurveComparison:
     """A curve of the reference and ours at the same loads; saturation figures are None where they were not measured."""
 

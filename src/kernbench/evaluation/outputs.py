@@ -10,7 +10,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,7 @@ from kernbench.common.complaints import one_line
 from kernbench.common.errors import InputError, KernbenchError, UnreadableFileError
 from kernbench.common.files import read_input, replacing
 from kernbench.common.json_text import json_text, parse_json
+from kernbench.common.values import value
 from kernbench.topology.builder import Topology
 
 T = TypeVar("T")
@@ -111,7 +112,7 @@ CONFIGURATION_FILE = "topology.resolved.yaml"
 _LIBRARIES = ("numpy", "ml_dtypes", "simpy", "matplotlib", "pyarrow")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Computer:
     """The computer that made results; no simulated time depends on it."""
 
@@ -122,7 +123,7 @@ class Computer:
     libraries: Mapping[str, str] = field(default_factory=lambda: {name: version(name) for name in _LIBRARIES})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Provenance:
     """Where results come from. ``topology_hash``: of the resolved configuration, see ``Topology.digest``.
 
@@ -152,7 +153,7 @@ def write_provenance(folder: Path, provenance: Provenance, topology: Topology) -
     write_text(folder / CONFIGURATION_FILE, head + topology.resolved_yaml())
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Column:
     """A column of the table; figures stand on the right."""
 
@@ -160,7 +161,7 @@ class Column:
     figures: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Summary:
     """The outcome of an evaluation bench, which returns it. Rows have a text for each column.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from kernbench.common.values import value
 from kernbench.evaluation.figure_style import INK
 from kernbench.evaluation.sweep_measure import OK, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
@@ -29,7 +29,7 @@ MOST_TICKS = 12
 MOST_NAMES = 24
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TableSlice:
     """The good rows of a table where all axes but those drawn have one value; ``note`` says which."""
 
@@ -119,10 +119,10 @@ def norm_of(grid: Grid) -> Normalize:
 def write_numbers(panel: Axes, grid: Grid, norm: Normalize) -> None:
     if grid.size > MOST_NUMBERS:
         return
-    for (line, column), value in np.ndenumerate(grid):
-        known = bool(np.isfinite(value))
-        dark = known and float(norm(value)) < 0.5
-        label = f"{value:,.4g}" if known and value < 1e4 else f"{value:,.0f}" if known else "–"
+    for (line, column), number in np.ndenumerate(grid):
+        known = bool(np.isfinite(number))
+        dark = known and float(norm(number)) < 0.5
+        label = f"{number:,.4g}" if known and number < 1e4 else f"{number:,.0f}" if known else "–"
         panel.text(column, line, label, ha="center", va="center", fontsize=8, color="white" if dark else INK)
 
 

@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from multiprocessing.process import BaseProcess
 from operator import attrgetter
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
 from kernbench.common.errors import KernbenchError, RunError
+from kernbench.common.values import state, value
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import LOST, OK
 from kernbench.evaluation.sweep_plan import SweepPlan
@@ -48,7 +49,7 @@ class ChunkWorkers(Protocol):
         """Whether ``error``, of a chunk, means that its worker died."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Progress:
     """How far a sweep is; ``found``: finished before it was begun, in a sweep that is resumed."""
 
@@ -65,7 +66,7 @@ def run_sweep(
     _Driver(plan, journal, workers, on_progress).run()
 
 
-@dataclass(slots=True)
+@state
 class _Driver:
     """A sweep under way. ``waiting``: points to run, by machine; ``suspects``: those whose worker died, one by one."""
 

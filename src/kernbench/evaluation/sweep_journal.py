@@ -11,13 +11,13 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from kernbench.common.errors import InputError
 from kernbench.common.json_text import parse_json
+from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, Row, fits, flat_configuration, is_whole
 from kernbench.evaluation.sweep_point import PointOutcome
 
@@ -48,11 +48,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, Any]:
     """An identity without its grid, in which sections ``by_path`` are not one value but many."""
     plain: dict[str, Any] = {}
-    for key, value in identity.items():
+    for key, content in identity.items():
         if key in by_path:
-            plain |= {f"{_SECTIONS[key]}{path}": each for path, each in flat_configuration(value).items()}
+            plain |= {f"{_SECTIONS[key]}{path}": each for path, each in flat_configuration(content).items()}
         elif key not in (GRID, MACHINE):
-            plain[key] = value
+            plain[key] = content
     return plain
 
 
@@ -161,7 +161,7 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
     return _open(path, _finished(path, found, n_points))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JournalState:
     """How far the sweep of a journal is, as ``--resume`` counts it; ``identity``: which sweep that is."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ from kernbench.common.config import Document, apply_overrides, check, load_docum
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem
 from kernbench.common.names import close_to
+from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
 from kernbench.evaluation.sweep_measure import COLUMNS
@@ -76,7 +77,7 @@ def _families(columns: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(f"{name.partition('.')[0]}.*" if "." in name else name for name in columns))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Checker:
     """Looks for values that no point can use: those of an axis by themselves, the others being as at either end."""
 
@@ -86,8 +87,8 @@ class _Checker:
 
     def complaints(self) -> Iterator[Complaint]:
         """One for each fixed value and each axis that is wrong."""
-        for path, value in self.draft.fixed.items():
-            message = self._trouble(path, (value,))
+        for path, fixed in self.draft.fixed.items():
+            message = self._trouble(path, (fixed,))
             if message:
                 yield Complaint(("set", path), message)
         for path, values in self.draft.axes.items():
@@ -99,9 +100,9 @@ class _Checker:
         """What is wrong with ``path`` at every value; empty when some value is good."""
         ends = [{other: values[at] for other, values in self.draft.axes.items()} for at in (0, -1)]
         first = ""
-        for value in values:
+        for each in values:
             for end in ends:
-                found = self._problem_at(path, {**self.draft.fixed, **end, path: value})
+                found = self._problem_at(path, {**self.draft.fixed, **end, path: each})
                 if not found:
                     return ""
                 first = first or found
@@ -169,7 +170,7 @@ def plan_sweep(
     return SweepPlan(Path(path).stem, spec, bench, bench_name, base, machine, collectives, data)
 
 
-@dataclass(slots=True)
+@state
 class _Loading:
     """A sweep file on its way to a plan, and all that was found wrong so far.
 

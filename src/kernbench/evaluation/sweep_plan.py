@@ -17,6 +17,7 @@ from kernbench import __version__
 from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document
 from kernbench.common.data_policy import DataPolicy
+from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import SweepSpec, Value
 from kernbench.runtime_api.bench_registry import Bench
@@ -28,7 +29,7 @@ CCL = "ccl"
 Choice = tuple[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Point:
     """A point of the grid: its number, from 0, the last axis running fastest, and its value on each axis."""
 

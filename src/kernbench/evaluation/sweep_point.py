@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -21,6 +20,7 @@ from kernbench.common.config import Document, apply_overrides
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, RunError
 from kernbench.common.exits import exit_is_failure
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_measure import (
     FAILED,
@@ -37,7 +37,7 @@ from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, compile_topology
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class SweepJob:
     """What all points of a sweep have in common; ``configuration``: the resolved base machine by path."""
 
@@ -52,7 +52,7 @@ class SweepJob:
     version: str = __version__
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PointJob:
     """One point: its number, what it changes of the base machine, and what of the bench's parameters."""
 
@@ -61,7 +61,7 @@ class PointJob:
     params: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Chunk:
     """Points that travel together. A machine is compiled once for all of its points that follow one another."""
 
@@ -69,7 +69,7 @@ class Chunk:
     points: tuple[PointJob, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PointOutcome:
     """A finished point: its row, without its place in the grid, and how long it ran: in seconds, and of a processor.
 

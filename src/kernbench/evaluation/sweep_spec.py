@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from math import prod
@@ -25,6 +25,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from kernbench.common.complaints import Complaint, Rejected, explain, one_of, show
 from kernbench.common.config import ConfigModel, Document, Path, path_of, read_model
 from kernbench.common.names import close_to
+from kernbench.common.values import value
 
 MOST_POINTS = 100_000
 LARGEST = 2**63 - 1
@@ -200,7 +201,7 @@ Axes = Mapping[str, tuple[Value, ...]]
 DEFAULT_DEVICE = SweepSpec.model_fields["device"].default
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SweepDraft:
     """A sweep file as far as it can be read. An axis that cannot be read has no values, such a plot is None.
 
@@ -265,8 +266,8 @@ def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
         why = _no_path(path)
         if why:
             yield Complaint((section, path), why, at_key=True)
-    for path, value in draft.fixed.items():
-        why = why_not_stored(value)
+    for path, fixed in draft.fixed.items():
+        why = why_not_stored(fixed)
         if why:
             yield Complaint(("set", path), why)
         if path in draft.grid:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError, UnreadableFileError
 from kernbench.common.files import check_input, replacing
 from kernbench.common.json_text import parse_json
+from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
@@ -30,7 +30,7 @@ POINT = "point"
 CELL_TYPES = (str, int, float, bool)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SweepTable:
     """The rows of a sweep, with its axes; ``about``: its identity."""
 
@@ -78,7 +78,7 @@ def walls(outcomes: Mapping[int, PointOutcome]) -> Sequence[dict[str, int | floa
     return [{POINT: index, "wall_s": outcomes[index].wall_s} for index in sorted(outcomes)]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FailureGroup:
     """The rows of all points that ended in the same way, in the order of the grid."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 
 # Okabe-Ito, light enough for black letters. One colour a tile, so that the eye follows it from row to row.
 TILE_COLOURS = ("#56B4E9", "#E69F00", "#35B58A", "#CC79A7", "#F0E442", "#D55E00", "#6C8EBF")
@@ -25,7 +25,7 @@ LETTER = 0.0088
 _TILE = re.compile(r"(?P<what>.*) (?P<tile>\d+(?:,\d+)+)")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Bar:
     """Something on a row of the picture; times in ns. ``tile`` is empty for what belongs to no tile."""
 
@@ -37,7 +37,7 @@ class Bar:
     tile: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FigureRow:
     """A row and its bars."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.dtypes import DType
@@ -12,7 +11,7 @@ from kernbench.common.values import value
 from kernbench.messages.operands import Operand, Run
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MemoryRef:
     """An array that stays in memory at virtual address ``va``; ``strides`` in bytes, row-major without."""
 
@@ -22,7 +21,7 @@ class MemoryRef:
     strides: tuple[int, ...] | None = None
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class Command:
     """Common to all commands: ``serial`` counts them in program order, ``line`` is where the kernel made the call.
 
@@ -34,7 +33,7 @@ class Command:
     after: tuple[int, ...]
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class LoadCommand(Command):
     """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
 
@@ -52,7 +51,7 @@ class LoadCommand(Command):
     runs: tuple[Run, ...] = ()
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class StoreCommand(Command):
     """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out.
 
@@ -67,7 +66,7 @@ class StoreCommand(Command):
     runs: tuple[Run, ...] = ()
 
 
-@value
+@value(kw_only=True, eq=False, guarded=False)
 class AtomicCommand(Command):
     """The memory makes of its elements at ``va`` and of ``src`` what ``operator`` of ``ATOMICS`` says.
 
@@ -85,7 +84,7 @@ class AtomicCommand(Command):
     runs: tuple[Run, ...] = ()
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class SendCommand(Command):
     """``src`` goes to a slot of the peer of queue ``direction``, once one is free."""
 
@@ -93,7 +92,7 @@ class SendCommand(Command):
     src: Operand
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class RecvCommand(Command):
     """The next message of queue ``direction`` is to have ``nbytes``; done when it is there."""
 
@@ -101,7 +100,7 @@ class RecvCommand(Command):
     nbytes: int
 
 
-@value
+@value(kw_only=True, eq=False, guarded=False)
 class DotCommand(Command):
     """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes when asked."""
 
@@ -113,7 +112,7 @@ class DotCommand(Command):
     trans_b: bool = False
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class MathCommand(Command):
     """``dst = operator(*inputs)`` on the MATH engine; numbers among the inputs take the arrays' dtype."""
 
@@ -132,7 +131,7 @@ class MathCommand(Command):
         return widest
 
 
-@value
+@value(kw_only=True, eq=False, guarded=False)
 class PrintCommand(Command):
     """A line of output with time and PE; arrays show their values once phase 2 knows them."""
 
@@ -143,7 +142,7 @@ StreamOperand: TypeAlias = Operand | MemoryRef
 """What a composite works on: staged in TCM, or streamed from memory tile by tile."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EpilogueStep:
     """A step on each output tile.
 
@@ -154,7 +153,7 @@ class EpilogueStep:
     operand: StreamOperand | float | None = None
 
 
-@value
+@value(kw_only=True, eq=False, guarded=False)
 class GemmComposite(Command):
     """A whole tiled GEMM: ``out = epilogue(a @ b)``, 2-D, tile by tile; the output is streamed to memory."""
 
@@ -164,7 +163,7 @@ class GemmComposite(Command):
     epilogue: tuple[EpilogueStep, ...] = ()
 
 
-@value
+@value(kw_only=True, eq=False, guarded=False)
 class MathComposite(Command):
     """``out = epilogue(operator(*inputs))`` elementwise, tile by tile; arrays have the shape of ``out``, 2-D."""
 
@@ -192,7 +191,7 @@ MEMORY_WRITERS = (StoreCommand, AtomicCommand, GemmComposite, MathComposite)
 """The commands that write memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AwaitSpace:
     """The kernel needs scratch that commands under way still use: it goes on when one of them is done."""
 
@@ -200,21 +199,21 @@ class AwaitSpace:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Meet:
     """The kernel waits at a barrier for the other PEs of its launch in its cube."""
 
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fence:
     """The kernel waits until what its earlier commands write is in memory."""
 
     line: int
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class Receive:
     """The kernel waits for the next message of queue ``direction`` (None: of whichever has one, in turn).
 
@@ -226,7 +225,7 @@ class Receive:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AwaitCommand:
     """The kernel waits until the command ``serial`` is done."""
 
@@ -234,7 +233,7 @@ class AwaitCommand:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReadValue:
     """The kernel wants the numbers of ``array``, whose producer is done: answered with a NumPy array.
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from kernbench.common.values import value
 from kernbench.messages.mapping import TensorMapping
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MapOrder:
     """MMUs learn where a tensor lies."""
 
     mapping: TensorMapping
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UnmapOrder:
     """MMUs forget the tensor at ``va_base``."""
 
     va_base: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LaunchOrder:
     """PEs run a kernel; ``grid``: how many different PEs of a cube, cubes of a SIP and SIPs take part."""
 
@@ -32,7 +32,7 @@ class LaunchOrder:
     grid: tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FillOrder:
     """The M_CPU's DMA fills ``nbytes`` at ``pa`` with ``pattern``, operation ``op``."""
 
@@ -42,14 +42,14 @@ class FillOrder:
     pattern: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueOrder:
     """A PE's queues are installed."""
 
     setup: IpcqInitMsg
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueRemoval:
     """A PE's queues are taken off: those of one installation, None: of any."""
 
@@ -59,7 +59,7 @@ class QueueRemoval:
 Order: TypeAlias = MapOrder | UnmapOrder | LaunchOrder | FillOrder | QueueOrder | QueueRemoval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CubeTargets:
     """The PEs of one cube that an order is for; none: it is for the M_CPU itself."""
 
@@ -67,7 +67,7 @@ class CubeTargets:
     pes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class SipOrder:
     """Host to io_cpu."""
 
@@ -76,7 +76,7 @@ class SipOrder:
     targets: tuple[CubeTargets, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CubeOrder:
     """io_cpu to m_cpu. ``start_ps`` is when kernels start (``target_start_ns``), the same on all PEs of a SIP.
 
@@ -90,7 +90,7 @@ class CubeOrder:
     start_row: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PeOrder:
     """m_cpu to pe_cpu; ``mates`` are all PEs of this cube that got the order."""
 
@@ -101,7 +101,7 @@ class PeOrder:
     start_row: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PeReport:
     """What became of an order on a PE. A kernel ran from ``start_ps`` to ``end_ps``; ``late``: it missed the start."""
 
@@ -112,7 +112,7 @@ class PeReport:
     error: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Report:
     """An answer on its way up: what the PEs below reported, and the failure of the part itself, if any."""
 
@@ -121,7 +121,7 @@ class Report:
     error: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BarrierArrival:
     """pe_cpu to m_cpu: this PE has come to the barrier of the launch."""
 
@@ -130,7 +130,7 @@ class BarrierArrival:
     mates: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BarrierRelease:
     """m_cpu to pe_cpu: all have come; ``error``: one of them never will, because it failed."""
 
@@ -138,7 +138,7 @@ class BarrierRelease:
     error: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PartOrder:
     """Host to an extra part; ``content`` is between the program and the part."""
 

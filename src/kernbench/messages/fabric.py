@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kernbench.common.values import value
 from kernbench.messages.requests import PeCoord
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@value(guarded=False)
 class Access:
     """Bytes of one memory: ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart."""
 
@@ -23,7 +21,7 @@ class Access:
         return self.rows * self.row_bytes
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class ReadRequest:
     """Header to a memory: send these bytes to ``requester``. ``op`` is the operation it belongs to."""
 
@@ -33,7 +31,7 @@ class ReadRequest:
     access: Access
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class ReadReply:
     """The bytes of a ReadRequest."""
 
@@ -41,7 +39,7 @@ class ReadReply:
     part: int
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class WriteData:
     """Bytes to a memory; it acknowledges to ``requester`` when they are committed."""
 
@@ -51,7 +49,7 @@ class WriteData:
     access: Access
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class AtomicData(WriteData):
     """Operands of an atomic: the memory changes its bytes when it would have written them.
 
@@ -61,7 +59,7 @@ class AtomicData(WriteData):
     answers: bool
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class QueueData(WriteData):
     """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
 
@@ -76,7 +74,7 @@ class QueueData(WriteData):
     sent: int
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class WriteAck:
     """The bytes of a WriteData are in memory."""
 
@@ -84,7 +82,7 @@ class WriteAck:
     part: int
 
 
-@value
+@value(kw_only=True, eq=False, guarded=False)
 class QueueArrival:
     """A memory outside the PE tells it that a message is in its slot."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kernbench.common.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class MappedShard:
     """Bytes ``offset_bytes .. offset_bytes + nbytes`` of a tensor: the PE that owns them, and ``pa``, their address.
 
@@ -20,7 +20,7 @@ class MappedShard:
     pa: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class TensorMapping:
     """The tensor ``name`` at virtual addresses ``va_base .. va_base + nbytes``."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TypeAlias
 
 from kernbench.common.dtypes import DType, row_major
+from kernbench.common.values import value
 
 Run: TypeAlias = tuple[int, int]
 """Bytes in one piece: (address, how many)."""
@@ -14,7 +15,7 @@ NOWHERE = (1 << 64) - 1
 """The address of a run that lies in no memory: elements that are masked off."""
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@value(guarded=False)
 class Operand:
     """Where an array lies in memory. Never changed, but not frozen either: that would make it ten times as dear.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from kernbench.common.values import value
 from kernbench.messages.requests import HostMsg, PeCoord
 
 BufferKind: TypeAlias = Literal["tcm", "hbm", "sram"]
@@ -14,7 +14,7 @@ OPPOSITE_DIRECTION = {"E": "W", "W": "E", "N": "S", "S": "N"}
 OPPOSITE_DIRECTION |= {f"global_{a}": f"global_{b}" for a, b in tuple(OPPOSITE_DIRECTION.items())}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class QueuePeer:
     """The other end of a queue pair: queue ``direction`` of PE ``pe``.
 
@@ -26,7 +26,7 @@ class QueuePeer:
     rx_base_pa: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class QueueSetup:
     """One queue pair of a PE. ``rx_base_pa`` is where its own ring begins; None when nobody sends into it.
 
@@ -42,7 +42,7 @@ class QueueSetup:
     via_port: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class IpcqInitMsg(HostMsg):
     """Install queue pairs on one PE; an error when it has any. ``installation`` is what its removal refers to."""
 
@@ -55,7 +55,7 @@ class IpcqInitMsg(HostMsg):
     installation: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class IpcqRemoveMsg(HostMsg):
     """Take all queue pairs off one PE, so that others can be installed; of one ``installation``, None: of any."""
 

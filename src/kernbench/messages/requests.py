@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.messages.mapping import TensorMapping
 
 PeCoord: TypeAlias = tuple[int, int, int]
 """(sip, cube, pe)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class HostMsg:
     """Common to all requests. ``request_id`` -1 means: not submitted yet. ``name`` is for traces and reports."""
 
@@ -72,7 +72,7 @@ class HostBytes:
         return self._made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@value(kw_only=True, eq=False)
 class MemoryWriteMsg(HostMsg):
     """Write ``nbytes`` at physical address ``pa`` (encoded): from the host, or by the device itself with ``pattern``.
 
@@ -94,7 +94,7 @@ class MemoryWriteMsg(HostMsg):
             raise InputError(f"MemoryWriteMsg: data has {self.data.nbytes} bytes, nbytes={self.nbytes}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class MemoryReadMsg(HostMsg):
     """Read ``nbytes`` at physical address ``pa`` (encoded) to the host. InputError for no bytes."""
 
@@ -105,7 +105,7 @@ class MemoryReadMsg(HostMsg):
         _at_least_1(self, nbytes=self.nbytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PeDmaMsg(HostMsg):
     """Traffic without a kernel: the DMA of PE ``pe`` reads or writes ``nbytes`` at physical address ``pa``.
 
@@ -128,7 +128,7 @@ class PeDmaMsg(HostMsg):
             raise InputError(f"PeDmaMsg: op={self.op!r}, must be read or write")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PartMsg(HostMsg):
     """Tell the part at node ``part`` of ``cube.extra`` or ``pe.extra`` something: over when the part answers.
 
@@ -139,7 +139,7 @@ class PartMsg(HostMsg):
     content: object = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class KernelRef:
     """A kernel: the function that each PE runs, and the name it goes by.
 
@@ -152,7 +152,7 @@ class KernelRef:
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class TensorArg:
     """A tensor argument: the kernel sees ``va`` (an integer)."""
 
@@ -166,7 +166,7 @@ class TensorArg:
 LaunchArg: TypeAlias = TensorArg | int | float | str | bool | tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class KernelLaunchMsg(HostMsg):
     """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
 
@@ -201,7 +201,7 @@ class KernelLaunchMsg(HostMsg):
             raise InputError(f"launch {name!r}: the machine gives a kernel its tl; leave it out")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class MmuMapMsg(HostMsg):
     """Tell the MMUs of ``sip`` where a tensor lies: of all its PEs, or of those in ``target_pe``."""
 
@@ -210,7 +210,7 @@ class MmuMapMsg(HostMsg):
     target_pe: Literal["all"] | tuple[PeCoord, ...] = "all"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class MmuUnmapMsg(HostMsg):
     """Take the tensor at ``va_base`` out of the MMUs of ``sip``."""
 

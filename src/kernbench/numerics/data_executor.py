@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
+from kernbench.common.values import state
 from kernbench.core.op_log import NO_PARAMS, OpLog, OpRecord
 from kernbench.messages.operands import Operand
 from kernbench.numerics.memory_store import MemoryStore
@@ -37,7 +37,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _SEQ, _READ_PS, _COMMIT_PS = (attrgetter(name) for name in ("seq", "t_read_ps", "t_commit_ps"))
 
 
-@dataclass(slots=True)
+@state
 class ReplayStats:
     """What has been replayed: operations that committed, and the bytes of their results.
 

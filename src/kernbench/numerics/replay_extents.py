@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from kernbench.common.values import value
 from kernbench.messages.operands import NOWHERE, Operand
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ def bounds(operand: Operand) -> tuple[Range, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class ByteRuns:
     """The exact bytes of an operand: disjoint stretches in the order of addresses."""
 

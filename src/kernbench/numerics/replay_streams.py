@@ -7,11 +7,12 @@ makes it catch up first, tile by tile and up to that very event; so does a host 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import NamedTuple
 
 from kernbench.common.dtypes import DType
+from kernbench.common.values import state
 from kernbench.core.op_log import OpLog, OpRecord
 from kernbench.messages.operands import Operand
 from kernbench.numerics.memory_store import SPACES
@@ -21,7 +22,7 @@ from kernbench.numerics.replay_tiles import Part, TiledReplay, parts_of
 _TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Stream:
     """A composite between its read and its commit; ``group``: it and those that it shares bytes with."""
 
@@ -33,7 +34,7 @@ class Stream:
     known: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Group:
     """Composites that have to advance together, since one works on what another one, or itself, writes."""
 
@@ -41,7 +42,7 @@ class Group:
     entangled: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class _Claim:
     """An operand of a composite under way; its exact bytes are worked out when somebody comes near."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import EpilogueStep
+from kernbench.common.values import value
 from kernbench.core.op_log import OpRecord
 from kernbench.messages.operands import Operand
 from kernbench.numerics.replay_events import commit_event, read_event
@@ -24,7 +24,7 @@ _M, _K, _N = 0, 1, 2
 _PLACE = (0, 2, 1)  # where a tile's index of m, k, n stands in (row, column, step)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Part:
     """An operand of a composite, by the name that the records of its tiles give it.
 

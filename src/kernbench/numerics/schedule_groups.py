@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 
+from kernbench.common.values import state, value
 from kernbench.core.op_log import OpRecord
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
@@ -17,7 +18,7 @@ from kernbench.numerics.schedule_plays import Play
 _START = attrgetter("start_ps")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Way:
     """All messages of queue ``direction`` of ``sender`` come to queue ``there`` of ``receiver``."""
 
@@ -27,7 +28,7 @@ class Way:
     there: str
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Group:
     """Plays whose messages go to each other, all of some launches; ``ways`` are those of the messages."""
 

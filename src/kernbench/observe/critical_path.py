@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state
 from kernbench.core.log import (
     BY,
     CAUSE,
@@ -79,7 +80,7 @@ class _Waiting(NamedTuple):
     since_ps: int
 
 
-@dataclass(slots=True)
+@state
 class PathFinder:
     """Finds critical paths in the log of a run with the requests ``handles``; ``log`` has seen its memories."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import state, value
 from kernbench.messages.requests import PeCoord
 
 
@@ -53,7 +54,7 @@ class PathPart(StrEnum):
     UP = "control path up"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PathStep:
     """From ``start_ps`` to ``end_ps`` the path goes through ``part``: for a line of the kernel on a PE, or neither.
 
@@ -73,7 +74,7 @@ class PathStep:
         return self.end_ps - self.start_ps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class KernelPlace:
     """A line of the kernel of a launch on a PE; 0: no line of it."""
 
@@ -87,7 +88,7 @@ WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order 
 fence, what was written before; a slice of HBM that was working on an access of another"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PathHop:
     """``waiting``, on the path, waited from ``start_ps`` to ``end_ps`` for what ``waited_for`` says.
 
@@ -110,7 +111,7 @@ class PathHop:
         return self.end_ps - self.start_ps
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Spent:
     """Time on one part."""
 
@@ -123,7 +124,7 @@ class Spent:
         return ps_to_ns(self.ps)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LineTime:
     """What a line of a kernel took on a path, in all and by part."""
 
@@ -137,7 +138,7 @@ class LineTime:
         return ps_to_ns(self.ps)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CriticalPath:
     """The steps from ``start_ps`` to ``end_ps``, in the order of time and without a gap.
 
@@ -189,7 +190,7 @@ def spent(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
     return tuple(Spent(part, ps) for part, ps in found.items() if ps)
 
 
-@dataclass(slots=True)
+@state
 class PathChain:
     """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``.
 

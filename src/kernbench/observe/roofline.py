@@ -8,7 +8,6 @@ in which that instance had nothing to do, and what it was busy for longer than i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.log import NONE
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.record_content import Computed, TileAmounts
@@ -29,7 +29,7 @@ HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Bound:
     """The least time that ``resource`` needs: ``amount`` units at ``rate`` units a ns, of its busiest instance."""
 
@@ -50,7 +50,7 @@ class Bound:
         return ps_to_ns(self.ps)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Difference:
     """Time beyond the bound: the binding resource was idle while the critical path went through ``what``, or, for
     ``what`` that is no part of a path, busy for longer than its rate says."""
@@ -64,7 +64,7 @@ class Difference:
         return ps_to_ns(self.ps)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Roofline:
     """Bounds, the largest first, and what lies between it and the measured time; ``useful``: the part of the MACs that
     are of the matrices, not of the edges of tiles."""
@@ -86,7 +86,7 @@ class Roofline:
         return self.measured_ps / bound - 1 if bound else float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Load:
     """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order."""
 

@@ -4,11 +4,12 @@ queues, waits."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from kernbench.common.ids import cube_part, pe_name, pe_names
 from kernbench.common.units import format_ns, format_size, ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.log import END, KIND, LAUNCH, PART, START, WHAT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
@@ -26,7 +27,7 @@ from kernbench.observe.trace_queues import Message
 FindingKind: TypeAlias = Literal["unwritten", "copies", "race", "inversion", "slot", "message", "scratch"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Side:
     """One party: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
 
@@ -50,7 +51,7 @@ class Side:
         return f"{self.action}{where}{on}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Finding:
     """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
 

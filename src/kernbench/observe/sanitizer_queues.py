@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state, value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import END, KIND, PARENT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
@@ -17,7 +18,7 @@ from kernbench.observe.sanitizer_races import OperandUse, accesses_of
 from kernbench.observe.trace_queues import Message, QueueLog
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Misuse:
     """``access`` reads ``nbytes`` of a slot, the first at ``address``, when that is not its kernel's.
 
@@ -31,7 +32,7 @@ class Misuse:
     other: Message | None
 
 
-@dataclass(slots=True)
+@state
 class QueueWatch:
     """Watches the queues of ``machine``."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
 
+from kernbench.common.values import state, value
 from kernbench.core.op_log import OpRecord
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
@@ -27,7 +27,7 @@ FenceEnds: TypeAlias = Mapping[PeCoord, Sequence[int]]
 """When the fences of each PE's kernels ended, in that order"""
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class OperandUse:
     """One operand of ``record`` while the command takes; ``part``: which of a composite's operands it is, whole."""
 
@@ -50,7 +50,7 @@ class OperandUse:
         return self.runs
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Race:
     """``later`` began before ``earlier`` had ended; both touch ``nbytes`` bytes, the first at ``address``."""
 

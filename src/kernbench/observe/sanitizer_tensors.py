@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kernbench.common.values import state
 from kernbench.messages.mapping import TensorMapping
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg
 
 _FOREVER = 1 << 62
 
 
-@dataclass(slots=True)
+@state
 class _Mapped:
     """A tensor as one SIP knows it, from when to when."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kernbench.common.units import PS_PER_NS
+from kernbench.common.values import value
 from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
 from kernbench.observe.trace_log import TraceLog
 from kernbench.topology.hbm_timing import HbmTiming
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class SliceTime:
     """What a slice did: bursts, of which ``hits`` found their row open, and how long its buses took, each, for what.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.values import value
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.core.log import Columns
 from kernbench.engine.machine import Machine
@@ -20,7 +20,7 @@ NO_ENGINE = "no engine: CPU and waiting"
 BUSIEST_LINKS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EngineUsage:
     """One kind of engine over all PEs that used it. ``busy_ns``: union of the works' intervals, summed over PEs.
 
@@ -35,7 +35,7 @@ class EngineUsage:
     occupancy: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LinkTraffic:
     """What a link carried. ``utilisation``: serialising time over the time of the run."""
 
@@ -48,7 +48,7 @@ class LinkTraffic:
     peak_fifo_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Traffic:
     """Bytes on links, headers included: into and out of all HBM slices, from and to the host; the busiest links."""
 
@@ -60,7 +60,7 @@ class Traffic:
     busiest: tuple[LinkTraffic, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueUse:
     """What a queue of a PE has sent."""
 
@@ -69,7 +69,7 @@ class QueueUse:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueTraffic:
     """What the queues of a PE have sent. ``busy_ns``: some message of it was on its way to its slot."""
 
@@ -88,7 +88,7 @@ class QueueTraffic:
         return sum(each.nbytes for each in self.sent)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimeShare:
     """A part of a PE's kernel time, by the engines that were busy: one, several at once (``A + B``), or none."""
 
@@ -195,7 +195,7 @@ def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Translation:
     """Look-ups of pages in the TLBs of all PEs."""
 

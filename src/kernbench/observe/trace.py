@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kernbench.common.collector import patient_collector
 from kernbench.common.ids import pe_name, pe_part
+from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import END, LAUNCH, LINE, PART, READ, Row
 from kernbench.core.observed import Carries
@@ -50,7 +51,7 @@ def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilte
     return _Maker(log, keep).make(handles)
 
 
-@dataclass(slots=True)
+@state
 class _Maker:
     """Makes spans track by track, then the flows between them."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 
 ENGINE_KINDS = {
     "DMA in": "dma_in",
@@ -24,7 +24,7 @@ HOST, CONTROL, CPU, WAITS, MEMORY, LINKS, PES = "host", "control", "cpu", "waits
 KINDS = (HOST, CONTROL, PES, CPU, WAITS, *ENGINE_KINDS.values(), MEMORY, LINKS)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TraceFilter:
     """Globs, of which a track has to match one of ``wanted`` (if there are any) and none of ``unwanted``."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kernbench.common.ids import HOST, pe_part
 from kernbench.common.units import PS_PER_NS
+from kernbench.common.values import state
 from kernbench.core.log import Row
 from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
@@ -17,7 +18,7 @@ from kernbench.observe.trace_queues import Message
 from kernbench.observe.works import Work
 
 
-@dataclass(slots=True)
+@state
 class FlowMaker:
     """Is told every span, and adds the flows whose two ends are shown.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from kernbench.common.files import replacing
+from kernbench.common.values import state
 from kernbench.observe.trace_model import MessageArrow, Trace, Track, TrackGroup, TrackSpan
 
 Event: TypeAlias = dict[str, Any]
@@ -49,7 +50,7 @@ def trace_events(trace: Trace) -> Iterator[Event]:
     yield from (event for _, _, event in timed)
 
 
-@dataclass(slots=True)
+@state
 class _Numbers:
     """The process of each place and the thread of each lane, in one count.
 

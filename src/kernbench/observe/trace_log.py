@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state, value
 from kernbench.core.log import END, LAUNCH, LINE, NONE, WHAT, WIDTH, Columns, Kind, Row
 from kernbench.core.observed import Carries, Column, TransferColumns, TransferFields, TurnColumns
 from kernbench.engine.machine import Machine
@@ -21,7 +22,7 @@ ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 """Transfers that a memory serves; of those that answer them they are the cause."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Handled:
     """A message of the control path; a CPU works on it from ``begun_ps`` to ``handled_ps``."""
 
@@ -35,7 +36,7 @@ class Handled:
     handled_ps: int
 
 
-@dataclass(slots=True)
+@state
 class TraceLog(Observer):
     """Has a machine write down its transfers and the turns of its memories, and, if asked, what links carry."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from kernbench.common.values import state, value
 
 Fact: TypeAlias = tuple[str, str | int]
 """What a span says beside its name: a word and its value."""
@@ -14,7 +16,7 @@ def fact(word: str, value: str | int) -> Fact:
     return word, value
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class TrackGroup:
     """A group of tracks: the host, a SIP, a cube, a PE (``group`` 0, by coordinates), the memories, the links."""
 
@@ -23,7 +25,7 @@ class TrackGroup:
     at: tuple[int, ...] = (-1, -1, -1)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Track:
     """A row of a place; ``order`` counts rows from the top, ``kept`` is False when a filter takes it out."""
 
@@ -33,7 +35,7 @@ class Track:
     kept: bool
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class TrackSpan:
     """Something that lasts, on ``track``. ``lane`` counts the lanes of a track where several spans overlap."""
 
@@ -45,7 +47,7 @@ class TrackSpan:
     lane: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MessageArrow:
     """A message: it leaves within the span ``src`` at ``leaves_ps`` and arrives in ``dst`` at ``arrives_ps``."""
 
@@ -56,7 +58,7 @@ class MessageArrow:
     arrives_ps: int
 
 
-@dataclass(slots=True)
+@state
 class Trace:
     """A timeline."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import LAUNCH, LINE, Row
 from kernbench.engine.hooks import QueueEvent, QueueWaited, SlotReleased
@@ -16,7 +17,7 @@ MessageKey = tuple[PeCoord, str, int]
 QueueEnd = tuple[PeCoord, str]
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Message:
     """A message, with its ``row`` in the log: number ``sequence`` of queue ``direction`` of ``pe``.
 
@@ -43,7 +44,7 @@ class Message:
     epoch: int = 0
 
 
-@dataclass(slots=True)
+@state
 class QueueLog:
     """Once it shall ``watch``, it subscribes to the hooks of queues.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernbench.common.values import value
 from kernbench.core import op_log
 from kernbench.core.clock import NEVER
 from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
@@ -35,7 +35,7 @@ ENGINES = (*PE_ENGINES, PLAN)
 _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Work:
     """What an engine of a PE did from ``start_ps`` to ``end_ps`` (NEVER while it is under way): a row of the log.
 

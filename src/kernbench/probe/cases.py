@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernbench.common.errors import UnknownNameError
+from kernbench.common.values import value
 from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.site import HbmSlice, MemoryShare, ProbeFlow, Site
 
 FIRST_PE = (0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Absent:
     """A machine does not have what a case is about, and why."""
 
@@ -23,7 +23,7 @@ class Absent:
 Placement: TypeAlias = tuple[ProbeFlow, ...] | Absent
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProbeCase:
     """Traffic with a name. ``place`` gives its flows, one for each initiator, on a machine that can have them."""
 

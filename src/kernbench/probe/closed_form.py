@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
+from kernbench.common.values import value
 from kernbench.components.hbm.controller import idle_memory
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
@@ -22,7 +23,7 @@ from kernbench.probe.site import ProbeFlow
 from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Breakdown:
     """Where a latency goes, in ps, so that the parts add up exactly.
 
@@ -68,7 +69,7 @@ class Breakdown:
         return replace(self, difference_ps=self.difference_ps + rest)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Way:
     """One direction between two parts: what its head costs, and the bandwidth of its narrowest link."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kernbench.common.errors import InputError
 from kernbench.common.units import format_size, ns_to_ps
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
@@ -27,7 +27,7 @@ STREAM_LATENCIES = 40
 BUSIEST_LINKS = 5
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Span:
     """From the first request of a flow to its last completion."""
 

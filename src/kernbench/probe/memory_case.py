@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import islice
 
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.components.hbm.banked import BankedMemory, Stretch
 from kernbench.components.hbm.slice import Request, Slice
 from kernbench.core.clock import Clock
@@ -38,7 +38,7 @@ COMPARED = ("MOP4CLXOR", "RoBaRaCoCh")
 REFERENCE = "memory_reference.json"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Figures:
     """Percent of peak, and percent of bursts whose row was open."""
 
@@ -46,7 +46,7 @@ class Figures:
     row_hit_pct: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Row:
     """What a pattern got; ``reference``: what the cycle-accurate simulator has for it, if that was asked."""
 
@@ -62,7 +62,7 @@ class Row:
         return None if self.reference is None else self.found.efficiency_pct - self.reference.efficiency_pct
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Latency:
     """Mean time from an access to its last byte on a bus, at a load: percent of what the pattern got at saturation."""
 
@@ -71,7 +71,7 @@ class Latency:
     mean_ns: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SliceReport:
     """A slice, and what it gives."""
 
@@ -88,7 +88,7 @@ class SliceReport:
         return tuple(abs(row.error) for row in self.rows if row.error is not None)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SliceUnderTest:
     """A slice to be probed, by the names of its timing and mapping."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -20,6 +19,7 @@ from kernbench.common.errors import (
     UnknownNameError,
     text_of,
 )
+from kernbench.common.values import value
 from kernbench.components.memory import Memory
 from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
 from kernbench.di.registry import REGISTRY
@@ -39,7 +39,7 @@ EXTRA = ("cube.extra", "pe.extra")
 _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "ucie"), "pe": PE_KINDS}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Checked:
     """A check of a part at a place of one kind; ``problem``: why it does not hold, None: it does."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
 from kernbench.engine.requests import RequestHandle
@@ -16,7 +16,7 @@ from kernbench.probe.site import ProbeFlow
 from kernbench.transport import Transfer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Transaction:
     """One transaction of ``nbytes``: measured, its parts, and the closed form for it alone.
 
@@ -52,7 +52,7 @@ class Transaction:
         return self.effective_gbs / self.bottleneck_gbs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class TraceRow:
     """When a transaction came to ``node``: its first byte and its last one, counted from the request.
 
@@ -67,7 +67,7 @@ class TraceRow:
     tail_ps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class LinkLoad:
     """A link in a stream: bytes it carried, and its serialising time over the time of the stream."""
 
@@ -78,7 +78,7 @@ class LinkLoad:
     utilisation: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Sustained:
     """Streams of all flows at once: ``transactions`` of ``nbytes`` for each, ``outstanding`` under way.
 
@@ -104,7 +104,7 @@ class Sustained:
         return self.effective_gbs / self.bottleneck_gbs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Crowd:
     """Several initiators at once: the latency of one transaction each, and what each got of the streams.
 
@@ -137,7 +137,7 @@ class Crowd:
         return sum(self.rates_gbs) ** 2 / (len(self.rates_gbs) * squares)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class ProbeReport:
     """A case on a machine.
 
@@ -159,7 +159,7 @@ class ProbeReport:
     trace: tuple[TraceRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class NotHere:
     """A case that the machine cannot have, and why."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kernbench.common.ids import HOST, cube_part, hbm_id, pe_dma_id
+from kernbench.common.values import value
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class ProbeFlow:
     """Traffic between ``initiator`` and ``memory`` (node ids), at physical address ``pa`` (encoded).
 
@@ -32,7 +32,7 @@ class ProbeFlow:
         return (self.memory, self.initiator) if self.reading else (self.initiator, self.memory)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class StreamPlan:
     """``transactions`` of ``nbytes`` for every flow, at most ``outstanding`` of them under way at once."""
 
@@ -63,7 +63,7 @@ def dma_stream(flow: ProbeFlow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class HbmSlice:
     """An HBM slice by its coordinates."""
 
@@ -77,7 +77,7 @@ class HbmSlice:
         return hbm_id(self.sip, self.cube, self.index)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MemoryShare:
     """One of ``count`` equal parts of a memory, so that flows on it have addresses of their own."""
 

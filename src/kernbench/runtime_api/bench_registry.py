@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -30,6 +30,7 @@ from kernbench.common.errors import BenchError, KernbenchError, UnknownNameError
 from kernbench.common.exits import exit_is_failure
 from kernbench.common.files import check_input
 from kernbench.common.names import close_to
+from kernbench.common.values import value
 from kernbench.runtime_api.context import NoParams
 from kernbench.runtime_api.frontends import extra_of
 
@@ -43,7 +44,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 Run: TypeAlias = Callable[[Any], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Bench:
     """A host program with a name. Callable as the function it is.
 

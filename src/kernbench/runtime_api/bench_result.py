@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import KernbenchError
 from kernbench.common.program_line import ProgramLine
 from kernbench.common.units import whole_ps
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import LinkTraffic
@@ -27,7 +28,7 @@ class BenchStatus(StrEnum):
     NO_REQUESTS = "NO_REQUESTS"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class PhaseSummary:
     """All requests of one phase: how many, their bytes, the ns in which at least one was under way, the longest."""
 
@@ -38,7 +39,7 @@ class PhaseSummary:
     longest_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class KernelSummary:
     """All launches of one name: how many, the ns of all, and the PE that ran longest in any of them.
 
@@ -53,7 +54,7 @@ class KernelSummary:
     pe_exec_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BenchSummary:
     """The figures of a run; phases and kernels in the order in which they first appear."""
 
@@ -62,7 +63,7 @@ class BenchSummary:
     kernels: tuple[KernelSummary, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RunCompletion:
     """How a whole run ended; times in ns, of the program.
 
@@ -80,7 +81,7 @@ class RunCompletion:
         return self.error is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BenchResult:
     """A run of a bench.
 

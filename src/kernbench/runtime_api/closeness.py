@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kernbench.common.dtypes import DType
+from kernbench.common.values import value
 from kernbench.policy.placement.geometry import Index
 from kernbench.runtime_api.arrays import Array
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tolerance:
     """``|actual - expected| <= atol + rtol * |expected|``."""
 
@@ -38,7 +37,7 @@ def tolerance_for(dtype: DType, rtol: float | None = None, atol: float | None = 
     return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Errors:
     """Which elements are ``wrong`` (bool, of the shape compared), and the maximum errors: NaN when one is NaN."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from kernbench.common.errors import InputError, RunError
+from kernbench.common.values import state, value
 from kernbench.runtime_api.layout import TensorLayout
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RankGroup:
     """What ``torch.distributed.new_group`` makes: collectives of it are among its ``ranks``, in ascending order.
 
@@ -47,7 +48,7 @@ class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
     """Ranks that call different collectives where they have to call the same."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CollectiveTensor:
     """A tensor of a collective, as far as it is the same on every rank. ``places``: (cube, pe, offset, bytes).
 
@@ -70,7 +71,7 @@ class CollectiveTensor:
         return f"{self.dtype}{list(self.shape)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class CollectiveCall:
     """A collective as a rank calls it. ``details``: the reduction, the root and the like."""
 
@@ -90,7 +91,7 @@ class CollectiveCall:
         return f"{self} of {', '.join(each.policy for each in self.operands)}"
 
 
-@dataclass(slots=True)
+@state
 class RankMeeting:
     """One collective: what its first rank called, and which ranks have come."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.rings import SipRing, ring_among
 from kernbench.common.errors import InputError
 from kernbench.common.program_line import calling_line
+from kernbench.common.values import value
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
 from kernbench.runtime_api.collective_calls import Channel, CollectiveCall, CollectiveTensor, RankGroup
@@ -26,7 +27,7 @@ ELEMENTWISE = "sip_allreduce"
 BLOCK_COLUMNS = 6
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Member:
     """A rank of a process group. ``among``: the ranks that a collective of it is among; all, unless given."""
 
@@ -56,7 +57,7 @@ class Member:
         return ring_among(self.among.ranks, self.rank)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class StartedCollective:
     """A collective as one rank starts it: the call, the kernel and its PEs, the tensors, and what becomes arguments.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernbench.common.errors import InputError, KernelNote, ProgramExitError, RunError, notes_of, text_of
 from kernbench.common.program_line import ProgramLine, program_line
+from kernbench.common.values import value
 
 
 class SpawnException(RunError):  # noqa: N818 - the name users know
@@ -34,7 +35,7 @@ def _told(error: BaseException) -> str:
     return "\n  ".join([what, *notes_of(error)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class ErrorPlace:
     """What is known of the place of an error; None for what is not."""
 

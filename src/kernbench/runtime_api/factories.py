@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from kernbench.common.dtypes import F32, DType
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
+from kernbench.common.values import state
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.arrays import Array, Shape, Size, machine_dtype, numeric, shape_of, whole_number
 from kernbench.runtime_api.host_tensor import HostTensor
@@ -25,7 +26,7 @@ from kernbench.triton_emu.kernel_runner import check_host_calls
 DEFAULT_SEED = 67280421310721
 
 
-@dataclass(slots=True)
+@state
 class Draw:
     """Normally distributed f32 numbers of ``shape``, once they are drawn."""
 
@@ -33,7 +34,7 @@ class Draw:
     numbers: Array | None = None
 
 
-@dataclass(slots=True)
+@state
 class Generator:
     """A stream of numbers that its seed determines: drawn when they are asked for, in the order of the draws."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FunctionType
 from typing import TypeAlias, TypeGuard
 
@@ -14,6 +14,7 @@ import numpy as np
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.dtypes import is_type
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.kernels import builtin_kernel
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
 from kernbench.runtime_api.layout import TensorLayout
@@ -23,7 +24,7 @@ from kernbench.topology.spec import TopologySpec
 Kernel: TypeAlias = Callable[..., object]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Launch:
     """A launch message, and the tensors that are its arguments."""
 

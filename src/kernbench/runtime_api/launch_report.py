@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ps_to_ns, whole_ps
+from kernbench.common.values import value
 from kernbench.core.log import LAST_RECORD
 from kernbench.di.part import PE_KINDS
 from kernbench.engine.engine import GraphEngine
@@ -30,7 +30,7 @@ from kernbench.observe.statistics import (
 from kernbench.observe.works import Works
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class LaunchSplit:
     """A launch: control path before the first kernel starts, kernels, control path after the last has ended.
 
@@ -57,7 +57,7 @@ class LaunchSplit:
         return whole_ps(self.before_ns + self.kernel_ns + self.after_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RunReport:
     """Everything that is measured on the engine of a run.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from kernbench.common.dtypes import DType, row_major
 from kernbench.common.ids import pe_name
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorArg
@@ -27,7 +28,7 @@ from kernbench.runtime_api.arrays import Array, Shape
 from kernbench.runtime_api.work import TensorKey
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Stretch:
     """``nbytes`` from ``pa`` of one shard, and the piece of the tensor that lies there."""
 
@@ -229,7 +230,7 @@ def _window(elements: Elements, shape: Shape) -> Window | None:
     return window if inside and _elements(window, shape) == elements else None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Joined:
     va: int
     nbytes: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -13,6 +12,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
 from kernbench.policy.address.free_list import FreeList
@@ -41,7 +41,7 @@ from kernbench.runtime_api.work import TensorKey, Uses
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FreedTensor:
     """A tensor that its program did not free: the context did."""
 
@@ -55,7 +55,7 @@ class FreedTensor:
         return f"{self.name} {self.dtype}{list(self.shape)} ({format_size(self.nbytes)}) on sip{self.sip}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeakedMemory:
     """Memory that is still allocated after all tensors are gone, and was not when the context began."""
 
@@ -66,7 +66,7 @@ class LeakedMemory:
         return f"{format_size(self.nbytes)} of {self.part}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CleanupReport:
     """What ``cleanup`` found: tensors that it freed, and memory that it could not, since no tensor has it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from kernbench.ccl.ccl_yaml import CclLike
@@ -23,6 +23,7 @@ from kernbench.ccl.queues import unite
 from kernbench.ccl.rings import SipRing, ring_of_all
 from kernbench.ccl.topologies import fabric_edges, world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock
+from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.collective_calls import CallBook
@@ -86,7 +87,7 @@ class QueueInstaller:
         self._removals.clear()
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class ProcessGroup:
     """One rank for each SIP, from the first that comes until the last has left. ``gate`` opens when it is complete.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, KeysView
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeAlias
 
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.rank_runner import RankRunner
@@ -16,7 +16,7 @@ What = Callable[[], str]
 """Says what is waited for; asked only when it has to be told."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sleep:
     """What a rank waits for: the end of one of ``handles``, or that its ``gate`` is opened.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from kernbench.common.program_line import calling_line
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.observer import HostRead, SomeElements, UnlikeCopies
 from kernbench.messages.requests import PeCoord
@@ -19,7 +19,7 @@ from kernbench.runtime_api.layout import Stretch, TensorLayout
 from kernbench.runtime_api.transfers import copies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Look:
     """A read of a tensor: ``held`` is what the first copy holds of ``window``; ``start_ps``: when it began.
 
@@ -48,7 +48,7 @@ class Look:
         return wanted
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Unlike:
     """A copy that differs: where first, and what it holds there."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from kernbench.common.errors import AbandonedError, SimulationDeadlock
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg
@@ -30,7 +31,7 @@ Phase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "laun
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Purpose:
     """The phase a request belongs to, the SIP it concerns (None: several, or unknown) and the bytes it moves.
 
@@ -73,7 +74,7 @@ def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> Phase:
 About: TypeAlias = Callable[[], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RequestRecord:
     """A request that is over. Times in ns; ``pe_exec_ns`` is how long each PE ran, for a launch.
 
@@ -94,7 +95,7 @@ class RequestRecord:
     algorithm: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Submitted:
     handle: RequestHandle
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from kernbench.common.collector import patient_collector
 from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.values import value
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
@@ -21,7 +21,7 @@ from kernbench.runtime_api.launch_report import launches_of
 from kernbench.triton_emu.program_text import ProgramText
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EngineTime:
     """How long an engine was busy: the union of its works' intervals, summed over PEs."""
 
@@ -29,7 +29,7 @@ class EngineTime:
     ns: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LineUse:
     """A line of a kernel: what it ``says``, ns on the critical path, in all and by part, how long engines were busy."""
 
@@ -50,7 +50,7 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class LineWait:
     """A kernel's line on the path that waited for another line, ``count`` times and for ``ns`` in all.
 
@@ -75,7 +75,7 @@ class LineWait:
         return _WAITED_FOR[self.waited_for].format(self.direction)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class KernelShare:
     """What of a path lies in the kernel of a launch on a PE."""
 
@@ -85,7 +85,7 @@ class KernelShare:
     ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class LaunchExplanation:
     """Where a launch's time went; ``program``: what it ran. ``ended``: else as far as it got.
 
@@ -107,7 +107,7 @@ class LaunchExplanation:
     slices: tuple[SliceTime, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class RunExplanation:
     """Where a run's time went, and that of each of its launches."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from kernbench.common.ids import pe_names
 from kernbench.common.program_line import ProgramLine, calling_line
+from kernbench.common.values import value
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import Array, holds_floats, host_dtype, numeric
@@ -18,7 +19,7 @@ from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transfers import Copy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Mismatch:
     """One element that is wrong: in the first copy, or in that of ``pe``.
 
@@ -36,7 +37,7 @@ class Mismatch:
         return f"at {list(self.index)}{at}: got {self.got:.9g}, expected {self.expected:.9g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Comparison:
     """What a comparison found. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
 

@@ -6,13 +6,13 @@ Of the messages: which bytes of which shards they move, and how these become an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from kernbench.common.dtypes import DType, misfit, row_major
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.kernels.windows import copy_windows
 from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.policy.placement.geometry import Window
@@ -108,7 +108,7 @@ def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch],
     return whole
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Copy:
     """What one PE holds of the elements of a window: those of ``part``, which counts from that window's corner.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
 from typing import overload
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.workers import Workers, wants_debugging
@@ -19,7 +19,7 @@ _ONE = re.compile(r"sip:(\d+)")
 _FORMS = f"write {ALL!r} or, for one SIP, 'sip:0'"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeviceSelector:
     """``all`` SIPs of a machine, or one: ``sip:0``. InputError for another text."""
 

@@ -6,9 +6,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from kernbench.common.values import state
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 DEBUG_VARIABLE = "KERNBENCH_DEBUG"
@@ -58,7 +59,7 @@ class RankLocal:
         self._kept.clear()
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class Worker:
     """What a rank has of its own: its number, how many were spawned with it, and the SIP it chose, if it chose one.
 

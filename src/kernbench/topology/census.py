@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from kernbench.common.values import value
 from kernbench.topology.cube_spec import CubeSpec, HbmSpec, NocSpec, PeLayoutSpec
 from kernbench.topology.extra import ExtraPart
 from kernbench.topology.geometry import PE_FLOORPLAN
@@ -15,7 +15,7 @@ from kernbench.topology.spec import CubeMeshSpec, IoChipletSpec, SipsSpec
 PARTS_PER_PE = sum(map(len, PE_FLOORPLAN))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Census:
     """Parts and directed links."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 
+from kernbench.common.values import state, value
 from kernbench.di.part import InnerAttrs
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.extra import AddressWindow, ExtraPart
@@ -21,7 +22,7 @@ XBAR = "xbar"
 """What an extra part of a PE calls that xbar"""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlannedPart:
     """A part, named and placed from its cube's own corner."""
 
@@ -35,7 +36,7 @@ class PlannedPart:
     window: AddressWindow | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlannedLink:
     """A directed link between two parts of the plan, by their place in it."""
 
@@ -47,7 +48,7 @@ class PlannedLink:
     fifo_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CubePlan:
     """All parts and links of a cube."""
 
@@ -99,7 +100,7 @@ def plan_cube(spec: TopologySpec) -> CubePlan:
     return CubePlan(tuple(draft.parts), tuple(draft.links))
 
 
-@dataclass(slots=True)
+@state
 class _Draft:
     """A plan under construction."""
 

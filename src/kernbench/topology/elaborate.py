@@ -6,10 +6,11 @@ nodes and attrs are shared by all parts of a place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 
 from kernbench.common.ids import HOST, SWITCH, cube_part, io_ucie_id, sip_part, sip_port_id, ucie_id
+from kernbench.common.values import state
 from kernbench.topology.cube_plan import AnyComponent, CubePlan, plan_cube
 from kernbench.topology.fabric import fabric_links, sip_ports
 from kernbench.topology.fields import LinkSpec
@@ -34,7 +35,7 @@ def elaborate(spec: TopologySpec) -> Graph:
     return Graph(spec, draft.nodes, tuple(draft.edges))
 
 
-@dataclass(slots=True)
+@state
 class _Draft:
     """A graph under construction."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from kernbench.common.json_text import json_text
 from kernbench.common.units import format_size
+from kernbench.common.values import value
 from kernbench.topology.builder import Topology
 from kernbench.topology.cube_spec import HbmSpec
 from kernbench.topology.graph import Edge, Graph, Node
@@ -32,7 +33,7 @@ _DOT_OTHER = "#cc79a7"
 _PLACES = ("system", "sip", "cube", "pe")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LinkRow:
     """What one class of links is like: how many, how wide, how long, how much may wait."""
 
@@ -44,7 +45,7 @@ class LinkRow:
     fifo_bytes: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PartRow:
     """What one kind of part is like at its place (system, sip, cube, pe): how many, which class, how it is tuned."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
@@ -22,6 +21,7 @@ from pydantic import (
 
 from kernbench.common.complaints import Complaint, Rejected, one_of
 from kernbench.common.config import ConfigModel, Size
+from kernbench.common.values import value
 from kernbench.di.part import KINDS, PartAttrs
 from kernbench.topology.fields import ComponentSpec, LinkSpec, implementation_of, registry_of
 
@@ -96,7 +96,7 @@ class WithExtras(ConfigModel):
         return found if self.extra else {name: value for name, value in found.items() if name != "extra"}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AddressWindow:
     """The addresses of an extra memory: ``nbytes`` from ``offset`` on, in the part of the addresses that has them."""
 

@@ -7,13 +7,13 @@ two links in each direction: 0.E to 1.W and 1.E to 0.W are different wires.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from kernbench.common.values import value
 from kernbench.topology.grid import OPPOSITE, Side
 from kernbench.topology.spec import SipsSpec
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SipPort:
     """One end of scale-up wiring at a SIP: its number there, its side (None when fully connected), the SIP beyond."""
 
@@ -23,7 +23,7 @@ class SipPort:
     peer: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FabricLink:
     """A directed scale-up link between two ports."""
 

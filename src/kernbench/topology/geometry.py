@@ -8,8 +8,8 @@ east edge, and the xbar between them and the corner router.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
+from kernbench.common.values import value
 from kernbench.topology.fabric import SipPort
 from kernbench.topology.grid import Corner, Grid, Side
 from kernbench.topology.spec import SipsSpec, TopologySpec
@@ -39,7 +39,7 @@ PE_FLOORPLAN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rect:
     """A rectangle by its north-west corner and its sides."""
 
@@ -64,7 +64,7 @@ def manhattan_mm(a: Point, b: Point) -> float:
     return round(abs(a[0] - b[0]) + abs(a[1] - b[1]), 6)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CubeGeometry:
     """Positions within a cube, from its own north-west corner."""
 
@@ -150,7 +150,7 @@ def _along(arm: tuple[float, float], place: int, of: int) -> float:
     return arm[0] + (arm[1] - arm[0]) * (place + 0.5) / of
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChipletGeometry:
     """Positions in an IO chiplet of which ``rect`` is the outline and ``edge`` the side of the cubes it lies along.
 
@@ -195,7 +195,7 @@ class ChipletGeometry:
         return ("W", "E") if self.edge in {"N", "S"} else ("N", "S")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MachineGeometry:
     """Outlines of SIPs, cubes and chiplets on the board."""
 

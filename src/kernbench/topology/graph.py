@@ -12,12 +12,13 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernbench.common.errors import UnknownNameError, UnsupportedError
+from kernbench.common.values import value
 from kernbench.di.part import KINDS, InnerAttrs, PartAttrs
 from kernbench.topology.extra import AddressWindow
 from kernbench.topology.spec import TopologySpec
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Node:
     """A part of the machine; coordinates that do not apply are None.
 
@@ -65,7 +66,7 @@ class Node:
         return *self.cube_coord, self.pe
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Edge:
     """A directed link. ``overhead_ns`` is its own, beside that of the node it enters; ``fifo_bytes`` is what may wait
     at its far end, None when ``unbounded``.

@@ -6,8 +6,9 @@ x grows to the east, y to the south; row 0 is in the north.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from kernbench.common.values import value
 
 Side = Literal["E", "W", "N", "S"]
 Corner = Literal["NW", "NE", "SW", "SE"]
@@ -20,7 +21,7 @@ OPPOSITE: dict[Side, Side] = {"E": "W", "W": "E", "N": "S", "S": "N"}
 STEP: dict[Side, tuple[int, int]] = {"E": (1, 0), "W": (-1, 0), "N": (0, -1), "S": (0, 1)}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Grid:
     """``w`` columns and ``h`` rows; entry ``i`` stands in column ``i % w`` of row ``i // w``."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from kernbench.common.complaints import one_of
 from kernbench.common.config import Complaint, ConfigModel, path_of
 from kernbench.common.units import format_size
+from kernbench.common.values import value
 from kernbench.topology import hbm_rules
 from kernbench.topology.census import Census, count_extras, count_machine
 from kernbench.topology.cube_spec import CubeSpec, HbmSpec, NocSpec, PeLayoutSpec, SramSpec
@@ -41,7 +41,7 @@ LONGEST_NS = 1e12
 """As of every duration in the file: it keeps simulated time far from the end of the clock."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FormatLimits:
     """How many bits an address format has for a SIP and for a cube of it."""
 
@@ -52,7 +52,7 @@ class FormatLimits:
 FORMATS = {"narrow": FormatLimits(4, 5), "wide": FormatLimits(10, 8)}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rule:
     """A check over the sections at these paths, given to it in this order."""
 

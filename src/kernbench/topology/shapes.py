@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kernbench.common.values import value
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.geometry import CubeGeometry, Point, manhattan_mm
 from kernbench.topology.graph import Graph, Node
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CubeShapes:
     """Sizes of the blocks of a cube in mm; where they stand comes from the graph."""
 

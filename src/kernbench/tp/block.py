@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kernbench.common.values import value
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
@@ -13,7 +12,7 @@ from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear
 from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class MlpWeights:
     """The whole weights of an MLP: (hidden, ffn), (ffn,), (ffn, hidden), (hidden,)."""
 
@@ -23,7 +22,7 @@ class MlpWeights:
     b_down: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class AttentionWeights:
     """The whole projections of attention, each (hidden, hidden): to queries, keys and values, and back."""
 
@@ -33,7 +32,7 @@ class AttentionWeights:
     wo: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BlockWeights:
     """The whole weights of a transformer block; those of the two norms are (2, hidden): weight and bias."""
 

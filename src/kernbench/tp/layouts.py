@@ -8,11 +8,11 @@ and write columns of, without knowing where the rows lie.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.layout import TensorLayout
@@ -22,7 +22,7 @@ from kernbench.topology.spec import TopologySpec
 ROWS, COLUMNS, COPIES = "row_wise", "column_wise", "replicate"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PeGrid:
     """The first ``cubes`` of a SIP, and the first ``pes`` of each."""
 

@@ -7,10 +7,11 @@ program that spawns them has said, if that was for as many. ``torch=`` names the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import InputError, UnsupportedError
+from kernbench.common.values import value
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.workers import HandedOn
 
@@ -38,7 +39,7 @@ def split_evenly(what: str, size: int, parts: int, over: str = "ranks") -> int:
     return size // parts
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TensorParallel(HandedOn):
     """A rank of the tensor-parallel group: its context, its number, how many there are.
 

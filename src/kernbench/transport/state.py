@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
 
@@ -24,7 +24,7 @@ class LinkUse(NamedTuple):
     peak: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hop:
     """A transfer on one link: its first byte entered at ``start_ps``, its last byte left at ``tail_ps``."""
 
@@ -257,7 +257,7 @@ class Route:
         self.carried.clear()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Way:
     """How a transfer may go on from a node: the ``links`` to its destination, in order."""
 

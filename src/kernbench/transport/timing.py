@@ -14,7 +14,6 @@ exact in integer picoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernbench.common.units import transfer_ps
@@ -31,7 +30,7 @@ class Pace(NamedTuple):
 AT_ONCE = Pace(0, 0)
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class Supply:
     """A source makes packets ``first`` … ``first + count - 1`` available one after another from ``start_ps`` on."""
 
@@ -62,7 +61,7 @@ class LinkFigures(NamedTuple):
         return transfer_ps(nbytes, self.bw_gbs)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Profile:
     """The undisturbed course of a transfer of one size and supply pace over links of certain figures.
 

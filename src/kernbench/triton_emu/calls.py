@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from types import CodeType
 
 from kernbench.common.dtypes import DType
+from kernbench.common.values import value
 from kernbench.messages.commands import Receive
 from kernbench.triton_emu.checks import Shape
 
 _MANY_FUNCTIONS = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Room:
     """What the result of a call needs: an array of ``nbytes``, for ``label``."""
 
@@ -23,7 +23,7 @@ class Room:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Asked:
     """A receive with the arguments of its call, and what they mean.
 

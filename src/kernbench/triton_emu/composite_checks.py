@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.names import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
+from kernbench.common.values import value
 from kernbench.messages.commands import MemoryRef, StreamOperand
 from kernbench.messages.operands import Operand
 from kernbench.triton_emu.checks import (
@@ -34,7 +35,7 @@ GEMM = "gemm"
 _ARRAY_STEPS = ("bias", "add")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Form:
     """A composite whose operands fit: what it works on (matrices and numbers), their type, the result's shape and type.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from kernbench.common.values import state
 from kernbench.messages.operands import Operand
 
 
@@ -24,7 +24,7 @@ class SlotRing(Protocol):
         """Take back ``slot``."""
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class ReceivedSlot:
     """What a kernel gets for a receive: message ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
 

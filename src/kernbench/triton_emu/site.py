@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kernbench.common.dtypes import DType
+from kernbench.common.values import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class KernelSite:
     """The PE that runs a kernel, how many PEs, cubes and SIPs take part, and which kernel it is.
 

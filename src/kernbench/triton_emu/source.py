@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType, FunctionType, TracebackType
 
 from kernbench.common.errors import KernelError
+from kernbench.common.values import value
 from kernbench.messages.requests import KernelRef
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -19,7 +19,7 @@ PROGRAM_FILE: ContextVar[str | None] = ContextVar("kernbench_program_file", defa
 """In a kernel of a front end: the source file of the user's program. A kernel has a context of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Source:
     """A place in a source file; line 0 when there is none."""
 

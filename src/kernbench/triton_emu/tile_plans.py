@@ -23,7 +23,7 @@ TileIndex: TypeAlias = tuple[int, int, int]
 """(row, column, step along K)"""
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class OperandWindow:
     """A tile of a streamed operand: ``name`` of the operand, first virtual address, shape and byte strides."""
 
@@ -34,7 +34,7 @@ class OperandWindow:
     strides: tuple[int, ...]
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class Tile:
     """One tile and its stages.
 
@@ -52,7 +52,7 @@ class Tile:
     write: OperandWindow | None
 
 
-@value(kw_only=False)
+@value(eq=False, guarded=False)
 class AccumulatorUse:
     """Whether a dot fetches an accumulator from TCM, and whether it stores its result there."""
 

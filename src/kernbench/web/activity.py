@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
 
+from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
@@ -40,7 +41,7 @@ Label: TypeAlias = tuple[str, str, int]
 """What a span is called: its name, the kernel, the line of the kernel's source (0: none)."""
 
 
-@dataclass(slots=True)
+@state
 class TimelineRow:
     """A row of a timeline: spans in any order, each with the number of its label."""
 
@@ -69,7 +70,7 @@ class TimelineRow:
         return np.column_stack((np.diff(starts, prepend=0), ends[order] - starts, _column(self.labels)[order])).ravel()
 
 
-@dataclass(slots=True)
+@state
 class Activity:
     """The rows of every PE that did anything; ``labels`` by their numbers."""
 

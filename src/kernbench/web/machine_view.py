@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state
 from kernbench.topology.builder import DEFAULT_NAME, Topology, topology_file
 from kernbench.topology.drawing.cables import host_cables, scale_up_cables
 from kernbench.topology.export import machine_rows
@@ -19,7 +20,7 @@ from kernbench.web.packing import Json
 _STRAIGHT = frozenset(("cube_to_cube", "io_to_cube", "noc"))
 
 
-@dataclass(slots=True)
+@state
 class Wires:
     """The ways of all links; ``of_edge`` has for each link the number of its way and whether it runs against it."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import BenchError
 from kernbench.common.units import ns_to_ps
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench
@@ -20,7 +20,7 @@ from kernbench.topology.builder import Topology
 from kernbench.web.packing import Spans
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ObservedRun:
     """A run that is over, and what was seen of it."""
 

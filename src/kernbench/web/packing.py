@@ -7,11 +7,12 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from kernbench.common.values import value
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -81,7 +82,7 @@ class Pack:
         return base64.b64encode(zlib.compress(content, 9)).decode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimeWindow:
     """A part of a run, from ``start_ps`` to ``end_ps``, cut into ``bins`` bins of equal length."""
 
@@ -97,7 +98,7 @@ class TimeWindow:
         return self.start_ps + span * np.arange(self.bins + 1, dtype=np.int64) // self.bins
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Spans:
     """Intervals that do not overlap, in the order of time, and how much of something is spread evenly over each."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from http import HTTPStatus
 from http.client import HTTP_PORT
@@ -18,6 +18,7 @@ from typing import Any
 from kernbench import __version__
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
+from kernbench.common.values import state, value
 from kernbench.topology.builder import Topology
 from kernbench.web.machine_view import machine_view, source_name
 from kernbench.web.observer import ObservedRun
@@ -46,7 +47,7 @@ SCRIPTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Page:
     """A page, and the configuration that it was made from."""
 
@@ -109,7 +110,7 @@ NAMES = (HOST, "localhost", "[::1]")
 MARK = '<meta name="kernbench-version" content="">'
 
 
-@dataclass(slots=True)
+@state
 class Shelf:
     """What is served: the last good page, and a message when making a newer one failed. Shared between threads."""
 

@@ -6,11 +6,12 @@ The run is over when its program is: what is freed afterwards is in the list of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 from kernbench.common.errors import text_of
 from kernbench.common.units import ns_to_ps
+from kernbench.common.values import state
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathPart
@@ -120,7 +121,7 @@ def notice_of(run: ObservedRun) -> str:
     return f"{result.bench}: {result.status}{why}"
 
 
-@dataclass(slots=True)
+@state
 class _RunView:
     """Makes the parts of the view from one run."""
 

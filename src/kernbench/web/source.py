@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Thread
 from typing import Protocol
@@ -14,6 +14,7 @@ from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError, KernbenchError
 from kernbench.common.files import read_input
+from kernbench.common.values import state, value
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_result import BenchResult
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
@@ -36,7 +37,7 @@ class PageSource(Protocol):
         """The page as it is now. KernbenchError when there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Made:
     """A page, and how the run that it shows went; None: it shows none."""
 
@@ -44,7 +45,7 @@ class Made:
     result: BenchResult | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunSource:
     """A machine, and a bench that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes them.
 
@@ -93,7 +94,7 @@ class RunSource:
         return self.make().page.content
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FileSource:
     """A page that was made before."""
 
@@ -129,7 +130,7 @@ def _stamp(path: Path) -> Stamp:
     return found.st_mtime_ns, found.st_size
 
 
-@dataclass(slots=True)
+@state
 class Watcher:
     """Puts a new page on a server's shelf when a file of its source has changed."""
 

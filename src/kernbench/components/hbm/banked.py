@@ -6,9 +6,9 @@ gone through; the others are as the second: by then the queues are full, and all
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from kernbench.common.values import value
 from kernbench.components.hbm.banks import Banks, Saved
 from kernbench.components.hbm.channel_figures import FAR
 from kernbench.components.hbm.layout import Layout
@@ -21,7 +21,7 @@ LONG = 8
 """Quanta of an access before which it is worth a look whether channels are in step."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Stretch:
     """Bytes of an access up to ``end`` had their turn until ``over_ps``; on a bus from ``first_ps`` to ``last_ps``."""
 

@@ -5,9 +5,9 @@ A requester is a part and one of its channels: the queues of a PE, or all else. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernbench.common.values import state
 from kernbench.components.hbm.banked import BankedMemory, Stretch
 from kernbench.components.hbm.channels import Channels
 from kernbench.components.hbm.ideal import IdealMemory
@@ -84,7 +84,7 @@ class SliceController(Answering):
             self._commit(write.message)
 
 
-@dataclass(slots=True)
+@state
 class _Output:
     """The way of the replies to a requester, and when what was promised of them has come: they come in their order."""
 

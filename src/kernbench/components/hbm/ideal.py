@@ -8,9 +8,9 @@ small access waits for at most a quantum in its PC, and one of each competitor.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from operator import itemgetter
 
+from kernbench.common.values import value
 from kernbench.components.hbm.banked import Stretch
 from kernbench.components.hbm.channel_figures import FAR
 from kernbench.components.hbm.channels import Channels
@@ -19,7 +19,7 @@ from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Took:
     """A turn that began with the PC which was done last."""
 

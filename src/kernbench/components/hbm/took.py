@@ -6,10 +6,10 @@ turns of direction, and what it waited for rows or for the pace of bank groups. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kernbench.common.units import PS_PER_NS
+from kernbench.common.values import value
 from kernbench.core.observed import BankTime
 from kernbench.topology.hbm_timing import HbmTiming
 
@@ -41,7 +41,7 @@ class Took(Protocol):
         """When a turn began that its requester waited for from ``since`` to ``end``, and what it took from then on."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TookOfBanks:
     """A turn of a read or a ``write`` that was given at ``now``."""
 

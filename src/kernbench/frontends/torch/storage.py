@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -11,6 +11,7 @@ import torch
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
 from kernbench.common.errors import InputError
+from kernbench.common.values import state
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.host_values import KnownValues
@@ -63,7 +64,7 @@ def current() -> RuntimeContext[Any]:
     return found
 
 
-@dataclass(slots=True)
+@state
 class Pool:
     """The storages that a rank has dropped, by size, type and SIP: so freeing takes no simulated time, which would be
     that of Python's garbage collector."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from kernbench.common.values import value
+
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Box:
     """A strided box: element ``i`` of ``shape`` is at ``base + i · strides`` bytes.
 
@@ -36,7 +37,7 @@ class Box:
         return Box(self.base + by, self.shape, self.strides, self.valid)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class List:
     """A scatter-gather list: (address, bytes) of the elements of ``shape``, row by row, in contiguous runs.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.frontends.triton.launch import context_of, launch
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.spec import TopologySpec
@@ -137,7 +137,7 @@ def _noting(measure: Callable[..., Any], names: Sequence[str], finished: list[st
     return run
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Warmed:
     """What ``kernel.warmup`` gives: a kernel that fills its PE. ``warmed[grid](...)`` runs it."""
 

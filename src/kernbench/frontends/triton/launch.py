@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.frontends.placed import Placed
 from kernbench.frontends.triton.pace import Pace
 from kernbench.frontends.triton.pointers import Pointers
@@ -52,7 +53,7 @@ _PLACED = Tensor | Placed | TensorDescriptor
 """Arguments that lie in memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pointer:
     """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``.
 
@@ -79,7 +80,7 @@ class Pointer:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Arguments:
     """The arguments of a launch by name: tensors, and what is known."""
 

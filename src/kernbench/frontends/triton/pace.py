@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from kernbench.common.errors import RunStopped
+from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine
 from kernbench.frontends.triton.running import Grid
 
@@ -14,7 +15,7 @@ MEASURED = 0.1
 """Of the time that the run may take, so much of a launch is measured before anything is foreseen of the rest."""
 
 
-@dataclass(slots=True)
+@state
 class Pace:
     """How fast the programs of a launch go, all PEs together, in the user's time."""
 

@@ -8,7 +8,6 @@ later ones ask the builder for the same with other operands. Errors are not reco
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
+from kernbench.common.values import value
 from kernbench.frontends.triton.values import TensorHandle
 
 Operand: TypeAlias = Any
@@ -36,7 +36,7 @@ class _NotPlainError(Exception):
     """An argument is neither a tensor nor plain: what Triton does with it is not known here."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Recording:
     """What a call asks of the builder: methods, each with what picks its arguments from what is there by then.
 

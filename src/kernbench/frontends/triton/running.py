@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from kernbench.common.errors import KernelError
+from kernbench.common.values import state
 from kernbench.frontends.triton.descriptors import Array, Descriptor
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.source import call_place, kernel_error
@@ -26,7 +27,7 @@ def refused(message: str) -> Refused:
     return Refused(f"{call_place()}: {message}")
 
 
-@dataclass(slots=True)
+@state
 class Running:
     """A kernel on one PE: its ``tl``, the grid, and the program that it is at.
 

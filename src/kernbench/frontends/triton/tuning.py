@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from triton.runtime.autotuner import Autotuner
 
 from kernbench.common.errors import AllocationError
+from kernbench.common.values import state
 from kernbench.frontends.triton.launch import context_of
 
 Config: TypeAlias = Any
@@ -17,7 +18,7 @@ DOES_NOT_FIT = [float("inf")] * 3
 """What Triton has for the times of a configuration that cannot run."""
 
 
-@dataclass(slots=True)
+@state
 class Chosen:
     """The configurations that a rank has chosen, by tuner: on another machine others may be faster."""
 

@@ -6,17 +6,16 @@ tensor nor splits the space that tensors come and go in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kernbench.common.errors import AllocationError, InputError, PhysAddrError
 from kernbench.common.ids import cube_part, pe_part
+from kernbench.common.values import value
 from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, AddressFormat
 from kernbench.policy.address.phyaddr import AddressOwner, PhysAddr
 from kernbench.topology.spec import TopologySpec
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AddressConfig:
     """Counts and installed bytes of a machine. PhysAddrError names every count or size its format cannot address."""
 
@@ -58,9 +57,9 @@ class AddressConfig:
     def check_ids(self, sip_id: int, cube_id: int, pe_id: int = 0) -> None:
         """Raise PhysAddrError with the field and its range unless the machine has this PE."""
         has = (("sip_id", sip_id, self.sip_count), ("cube_id", cube_id, self.cubes_per_sip))
-        for name, value, count in (*has, ("pe_id", pe_id, self.pes_per_cube)):
-            if not 0 <= value < count:
-                raise PhysAddrError(f"{name}={value} is outside 0..{count - 1} (this machine)")
+        for name, index, count in (*has, ("pe_id", pe_id, self.pes_per_cube)):
+            if not 0 <= index < count:
+                raise PhysAddrError(f"{name}={index} is outside 0..{count - 1} (this machine)")
 
     def _problems(self) -> tuple[str, ...]:
         fmt = self.address_format

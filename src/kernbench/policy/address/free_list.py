@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from kernbench.common.errors import AllocationError
+from kernbench.common.values import value
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class Extent:
     """``nbytes`` bytes from ``start``."""
 

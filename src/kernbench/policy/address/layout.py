@@ -6,13 +6,13 @@ chooses the HBM window; below it lies the resource window, cut into the regions 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 
 from kernbench.common.errors import PhysAddrError, UnknownNameError
+from kernbench.common.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BitField:
     """``width`` bits of an address, the lowest of them bit ``low``."""
 
@@ -102,7 +102,7 @@ class AddressOwner(StrEnum):
     M_CPU = "m_cpu"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Region:
     """One part's stretch of the local offset: ``size`` bytes from ``base``; HBM and cube parts have no PE."""
 

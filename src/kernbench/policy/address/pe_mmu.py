@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 
 from kernbench.common.errors import AddressFaultError, InputError
 from kernbench.common.ids import pe_part
+from kernbench.common.values import state
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 
 
-@dataclass(slots=True)
+@state
 class _Range:
     """Virtual bytes ``start .. end`` that lie at ``pa`` and on; an access that begins here ends by ``tensor_end``.
 

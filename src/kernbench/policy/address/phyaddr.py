@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import total_ordering
 from operator import index
 
 from kernbench.common.errors import PhysAddrError
+from kernbench.common.values import value
 from kernbench.policy.address.layout import (
     HBM_REGION,
     LOCAL,
@@ -29,7 +29,7 @@ _LOCAL_MASK = LOCAL.limit - 1
 
 
 @total_ordering
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value(eq=False, repr=False)
 class PhysAddr:
     """One byte of the machine, in the narrow or the wide format: made by the factories or by ``decode``.
 

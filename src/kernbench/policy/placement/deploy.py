@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from math import prod
 
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.policy.address.allocator import PEMemAllocator
 from kernbench.policy.address.phyaddr import PhysAddr
@@ -19,7 +19,7 @@ Allocators = Mapping[tuple[int, int, int], PEMemAllocator]
 MEM_KINDS = ("hbm", "tcm")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Deployment:
     """A tensor of ``nbytes`` in memory of ``mem_kind``; ``va_base`` is None when no virtual range was asked for.
 

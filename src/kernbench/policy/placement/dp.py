@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from kernbench.common.values import value
 from kernbench.policy.placement.geometry import PlacementError, Window, split, tiles
 
 __all__ = [
@@ -29,7 +29,7 @@ _CUTS: dict[str, Callable[[Window, int], list[Window]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DPPolicy:
     """``replicate``, ``column_wise`` (the last axis, K) or ``row_wise`` (the first, M): over cubes, then PEs inside.
 
@@ -55,7 +55,7 @@ class DPPolicy:
 SINGLE_PE = DPPolicy(num_pes=1, num_cubes=1)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ShardSpec:
     """A PE's part of a tensor: bytes ``offset_bytes .. offset_bytes + nbytes`` of the tensor's virtual range.
 
@@ -69,7 +69,7 @@ class ShardSpec:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LocalShard:
     """A part of a tensor that lies in one cube: its PE there, its bytes and the window of the tensor it holds."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 
 Index: TypeAlias = tuple[int, ...]
 
@@ -16,7 +16,7 @@ class PlacementError(InputError, ValueError):
     """A tensor that cannot be placed as asked: a bad policy, no axis to split, too few PEs."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Window:
     """Indices ``start .. stop`` of every axis; a tensor without axes has one window, without bounds."""
 

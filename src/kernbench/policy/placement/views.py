@@ -8,20 +8,20 @@ contiguous.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import index as as_integer
 from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.common.values import value
 from kernbench.policy.placement.dp import DPPolicy, PlacementError, ShardSpec, placed_windows
 from kernbench.policy.placement.geometry import Window
 
 Array = npt.NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ShardView:
     """A shard and the window of the tensor that it holds."""
 
@@ -39,7 +39,7 @@ class ShardView:
         return self.window.shape
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WindowPiece:
     """What one shard has of a window: ``source`` counts from the shard's corner, ``target`` from the window's."""
 
@@ -110,7 +110,7 @@ def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...
 _Bounds = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Selection:
     """``tensor[index]`` is ``fetched[rest]``, where ``fetched`` is what ``window`` holds.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from kernbench.common.ids import sip_part, sip_port_id
+from kernbench.common.values import value
 from kernbench.topology.fabric import FabricLink, SipPort, fabric_links
 from kernbench.topology.geometry import MachineGeometry, Point, Rect
 from kernbench.topology.graph import Graph
@@ -18,7 +18,7 @@ BELOW_LANE, BUS_LANE, SIDE_LANE = 2.4, 5.4, 6.6
 LEVELS, LEVEL_COUNT = (1.2, 5.0), 6
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cable:
     """A scale-up cable: the way it is led, and whether it carries both directions."""
 
@@ -26,7 +26,7 @@ class Cable:
     both_ways: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _End:
     """Where a cable leaves a SIP: the point, the direction, the SIP's outline."""
 

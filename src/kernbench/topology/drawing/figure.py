@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from matplotlib import rc_context
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
 from kernbench.common.units import format_size
+from kernbench.common.values import value
 from kernbench.topology.builder import Topology
 from kernbench.topology.drawing import style
 from kernbench.topology.drawing.canvas import TEXT, Canvas, round_length
@@ -28,7 +28,7 @@ PAGE_INCHES, LARGEST_INCHES, READABLE_PT_PER_MM = 9.6, 20.0, 3.2
 BOARD_MARGIN_MM = 9.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Layout:
     """Sizes of the figure in inches: the board on the left, the cube on the right, words above, links below."""
 
