@@ -143,11 +143,11 @@ def test_a_look_in_mid_run_has_what_is_under_way_replayed_record_by_record(playe
     assert found == outcome(run, record_by_record)
 
 
-def test_with_the_sanitizer_every_read_is_seen(played: list[Group], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_the_sanitizer_every_read_is_seen(played: list[Group]) -> None:
     run = ring(300)
     expected = outcome(run)
     played.clear()
-    monkeypatch.setattr(algorithm_support, "GraphEngine", lambda *a, **k: GraphEngine(*a, observers=[Sanitizer()], **k))
+    run.observers = (Sanitizer(),)
     assert outcome(run) == expected
     assert not played
 
