@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -313,3 +314,101 @@ def op_log_digest(engine: GraphEngine) -> str:
     lines = sorted({int(found) for found in re.findall(r'"line":(\d+)', text)} | {0})
     ranked = re.sub(r'"line":(\d+)', lambda found: f'"line":{lines.index(int(found[1]))}', text)
     return f"{text.count(chr(10))} rows, sha256 {sha256(ranked.encode()).hexdigest()}"
+
+
+# --- programs by chance -----------------------------------------------------------------------------------------------
+
+
+def random_program(seed: int) -> Callable[[Any], str]:
+    """A program that copies, launches kernels and looks at values by turns, some of it while kernels run."""
+
+    def program(torch: Any) -> str:
+        rng = Random(seed)
+        plan = torch.install_ipcq(world_size_override=4)
+        x, y = (
+            torch.tensor(np.arange(16 * N, dtype=np.float32).reshape(16, N) % (7 + turn) / 8, dp=programs.ON_EACH)
+            for turn in range(2)
+        )
+        said, works = [], []
+        for turn in range(rng.randint(2, 4)):
+            steps = random_steps(rng)
+            works.append(torch.launch(f"turn {turn}", random_kernel, x, y, steps, async_op=rng.random() < 0.5))
+            what = rng.randrange(6)
+            if what == 0:
+                said.append(float(x.numpy().max()))
+            elif what == 1:
+                y.copy_(x)
+            elif what == 2:
+                x[rng.randrange(16), rng.randrange(8) :] = rng.randrange(9) / 8
+            elif what == 3:
+                torch.full((3, 5), rng.randrange(9), dtype="i8")
+                said.append(y[rng.randrange(16)].tolist()[:3])
+        for work in works:
+            if work is not None:
+                work.wait()
+        torch.uninstall_ipcq(plan)
+        return "\n".join([*map(str, said), *map(str, torch.engine.printed())])
+
+    return program
+
+
+def random_steps(rng: Random) -> tuple[tuple[str, int, int], ...]:
+    """What a kernel does: a name and two numbers each."""
+    return tuple((rng.choice(STEPS), rng.randrange(4), rng.randrange(4)) for _ in range(rng.randint(3, 9)))
+
+
+STEPS = ("load", "store", "add", "less", "columns", "pass", "posted", "atomic", "tiles", "product", "value", "print")
+
+
+def random_kernel(x, y, steps, *, tl):
+    """Its tile goes from step to step; places of others are written as well, so times decide what is read."""
+    pe, row = tl.program_id(0), N * 4
+    mine = programs.own(x, tl, 4)
+    tile = tl.load(mine, (1, N), "f32")
+    for what, i, j in steps:
+        near = x + ((pe * i + j) % 4 * 4 + i) * row
+        there = y + ((pe + i) % 4 * 4 + j) * row
+        if what == "load":
+            tile = tl.load(near, (1, N), "f32")
+        elif what == "store":
+            tl.store(there, tile)
+        elif what == "add":
+            tile = tl.minimum(tile + tl.load(there, (1, N), "f32"), 64.0)
+        elif what == "less":
+            tile = tl.maximum(tile - (i + j / 8), -64.0)
+        elif what == "columns":
+            tl.store(there, tl.load(near, (1, N // 2), "f32", strides=(row, 8)), strides=(row, 8))
+        elif what == "print":
+            tl.device_print("pe", pe, tl.max(tile))
+        elif what in ("pass", "posted"):
+            tile = random_message(what, tile, mine + j * row, i, tl)
+        else:
+            tile = random_update(what, tile, near, there, (i, j), tl)
+    tl.store(mine + 3 * row, tile)
+
+
+def random_message(what, tile, to, i, tl):
+    """A tile goes round, waited for at once or posted ahead."""
+    if what == "pass":
+        tl.send("E", tile)
+        return tl.minimum(tl.recv("W", (1, N), "f32"), tile)
+    posted = tl.recv_async("W", (1, N), "f32")
+    tl.send("E", programs.busy(tile, i * tl.program_id(0), tl))
+    tl.store(to, posted)
+    return tile
+
+
+def random_update(what, tile, near, there, numbers, tl):
+    """An atomic, a composite, or a step that depends on values."""
+    i, j = numbers
+    if what == "atomic":
+        found = tl.atomic_max(there, tile, fetch=i % 2 == 1)
+        return tile if found is None else found
+    if what == "tiles":
+        epilogue = (("scale", 0.5),) * (i % 2)
+        tl.composite("add", tl.ref(near, (1, N), "f32"), tile, there, epilogue=epilogue)
+        return tile
+    if what == "product":  # of one step along K: sums are rounded in the order of the computer
+        tl.composite("gemm", tl.ref(near, (1, 1), "f32"), tl.ref(near + 4, (1, 8), "f32"), there)
+        return tl.maximum(tl.minimum(tl.load(there, (1, N), "f32"), 64.0), -64.0)
+    return tile + 1.0 if tl.value(tile)[0, j] < 8 else tl.where(tile < 1.0, tile, 1.0)

@@ -271,6 +271,21 @@ def exact_case(name: str, program: Callable[[Any], object], **more: Any) -> Case
     return ring_case(name, program, exact=True, **more)
 
 
+def random_case(first: int, count: int) -> Case:
+    """Programs by chance, of these seeds: its text has the time, the events and a digest of each."""
+
+    def play() -> Played:
+        said = []
+        for seed in range(first, first + count):
+            one = ring_case("", data_programs.random_program(seed)).play()
+            lines = (f"{part} {line}\n".encode() for part, lines in listing(one).items() for line in lines)
+            digest = sha256([*lines, one.text.encode()])
+            said.append(f"{seed}: {round(one.engine.now * 1000)} ps, {one.engine.n_events} events, {digest[:32]}")
+        return Played(one.engine, "\n".join(said))
+
+    return Case(f"data/random {first} to {first + count - 1}", play, slow=first > 0, exact=True)
+
+
 BENCHES = {
     "attention": (),
     "ccl-allreduce": (),
@@ -406,6 +421,8 @@ def _cases_of_data() -> Iterator[Case]:
     yield exact_case("data/values sanitized", data_programs.values_in_mid_run, engine=sanitized)
     yield exact_case("data/unordered sanitized", data_programs.unordered, engine=sanitized)
     yield exact_case("data/files of values", data_programs.files_of_values)
+    yield random_case(0, 20)
+    yield from (random_case(first, 20) for first in range(20, 200, 20))
 
 
 def _uneven_without_data() -> Collective:
