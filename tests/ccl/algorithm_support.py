@@ -18,6 +18,7 @@ from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.observer import Observer
 from kernbench.engine.queue_state import queue_pairs_of
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.mapping import MappedShard, TensorMapping
@@ -97,7 +98,10 @@ def of_pe(tensor: Shards, pe: tuple[int, int]) -> list[Array]:
 
 @dataclass(kw_only=True)
 class Collective:
-    """A kernel on ``pes``, with queues along ``edges``; ``args`` by SIP, behind a pointer to each of ``tensors``."""
+    """A kernel on ``pes``, with queues along ``edges``; ``args`` by SIP, behind a pointer to each of ``tensors``.
+
+    ``kernels``: what runs on a SIP in its place.
+    """
 
     topology: Topology
     kernel: Callable[..., object]
@@ -111,6 +115,8 @@ class Collective:
     watch: Callable[[GraphEngine], object] = lambda engine: None
     started: Callable[[GraphEngine], object] = lambda engine: None
     enable_data: bool = True
+    observers: Sequence[Observer] = ()
+    kernels: Mapping[int, Callable[..., object]] = field(default_factory=dict)
     engine: GraphEngine | None = field(default=None, init=False)
     handles: list[RequestHandle] = field(default_factory=list, init=False)
 
@@ -141,7 +147,7 @@ class Collective:
 
     def on_machine(self) -> list[Shards]:
         """The tensors after a run on the machine, all of whose queues have ended empty."""
-        engine = self.engine = GraphEngine(self.topology, enable_data=self.enable_data)
+        engine = self.engine = GraphEngine(self.topology, enable_data=self.enable_data, observers=self.observers)
         self.watch(engine)
         settings = QueueSettings(n_slots=self.n_slots, slot_size=self.slot_size, buffer_kind=self.kind)
         install_edges(engine, self.edges, settings)
@@ -152,7 +158,7 @@ class Collective:
         handles = [
             engine.submit(
                 KernelLaunchMsg(
-                    kernel=KernelRef(name=name, function=self.kernel),
+                    kernel=KernelRef(name=name, function=self.kernels.get(sip, self.kernel)),
                     args=(*(args[sip] for args, _ in placed), *self.args[sip]),
                     targets=tuple(pe for pe in self.pes if pe[0] == sip),
                     grid=grid,

@@ -9,6 +9,9 @@ Freeze anew only when simulated behaviour is meant to change, in the commit that
 why. Figures are of all that users can see: records, memory, times, events, texts. Explanations (``explain/``) are kept
 apart: what is said of a run may get better while the run stays as it is. A line of a kernel is its rank among the
 kernel's lines that made records, so that sources may be edited.
+
+Memory of most cases is as this computer rounds. That of *exact* cases is the same on every computer: they add small
+numbers, and can be frozen and compared anywhere.
 """
 
 from __future__ import annotations
@@ -29,14 +32,17 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "components")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "components"), str(HERE.parent / "ccl")]
 
+import data_programs  # noqa: E402
 import numpy as np  # noqa: E402
 import one_program  # noqa: E402
 import programs  # noqa: E402
+from algorithm_support import Collective  # noqa: E402
 
 from kernbench.ccl.install import load_ccl_config  # noqa: E402
 from kernbench.cli.main import main as kernbench  # noqa: E402
+from kernbench.common.errors import KernbenchError  # noqa: E402
 from kernbench.engine.requests import Limits  # noqa: E402
 from kernbench.observe.statistics import link_traffic  # noqa: E402
 from kernbench.probe.cases import CASES as PROBES  # noqa: E402
@@ -69,11 +75,16 @@ class Played:
 
 @dataclass(frozen=True)
 class Case:
-    """Something that is simulated. ``slow``: takes more than a few seconds."""
+    """Something that is simulated.
+
+    ``slow``: takes more than a few seconds, or one of many alike. ``exact``: its numbers are the same
+    on every computer.
+    """
 
     name: str
     play: Callable[[], Played]
     slow: bool = False
+    exact: bool = False
 
 
 # --- what is kept of a case -------------------------------------------------------------------------------------------
@@ -130,6 +141,8 @@ def _memory_lines(engine: GraphEngine, space: str) -> list[str]:
             if to.strides is not None:
                 reach = to.dtype.itemsize + sum((n - 1) * step for n, step in zip(to.shape, to.strides, strict=True))
             written.update(to.segments or [(to.address, reach)])
+    if not written:
+        return []
     store = engine.memory_store
     return [
         f"{low:#x} to {high:#x}: {sha256([store.read(space, low, (high - low,), 'i8').tobytes()])}"
@@ -176,6 +189,7 @@ def bench_case(
     file: Path | str = "default",
     ccl: tuple[str, ...] = (),
     slow: bool = False,
+    exact: bool = False,
     engine: Callable[[Topology], GraphEngine] = GraphEngine,
 ) -> Case:
     """A host program, or the registered bench of a name, with data.
@@ -200,7 +214,7 @@ def bench_case(
         said += [f"warning: {each.message}" for each in warned if each.category is RuntimeWarning]
         return Played(done.engine, anywhere("\n".join(said)), done.traces)
 
-    return Case(name, play, slow)
+    return Case(name, play, slow, exact)
 
 
 def probe_case(case: ProbeCase) -> Case:
@@ -233,6 +247,45 @@ def queue_case(name: str, kernel: Callable[..., object], *args: Any, kind: str =
 def ring_case(name: str, program: Callable[[Any], object], **more: Any) -> Case:
     """A program whose queues are those of the ring."""
     return bench_case(name, program, ccl=("defaults.algorithm=ring_allreduce_tcm",), **more)
+
+
+def schedule_case(name: str, make: Callable[[], Collective], *, slow: bool = False) -> Case:
+    """A schedule by itself: its text is its error, and what phase 2 has carried out."""
+
+    def play() -> Played:
+        run, said = make(), []
+        try:
+            run.on_machine()
+        except KernbenchError as error:
+            said = [anywhere(f"{type(error).__name__}: {error}")]
+        engine = run.engine
+        assert engine is not None
+        engine.drain()
+        engine.replay()
+        stats = engine.phase2_stats
+        return Played(engine, "\n".join([*said, f"{stats.ops} operations, {stats.nbytes} bytes"]))
+
+    return Case(f"schedules/{name}", play, slow, exact=True)
+
+
+def exact_case(name: str, program: Callable[[Any], object], **more: Any) -> Case:
+    """A program whose queues are those of the ring, and whose numbers are the same on every computer."""
+    return ring_case(name, program, exact=True, **more)
+
+
+def random_case(first: int, count: int) -> Case:
+    """Programs by chance, of these seeds: its text has the time, the events and a digest of each."""
+
+    def play() -> Played:
+        said = []
+        for seed in range(first, first + count):
+            one = ring_case("", data_programs.random_program(seed)).play()
+            lines = (f"{part} {line}\n".encode() for part, lines in listing(one).items() for line in lines)
+            digest = sha256([*lines, one.text.encode()])
+            said.append(f"{seed}: {round(one.engine.now * 1000)} ps, {one.engine.n_events} events, {digest[:32]}")
+        return Played(one.engine, "\n".join(said))
+
+    return Case(f"data/random {first} to {first + count - 1}", play, slow=first > 0, exact=True)
 
 
 BENCHES = {
@@ -334,6 +387,48 @@ def _cases() -> Iterator[Case]:
     for step in one_program.EVERY_STEP[1:]:
         yield bench_case(f"skewed/{_step_name(step)}", _discarding(step), file=SKEWED, machine=())
         yield bench_case(f"small/{_step_name(step)}", _discarding(step), machine=one_program.SMALL)
+    yield from _cases_of_data()
+
+
+def _cases_of_data() -> Iterator[Case]:
+    """What phase 2 makes of schedules, of failures, of looks in mid-run, and of accesses that nothing orders."""
+    for algorithm in data_programs.ALGORITHMS:
+        for dtype, fewest in (("f32", True), ("bf16", False)):
+            make = partial(data_programs.by_algorithm, algorithm, dtype, fewest=fewest)
+            yield schedule_case(f"{algorithm} {dtype}", make, slow=not fewest)
+    for kind in KINDS:
+        for n_slots in (3, 4, 7):
+            make = partial(data_programs.on_ring, data_programs.uneven, 20, kind=kind, n_slots=n_slots)
+            yield schedule_case(f"uneven-{kind}-{n_slots}", make, slow=n_slots == 4)
+    yield schedule_case("chain", partial(data_programs.on_ring, data_programs.chain, 40, 8))
+    yield schedule_case("mistaken", partial(data_programs.on_ring, data_programs.mistaken, 40))
+    yield schedule_case("looked at", partial(data_programs.looked_at, 300, 7))
+    yield schedule_case("written into scratch", partial(data_programs.written_into, 3000, at_end=False))
+    yield schedule_case("written behind rings", partial(data_programs.written_into, 3000, at_end=True))
+    yield schedule_case("one kernel", data_programs.one_kernel)
+    yield schedule_case("sanitized", lambda: data_programs.sanitized(data_programs.ring(300)))
+    yield bench_case(
+        "schedules/two rounds", data_programs.two_rounds, machine=(*SMALL, "system.sips.count=3"), exact=True
+    )
+    without = partial(GraphEngine, enable_data=False)
+    relaxed = (*SMALL, "pe.dma.ordering=relaxed")
+    for twin, engine in (("", GraphEngine), (" without data", without)):
+        yield exact_case(f"data/posted under failure{twin}", data_programs.posted_under_failure, engine=engine)
+        yield exact_case(f"data/values{twin}", data_programs.values_in_mid_run, engine=engine)
+        yield exact_case(f"data/unordered{twin}", data_programs.unordered, engine=engine)
+        yield exact_case(f"data/unordered relaxed{twin}", data_programs.unordered, machine=relaxed, engine=engine)
+        yield exact_case(f"data/files{twin}", data_programs.files, engine=engine)
+    yield schedule_case("uneven-tcm-3 without data", _uneven_without_data)
+    yield exact_case("data/values unseen", data_programs.values_unseen)
+    yield exact_case("data/values sanitized", data_programs.values_in_mid_run, engine=sanitized)
+    yield exact_case("data/unordered sanitized", data_programs.unordered, engine=sanitized)
+    yield exact_case("data/files of values", data_programs.files_of_values)
+    yield random_case(0, 20)
+    yield from (random_case(first, 20) for first in range(20, 200, 20))
+
+
+def _uneven_without_data() -> Collective:
+    return data_programs.on_ring(data_programs.uneven, 20, n_slots=3, enable_data=False)
 
 
 def _step_name(step: Any) -> str:
@@ -418,12 +513,14 @@ def stored() -> Stored:
 
 
 def write(names: Iterable[str]) -> None:
-    """Freeze these cases anew. Memory of cases by different numerics is not to be mixed."""
+    """Freeze these cases anew. Memory of cases by different numerics is not to be mixed, but for exact ones."""
     before = stored() if FIGURES.exists() else Stored(numerics(), {})
-    if before.numerics != numerics() and set(names) != set(CASES):
-        sys.exit("this computer rounds in another way: freeze all cases, or none")
+    rounded = {name for name, case in CASES.items() if not case.exact}
+    frozen_here = before.numerics if rounded.isdisjoint(names) else numerics()
+    if before.numerics != frozen_here and not rounded <= set(names):
+        sys.exit("this computer rounds in another way: freeze all cases, or exact ones only (freeze.py list)")
     found = {**before.cases, **{name: figures_of(CASES[name].play()) for name in names}}
-    made = Stored(numerics(), {name: found[name] for name in CASES if name in found})
+    made = Stored(frozen_here, {name: found[name] for name in CASES if name in found})
     FIGURES.write_text(json.dumps(asdict(made), indent=1) + "\n")
 
 
@@ -433,7 +530,7 @@ def main(what: str, *names: str) -> None:
     if unknown:
         sys.exit(f"not known: {', '.join(sorted(unknown))}; see: freeze.py list")
     if what == "list":
-        print("\n".join(f"{case.name}{'  (slow)' * case.slow}" for case in CASES.values()))
+        print("\n".join(f"{case.name}{'  (slow)' * case.slow}{'  (exact)' * case.exact}" for case in CASES.values()))
     elif what == "dump":
         for name in names:
             played = CASES[name].play()

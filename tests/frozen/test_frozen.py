@@ -28,7 +28,7 @@ def test_every_case_is_frozen() -> None:
 
 def test_memory_is_compared() -> None:
     if not SAME_NUMERICS:
-        pytest.skip("NumPy rounds in another way here than where memory was frozen")
+        pytest.skip("NumPy rounds in another way here than where memory was frozen: only that of exact cases is")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_memory_is_compared() -> None:
 )
 def test_simulation(case: Case) -> None:
     expected, found = STORED.cases[case.name], figures_of(case.play())
-    compared = [key for key in {**expected, **found} if SAME_NUMERICS or not key.startswith("memory")]
+    compared = [key for key in {**expected, **found} if SAME_NUMERICS or case.exact or not key.startswith("memory")]
     differing = {key: (expected.get(key), found.get(key)) for key in compared if expected.get(key) != found.get(key)}
     report = "\n".join(f"{key}\n  frozen {was}\n  now    {now}" for key, (was, now) in differing.items())
     assert not differing, (

@@ -12,9 +12,8 @@ from kernbench.common.dtypes import F32, U8, row_major
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import AddressFaultError
 from kernbench.common.operators import PLAIN
-from kernbench.core.op_log import OpRecord
 from kernbench.engine.address_map import MemoryPlace, Segment
-from kernbench.engine.record_content import ContentMaker, Moved, Streamed, describe
+from kernbench.engine.record_content import ContentMaker, Moved, Streamed
 from kernbench.messages.commands import (
     AtomicCommand,
     GemmComposite,
@@ -26,9 +25,9 @@ from kernbench.messages.commands import (
     StoreCommand,
 )
 from kernbench.messages.operands import NOWHERE, Operand
+from kernbench.numerics.compute import result
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.numerics.replay_operands import OperandMemory
-from kernbench.numerics.replay_ops import result
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -95,11 +94,9 @@ class MockMemory:
             what = Streamed(command, tuple((self._extent(ref),) for _, ref in _accesses(command)))
         if what is None:
             return
-        kind, name, _ = describe(what)
-        inputs, output, params, _ = self._contents.of(what)
-        record = OpRecord(0, "", kind.label, 0, 0, 0, 0, name, inputs, output, params)  # type: ignore[arg-type]
-        assert output is not None
-        self._operands.deposit(output, result(record, self._operands, F32, False))
+        work = self._contents.of(what)
+        assert work.output is not None
+        self._operands.deposit(work.output, result(work, self._operands, F32, False))
 
     def meet(self, a: PeCommand, b: PeCommand) -> bool:
         """Whether both access the same bytes of a tensor, and one of them writes."""

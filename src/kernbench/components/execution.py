@@ -39,14 +39,12 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
-from kernbench.numerics.schedule_plays import Play
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.places import ReceivedSlot
 from kernbench.triton_emu.program_text import ProgramText
-from kernbench.triton_emu.schedule_run import ScheduleRun
 from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import program_file
@@ -75,7 +73,6 @@ class Dispatcher:
         "_names_tcm",
         "_order",
         "_plans",
-        "_play",
         "_recorder",
         "_region",
         "_region_bytes",
@@ -125,7 +122,6 @@ class Dispatcher:
             machine.shared(KnownCalls),
             launch.kernel.file,
         )
-        self._play = self._begin_play() if isinstance(self._kernel, ScheduleRun) and self._recorder.keep_data else None
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way, self._start)
         self._order = self._memory_order()
@@ -134,21 +130,6 @@ class Dispatcher:
         # Made once: a method is bound anew wherever it is handed on.
         self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
         self._when_written = self.board.written
-
-    def _begin_play(self) -> Play:
-        """Tell phase 2 of a schedule that begins."""
-        ipcq = self.parts.ipcq
-        play = Play(
-            launch=self._request_id,
-            n_pes=len(self.launch.targets),
-            pe=self.coord,
-            start_ps=self.clock.time,
-            scratch=(self._region.encode(), self._region_bytes),
-            rings_in=ipcq.buffer_kind,
-            queues={direction: pair.start for direction, pair in ipcq.queue_pairs.items()},
-        )
-        self.machine.plays.begin(play)
-        return play
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
@@ -196,12 +177,9 @@ class Dispatcher:
         """End the program if it has not returned."""
         self._kernel.close()
 
-    def finish(self, *, failed: bool) -> None:
+    def finish(self) -> None:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
-        play, run = self._play, self._kernel
-        if play is not None and isinstance(run, ScheduleRun):
-            self.machine.plays.end(play, run.ops, run.written, self.clock.time, failed=failed)
 
     def issue_send(self, command: SendCommand, lane: Lane, sequence: int, cause: Cause) -> None:
         """Enter a message that goes by ``lane``, as number ``sequence``."""

@@ -390,7 +390,7 @@ class Sequencer:
     def _finish(self) -> None:
         run = self.run
         error = self._error or run.late_failure()
-        run.finish(failed=error is not None)
+        run.finish()
         now = self._clock.time
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
         given = None if self._ipcq is None else self._ipcq.last_credit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -15,6 +15,7 @@ from kernbench.common.values import state, value
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostBytes
 
+Array: TypeAlias = np.ndarray[Any, Any]
 Kind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "atomic", "memory_write", "memory_read"
 ]
@@ -22,6 +23,8 @@ Sharing: TypeAlias = Literal["", "bytes", "range"]
 """What two accesses have in common: nothing; bytes; ranges that enclose them, where the rows are too many to compare"""
 COPIES = frozenset(("dma_read", "dma_write", "ipcq_copy", "fetch", "store"))
 """Kinds that move one operand, unchanged, to the output."""
+TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
+"""Kinds of the records of tiles that say when a composite reads its operands and writes its output."""
 
 
 class Epilogue(NamedTuple):
@@ -42,6 +45,28 @@ class OpParams(Attributes):
 
 
 NO_PARAMS = OpParams()
+
+
+@state
+class Work:
+    """What a record has phase 2 do; without inputs and output nothing. ``data``: what the host writes."""
+
+    kind: Kind
+    name: str
+    inputs: tuple[Operand | float, ...] = ()
+    output: Operand | None = None
+    params: OpParams = NO_PARAMS
+    data: Array | HostBytes | None = None
+
+
+class Tile(NamedTuple):
+    """The record of a move or a fetch for tile ``tile`` of a composite; of a move, ``name`` is the operand's."""
+
+    kind: Kind
+    name: str
+    tile: tuple[int, ...]
+    read_ps: int
+    commit_ps: int
 
 
 @state
@@ -73,7 +98,7 @@ class OpRecord:
     line: int = 0
     tile: tuple[int, ...] | None = None
     parent: int = -1
-    data: np.ndarray[Any, Any] | HostBytes | None = field(default=None, compare=False, repr=False)
+    data: Array | HostBytes | None = field(default=None, compare=False, repr=False)
     order: Sharing = ""
 
     @property
@@ -91,9 +116,17 @@ class OpRecord:
         """Whether phase 2 has something to do for it."""
         return self.output is not None or (self.kind == "memory_read" and bool(self.inputs))
 
+    @property
+    def work(self) -> Work:
+        """What phase 2 does for it."""
+        return Work(self.kind, self.name, self.inputs, self.output, self.params, self.data)
+
 
 class OpLog:
-    """``records`` in the order of their sequence numbers, which is the order in which commands read their operands."""
+    """``records`` in the order of their sequence numbers, which is the order in which commands read their operands.
+
+    Phase 2 asks for numbers, times and work; who wants to see a record asks for that.
+    """
 
     __slots__ = ("_records",)
 
@@ -119,13 +152,44 @@ class OpLog:
         """Records that have begun and not finished, in order."""
         return tuple(record for record in self.records if record.t_end_ps < 0)
 
-    def since(self, seq: int, played: Collection[int] = ()) -> list[OpRecord]:
-        """The records from sequence number ``seq`` on; of the launches ``played`` only loads and stores of tensors."""
+    def since(self, seq: int) -> list[OpRecord]:
+        """Return the records from sequence number ``seq`` on."""
         return self.records[seq:]
 
-    def serial_of(self, record: OpRecord) -> int:
-        """The number of a load or store in the program of its PE."""
-        return record.seq
+    def replayed(self, seq: int) -> Array:
+        """Return number, read and commit of the records from ``seq`` on that phase 2 has something to do for.
+
+        Three rows; times in ps, -1 where they are not known yet.
+        """
+        found = [(r.seq, r.t_read_ps, r.t_commit_ps) for r in self.records[seq:] if r.has_data]
+        return np.array(found, np.int64).reshape(-1, 3).T
+
+    def commits(self, numbers: Sequence[int]) -> Array:
+        """Return when the records of ``numbers`` commit, in ps; -1 where that is not known yet."""
+        return np.array([self.records[seq].t_commit_ps for seq in numbers], np.int64)
+
+    def works(self, numbers: Iterable[int]) -> Iterator[Work]:
+        """Give what phase 2 does for the records of ``numbers``, one when it is asked for."""
+        return (self.records[seq].work for seq in numbers)
+
+    def set_data(self, seq: int, data: Array | None) -> None:
+        """Give a read of memory what it has read, or let go of what the host writes."""
+        self.records[seq].data = data
+
+    def tiles(self, seq: int) -> list[tuple[int, int]]:
+        """Return composite and number of each record from ``seq`` on that is a ``tile``."""
+        return [
+            (record.parent, record.seq)
+            for record in self.records[seq:]
+            if record.tile is not None and record.kind in TILE_KINDS
+            if record.parent >= 0 and self.records[record.parent].params.tile_sizes is not None
+        ]
+
+    def tile(self, seq: int) -> Tile:
+        """Return a record that is one of a tile."""
+        record = self.records[seq]
+        assert record.tile is not None
+        return Tile(record.kind, record.name, record.tile, record.t_read_ps, record.t_commit_ps)
 
     def place_of(self, record: OpRecord) -> str:
         """What errors call the line of the kernel that a record is of."""
@@ -153,7 +217,7 @@ class OpLog:
         line: int = 0,
         tile: tuple[int, ...] | None = None,
         parent: int = -1,
-        data: np.ndarray[Any, Any] | None = None,
+        data: Array | None = None,
     ) -> OpRecord:
         """A new open record, to be called when the command reads its operands (at ``t_read_ps``).
 

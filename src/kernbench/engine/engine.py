@@ -34,8 +34,8 @@ from kernbench.engine.thinking import ThinkingPart
 from kernbench.messages.operands import Operand
 from kernbench.messages.queues import IpcqInitMsg
 from kernbench.messages.requests import HostBytes, HostMsg, KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
-from kernbench.numerics.data_executor import DataExecutor, ReplayStats
 from kernbench.numerics.memory_store import MemoryStore
+from kernbench.numerics.replay import Replay, ReplayStats
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.topology.builder import Topology
@@ -101,13 +101,11 @@ class GraphEngine:
     def _new_memory(self) -> None:
         """Begin phase 2 with nothing in memory."""
         self._store = MemoryStore(self._unwritten if self._looking else None)
-        plays = None if self._looking else self.machine.plays  # who looks at data sees every read
-        self._executor = DataExecutor(self.op_log, self._store, self.spec.pe.gemm.acc, plays)
+        self._replay = Replay(self.op_log, self._store, self.spec.pe.gemm.acc)
 
     def _drop_data(self) -> None:
         """Let go of what phase 2 would need, and of what it has computed."""
         self.machine.contents.host_arrays.clear()
-        self.machine.plays.take()
         self._new_memory()
 
     @property
@@ -122,7 +120,7 @@ class GraphEngine:
 
     def data_report(self) -> DataReport:
         """Return what was kept, read and computed up to now."""
-        keeping, stats = self._keeping, self._executor.stats
+        keeping, stats = self._keeping, self._replay.stats
         zeros = keeping.policy.zeros
         return DataReport(
             kept=keeping.keeps,
@@ -480,7 +478,7 @@ class GraphEngine:
     def replay(self) -> None:
         """Phase 2 up to now; what has been replayed is not replayed again."""
         if self.enable_data:
-            self._executor.replay(self.machine.clock.time)
+            self._replay.replay(self.machine.clock.time)
             self._keeping.note_replay()
 
     def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
@@ -493,12 +491,12 @@ class GraphEngine:
 
     def _unwritten(self, space: str, address: int, nbytes: int) -> None:
         for observer in self.observers:
-            observer.unwritten(self._executor.current, space, address, nbytes)
+            observer.unwritten(self._replay.current, space, address, nbytes)
 
     @property
     def phase2_stats(self) -> ReplayStats:
         """What phase 2 has done so far."""
-        return self._executor.stats
+        return self._replay.stats
 
     def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
         """The bytes at a physical address as they are now (uint8). NoDataError in a run that does not have them."""

@@ -31,7 +31,6 @@ from kernbench.engine.records import RecordViews
 from kernbench.messages.control import ControlMessage, PeReport
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg
-from kernbench.numerics.schedule_plays import Plays
 from kernbench.policy.routing.choices import RouteChoices
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph, Node
@@ -175,7 +174,6 @@ class Machine:
         self.log = Log()
         self.recorder = Recorder(self.log, keep_data=keep_data)
         self.contents = ContentMaker(self.addresses.place_of, graph.spec.pe.gemm.tile_sizes)
-        self.plays = Plays()  # of schedules, if the run keeps data
         self.observation: Observation | None = None
         self.op_log = RecordViews(self.log, self.contents, graph)
         self.memories = Memories(graph.spec)

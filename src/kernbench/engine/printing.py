@@ -9,9 +9,9 @@ import numpy as np
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
-from kernbench.core.op_log import OpLog, OpRecord
 from kernbench.engine.hooks import Hooks, Printed
 from kernbench.engine.recorder import Recorder
+from kernbench.engine.records import RecordViews, Sample
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
 
@@ -30,13 +30,13 @@ class PrintedLine:
 
 
 class Printer:
-    """Keeps what kernels print; with data, every array is a record of the op-log that replay fills in."""
+    """Keeps what kernels print; with data, every array is a sample in the op-log that the replay fills."""
 
-    def __init__(self, op_log: OpLog, hooks: Hooks, recorder: Recorder) -> None:
+    def __init__(self, op_log: RecordViews, hooks: Hooks, recorder: Recorder) -> None:
         self._log = op_log
         self._recorder = recorder
         self.unread_values = 0  # of arrays that were printed, and not shown yet
-        self._kept: list[tuple[Printed, tuple[str | OpRecord, ...]]] = []
+        self._kept: list[tuple[Printed, tuple[str | Sample, ...]]] = []
         hooks.printed.subscribe(self._keep)
 
     def lines(self) -> tuple[PrintedLine, ...]:
@@ -50,34 +50,22 @@ class Printer:
     def _keep(self, event: Printed) -> None:
         self._kept.append((event, tuple(self._part(event, part) for part in event.parts)))
 
-    def _part(self, event: Printed, part: Operand | str) -> str | OpRecord:
+    def _part(self, event: Printed, part: Operand | str) -> str | Sample:
         if isinstance(part, str):
             return part
         if not self._recorder.keep_data:
             return _form(part)
         self.unread_values += prod(part.shape)
         source = Operand("tcm", event.pe, part.address, part.nbytes, part.shape, part.dtype)
-        record = self._log.begin(
-            component=pe_part(*event.pe, "pe_cpu"),
-            kind="memory_read",
-            t_start_ps=event.time_ps,
-            t_read_ps=event.time_ps,
-            name="print",
-            inputs=(source,),
-            line=event.line,
-        )
-        self._log.finish(record, event.time_ps)
-        return record
+        return self._log.sample(Sample(event.time_ps, source, pe_part(*event.pe, "pe_cpu"), event.line))
 
 
-def _text(part: str | OpRecord) -> str:
+def _text(part: str | Sample) -> str:
     if isinstance(part, str):
         return part
-    if not isinstance(part.data, np.ndarray):  # keeping stopped before anybody looked
-        (source,) = part.inputs
-        assert isinstance(source, Operand), "what is printed is an array"
-        return _form(source)
-    return np.array2string(part.data, threshold=64, precision=6)
+    if part.array is None:  # keeping stopped before anybody looked
+        return _form(part.operand)
+    return np.array2string(part.array, threshold=64, precision=6)
 
 
 def _form(array: Operand) -> str:

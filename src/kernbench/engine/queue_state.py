@@ -15,7 +15,6 @@ from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.queues import BufferKind, QueuePeer, QueueSetup
 from kernbench.messages.requests import PeCoord
-from kernbench.numerics.schedule_plays import QueueStart
 
 WaitKind: TypeAlias = Literal["send", "recv"]
 Credit: TypeAlias = tuple[int, int, int, Row, int]
@@ -65,12 +64,6 @@ class QueuePair:
             slot_size=setup.slot_size,
             via_port=setup.via_port,
         )
-
-    @property
-    def start(self) -> QueueStart:
-        """The pair as a program that begins now finds it."""
-        rings = self.my_rx_base_pa, self.peer.rx_base_pa
-        return QueueStart(self.my_head, self.taken, *rings, self.n_slots, self.slot_size)
 
     @property
     def nbytes(self) -> int:

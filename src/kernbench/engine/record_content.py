@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from kernbench.common.dtypes import U8, DType
-from kernbench.common.operators import PLAIN, Attributes
+from kernbench.common.operators import PLAIN
 from kernbench.core.log import Kind
-from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams
+from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams, Work
 from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.messages.commands import (
     AtomicCommand,
@@ -31,9 +31,6 @@ from kernbench.messages.operands import NOWHERE, Operand
 from kernbench.messages.requests import HostBytes, HostMsg, MemoryWriteMsg
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Content: TypeAlias = tuple[tuple[Operand | float, ...], Operand | None, OpParams, Array | HostBytes | None]
-"""What phase 2 needs of a record: inputs, output, params and data"""
-TIMES_ONLY: Content = ((), None, NO_PARAMS, None)
 
 
 class Moved(NamedTuple):
@@ -141,72 +138,88 @@ def thinned(what: object) -> object:
 
 
 class ContentMaker:
-    """Makes contents; ``place_of``: what memory is at an address; ``tile_sizes`` (m, k, n) go into those of composites.
+    """Makes of what the log has of a command the work that phase 2 does for it.
 
-    ``host_arrays``: what requests of the host write, by their number. Each goes into its record, which lets go of it
-    once it is in memory, so that it is there once.
+    ``place_of``: what memory is at an address; ``tile_sizes`` (m, k, n) go into the work of composites.
+    ``host_arrays``: what requests of the host write, by their number, until phase 2 has written it.
     """
 
     def __init__(self, place_of: Callable[[int], MemoryPlace], tile_sizes: tuple[int, int, int]) -> None:
         self.host_arrays: dict[int, Array | HostBytes] = {}
+        self._written: set[int] = set()  # requests whose array is in memory
         self._place_of = place_of
         self._tile_sizes = tile_sizes
-        self._makers: dict[type, Callable[[Any], Content]] = {
+        self._makers: dict[type, Callable[[Any], Work]] = {
             Moved: self._of_moved,
             DotCommand: self._of_dot,
             Streamed: self._of_composite,
-            MathCommand: self._of_math,
-            Computed: lambda _: TIMES_ONLY,
-            str: lambda _: TIMES_ONLY,
-            SentMessage: self._of_message,
+            MathCommand: _of_math,
+            Computed: lambda math: Work("math", math.name),
+            SentMessage: _of_message,
         }
 
-    def of(self, what: object) -> Content:
-        """The content of a record that is about ``what``."""
+    def of(self, what: object) -> Work:
+        """Return the work of a record that is about ``what``, which is no name."""
         return self._makers[what.__class__](what)
 
-    def _of_math(self, command: MathCommand) -> Content:
-        return command.inputs, command.dst, params_of(command.attributes), None
+    def has_work(self, what: object) -> bool:
+        """Whether phase 2 has something to do for a record that is about ``what``."""
+        if what.__class__ is not Moved:
+            return what.__class__ not in _TIMES_ONLY
+        msg = what.what
+        if not isinstance(msg, HostMsg):
+            return True
+        if not isinstance(msg, MemoryWriteMsg):
+            return False
+        return msg.pattern is not None or msg.request_id in self.host_arrays or msg.request_id in self._written
 
-    def _of_message(self, message: SentMessage) -> Content:
-        return (message.command.src,), message.slot, NO_PARAMS, None
+    def let_go(self, what: object) -> None:
+        """Drop the array of a host's write, which is in memory now."""
+        assert isinstance(what, Moved)
+        assert isinstance(what.what, MemoryWriteMsg)
+        del self.host_arrays[what.what.request_id]
+        self._written.add(what.what.request_id)
 
-    def _of_moved(self, moved: Moved) -> Content:
+    def _of_moved(self, moved: Moved) -> Work:
         what = moved.what
         if isinstance(what, LoadCommand):
-            return (self._moved(what, what.dst, moved, what.other),), what.dst, NO_PARAMS, None
+            return Work("dma_read", "load", (self._moved(what, what.dst, moved, what.other),), what.dst)
         if isinstance(what, StoreCommand):
-            return (what.src,), self._moved(what, what.src, moved, 0), NO_PARAMS, None
+            return Work("dma_write", "store", (what.src,), self._moved(what, what.src, moved, 0))
         if isinstance(what, AtomicCommand):
             there = self._moved(what, what.src, moved, 0)
             given = (what.src,) if what.compared is None else (what.compared, what.src)
-            return (there, *given), there, NO_PARAMS if what.dst is None else OpParams(old=what.dst), None
+            params = NO_PARAMS if what.dst is None else OpParams(old=what.dst)
+            return Work("atomic", what.operator, (there, *given), there, params)
         if not isinstance(what, MemoryWriteMsg):
-            return TIMES_ONLY
-        data = self.host_arrays.pop(what.request_id, None)
-        if data is None and what.pattern is None:
-            return TIMES_ONLY
+            return Work("memory_read", what.name)
+        if not self.has_work(moved):
+            return Work("memory_write", what.name)
         params = OpParams(pattern=what.pattern) if what.pattern is not None else NO_PARAMS
-        return (), self.bytes_at(*moved.segments[0]), params, data
+        out = self.bytes_at(*moved.segments[0])
+        return Work("memory_write", what.name, (), out, params, self.host_arrays.get(what.request_id))
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
-        """A range of physical memory, as bytes."""
+        """Return a range of physical memory, as bytes."""
         place = self._place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
-    def _of_dot(self, command: DotCommand) -> Content:
+    def _of_dot(self, command: DotCommand) -> Work:
         arrays = (command.a, command.b) if command.acc is None else (command.a, command.b, command.acc)
-        return arrays, command.dst, OpParams(trans_a=command.trans_a, trans_b=command.trans_b), None
+        params = OpParams(trans_a=command.trans_a, trans_b=command.trans_b)
+        return Work("gemm", "dot", arrays, command.dst, params)
 
-    def _of_composite(self, streamed: Streamed) -> Content:
-        """A whole composite as one record."""
+    def _of_composite(self, streamed: Streamed) -> Work:
+        """Return the work of a whole composite."""
         command = streamed.what
         segments = iter(streamed.segments)
+        is_gemm = isinstance(command, GemmComposite)
         given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
         inputs = tuple(x if isinstance(x, float | int) else self._operand(x, segments) for x in given)
         epilogue = tuple(self._step(step, segments) for step in command.epilogue)
         out = self._operand(command.out, segments)
-        return inputs, out, OpParams(epilogue=epilogue, tile_sizes=self._tile_sizes), None
+        params = OpParams(epilogue=epilogue, tile_sizes=self._tile_sizes)
+        return Work("gemm" if is_gemm else "math", name_of(streamed), inputs, out, params)
 
     def _step(self, step: EpilogueStep, segments: Iterator[tuple[Segment, ...]]) -> Epilogue:
         operand = step.operand
@@ -226,7 +239,7 @@ class ContentMaker:
     def _moved(
         self, command: LoadCommand | StoreCommand | AtomicCommand, array: Operand, moved: Moved, other: float
     ) -> Operand:
-        """The memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
+        """Return the memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
         address = next(pa for pa, _ in moved.segments if pa != NOWHERE)
         place = self._place_of(address)
         several = moved.segments if len(moved.segments) > 1 else ()
@@ -234,9 +247,19 @@ class ContentMaker:
         return Operand(place.space, place.owner, address, array.nbytes, array.shape, array.dtype, *layout)
 
 
-def params_of(attributes: Attributes) -> OpParams:
-    """The attributes of an operator as a record has them."""
-    if attributes is PLAIN:
-        return NO_PARAMS
-    axis, perm, pattern = attributes.axis, attributes.perm, attributes.pattern
-    return OpParams(axis=axis, perm=perm, trans_a=attributes.trans_a, trans_b=attributes.trans_b, pattern=pattern)
+_TIMES_ONLY = frozenset((str, Computed))
+"""What the log has of commands whose operands it does not keep"""
+
+
+def _of_math(command: MathCommand) -> Work:
+    given = command.attributes
+    params = NO_PARAMS
+    if given is not PLAIN:
+        params = OpParams(
+            axis=given.axis, perm=given.perm, trans_a=given.trans_a, trans_b=given.trans_b, pattern=given.pattern
+        )
+    return Work("math", command.operator, command.inputs, command.dst, params)
+
+
+def _of_message(message: SentMessage) -> Work:
+    return Work("ipcq_copy", message.name, (message.command.src,), message.slot)

@@ -1,8 +1,10 @@
-"""The op-log of a machine: views of those rows of its log that are records, made when somebody looks."""
+"""The op-log of a machine: what rows of its log say to phase 2, and views of them, made when somebody looks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,9 +13,10 @@ from kernbench.core.log import (
     END,
     KIND,
     LAST_RECORD,
-    LAUNCH,
     NONE,
+    PARENT,
     READ,
+    TILE,
     WHAT,
     WIDTH,
     By,
@@ -21,21 +24,56 @@ from kernbench.core.log import (
     Log,
     Row,
 )
-from kernbench.core.op_log import OpLog, OpRecord, Sharing
-from kernbench.engine.record_content import ContentMaker, Moved, name_of
-from kernbench.messages.commands import Command, LoadCommand
+from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, Sharing, Tile, Work
+from kernbench.engine.record_content import ContentMaker, Streamed, name_of
+from kernbench.messages.operands import Operand
 from kernbench.topology.graph import Graph
 
+Array: TypeAlias = np.ndarray[Any, Any]
 _LABELS = [kind.label for kind in Kind]
-_INSIDE = frozenset((int(Kind.MATH), int(Kind.IPCQ_COPY)))  # of a schedule: what only scratch and slots see
+_TILE_KINDS = frozenset(int(kind) for kind in Kind if kind.label in TILE_KINDS)
 _NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands where nobody has looked yet
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
 
-class RecordViews(OpLog):
-    """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order."""
+@dataclass(slots=True)
+class Sample:
+    """What ``operand`` holds at ``time_ps``, when line ``line`` of a kernel on ``component`` prints it.
 
-    __slots__ = ("_contents", "_graph", "_log", "_n_made", "_next", "_open", "_order", "_seq_of", "_unread")
+    ``array``: None until phase 2 has come there.
+    """
+
+    time_ps: int
+    operand: Operand
+    component: str
+    line: int
+    array: Array | None = None
+
+    @property
+    def work(self) -> Work:
+        """What phase 2 does to fill it."""
+        return Work("memory_read", "print", (self.operand,))
+
+
+class RecordViews(OpLog):
+    """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order.
+
+    Samples stand among them where the log was when they were taken.
+    """
+
+    __slots__ = (
+        "_contents",
+        "_graph",
+        "_log",
+        "_n_made",
+        "_n_numbered",
+        "_next",
+        "_open",
+        "_order",
+        "_samples",
+        "_seq_of",
+        "_unread",
+    )
 
     def __init__(self, log: Log, contents: ContentMaker, graph: Graph) -> None:
         super().__init__()
@@ -44,55 +82,93 @@ class RecordViews(OpLog):
         self._contents = contents
         self._next = 0
         self._n_made = 0
-        self._order: list[Row] = []  # the rows of records, by sequence number; of those added by hand NONE
+        self._order: list[Row] = []  # the rows of records, by sequence number; of sample n it is -1 - n
+        self._samples: list[Sample] = []
         self._unread: list[Row] = []
         self._open: list[tuple[OpRecord, Row]] = []
-        self._seq_of: dict[Row, int] = {}
+        self._n_numbered = 0
+        self._seq_of: dict[Row, int] = {}  # of so many, since most logs are asked for few
 
     @property
     def records(self) -> list[OpRecord]:
         """All of them, brought up to date."""
         self._bring_up_to_date()
         if self._n_made < len(self._order):
-            self._views(range(len(self._order)))
+            for seq in range(len(self._order)):
+                self._view(seq)
         return self._records
 
     def __len__(self) -> int:
         self._bring_up_to_date()
         return len(self._order)
 
-    def since(self, seq: int, played: Collection[int] = ()) -> list[OpRecord]:
-        """The records from ``seq`` on; of the launches ``played`` only loads and stores of tensors."""
+    def __getitem__(self, seq: int) -> OpRecord:
+        """Return one of them; the others are not made for that."""
+        return self._view(range(len(self))[seq])
+
+    def sample(self, sample: Sample) -> Sample:
+        """Take a sample, whose operand is read now."""
+        self._order.append(-1 - len(self._samples))
+        self._samples.append(sample)
+        self._records.append(_NOT_MADE)
+        return sample
+
+    def replayed(self, seq: int) -> Array:
+        """Return number, read and commit of the records from ``seq`` on that phase 2 has something to do for."""
         self._bring_up_to_date()
-        rows, order = self._log.rows, self._order
-        wanted: Iterable[int] = range(seq, len(order))
-        if played:
-            wanted = [
-                each
-                for each in wanted
-                if order[each] < 0
-                or rows[order[each] + LAUNCH] not in played
-                or (rows[order[each] + KIND] not in _INSIDE and not self._brings_in(order[each]))
-            ]
-        return self._views(wanted)
+        where = np.array(self._order[seq:], np.int64)
+        at = np.flatnonzero(where >= 0)
+        at = at[self._column(where[at], TILE) < 0]
+        whats = map(self._log.whats.__getitem__, self._column(where[at], WHAT).tolist())
+        at = at[np.fromiter(map(self._contents.has_work, whats), np.bool_, at.size)]
+        found = np.array((at + seq, self._column(where[at], READ), self._column(where[at], COMMIT)))
+        sampled = np.flatnonzero(where < 0)
+        if sampled.size:
+            times = [self._samples[-1 - row].time_ps for row in where[sampled].tolist()]
+            found = np.concatenate((found, (sampled + seq, times, times)), axis=1)
+            found = found[:, found[0].argsort()]
+        return found
 
-    def _brings_in(self, row: Row) -> bool:
-        """Whether a record is of a message that is read from its slot into scratch."""
-        moved = self._log.whats[self._log.rows[row + WHAT]]
-        return isinstance(moved, Moved) and isinstance(moved.what, LoadCommand) and moved.what.physical
+    def commits(self, numbers: Sequence[int]) -> Array:
+        """Return when the records of ``numbers`` commit, in ps; -1 where that is not known yet."""
+        rows, order, samples = self._log.rows, self._order, self._samples
+        found = [rows[order[seq] + COMMIT] if order[seq] >= 0 else samples[-1 - order[seq]].time_ps for seq in numbers]
+        return np.array(found, np.int64)
 
-    def add(self, record: OpRecord) -> OpRecord:
-        """Take ``record``, whose command reads its operands now, and give it its number."""
-        self._order.append(NONE)
-        self._n_made += 1
-        return super().add(record)
+    def works(self, numbers: Iterable[int]) -> Iterator[Work]:
+        """Give what phase 2 does for the records of ``numbers``, one when it is asked for."""
+        rows, whats, order, of = self._log.rows, self._log.whats, self._order, self._contents.of
+        for seq in numbers:
+            row = order[seq]
+            yield of(whats[rows[row + WHAT]]) if row >= 0 else self._samples[-1 - row].work
 
-    def serial_of(self, record: OpRecord) -> int:
-        """The number of a load or store in the program of its PE."""
-        moved = self._log.whats[self._log.rows[self._order[record.seq] + WHAT]]
-        assert isinstance(moved, Moved)
-        assert isinstance(moved.what, Command)
-        return moved.what.serial
+    def set_data(self, seq: int, data: Array | None) -> None:
+        """Give a sample its array, or let go of what the host writes."""
+        row = self._order[seq]
+        if row < 0:
+            self._samples[-1 - row].array = data
+        else:
+            self._contents.let_go(self._log.whats[self._log.rows[row + WHAT]])
+        if self._records[seq] is not _NOT_MADE:
+            self._records[seq].data = data
+
+    def tiles(self, seq: int) -> list[tuple[int, int]]:
+        """Return composite and number of each record from ``seq`` on that is a ``tile``."""
+        self._bring_up_to_date()
+        rows, whats, found = self._log.rows, self._log.whats, []
+        for number in range(seq, len(self._order)):
+            row = self._order[number]
+            if row >= 0 and rows[row + TILE] >= 0 and rows[row + KIND] in _TILE_KINDS:
+                whole = rows[row + PARENT]
+                if whole >= 0 and whats[rows[whole + WHAT]].__class__ is Streamed:
+                    found.append((self._number(whole), number))
+        return found
+
+    def tile(self, seq: int) -> Tile:
+        """Return a record that is one of a tile."""
+        row, log = self._order[seq], self._log
+        _, kind, what, _, _, tile, _, _, read, commit, *_ = log.rows[row : row + WIDTH]
+        return Tile(_LABELS[kind], name_of(log.whats[what]), log.tiles[tile], read, commit)  # type: ignore[arg-type]
 
     def place_of(self, record: OpRecord) -> str:
         """What errors call the line, or of a schedule the step, that a record is of."""
@@ -116,46 +192,63 @@ class RecordViews(OpLog):
         self._unread = [row for row, time in zip(found, times, strict=True) if time < 0]
         order = np.argsort(times, kind="stable")[len(self._unread) :]
         read = [found[at] for at in order.tolist()]
-        self._seq_of.update(zip(read, range(len(self._order), len(self._order) + len(read)), strict=True))
         self._order += read
         self._records += [_NOT_MADE] * len(read)
 
-    def _views(self, wanted: Iterable[int]) -> list[OpRecord]:
-        """The records of these numbers."""
-        found, records, order, rows = [], self._records, self._order, self._log.rows
-        for seq in wanted:
-            view = records[seq]
-            if view is _NOT_MADE:
-                row = order[seq]
-                view = records[seq] = self._view(seq, rows[row : row + WIDTH])
-                self._n_made += 1
-                if view.t_end_ps < 0:
-                    self._open.append((view, row))
-            found.append(view)
+    def _column(self, rows: Array, column: int) -> Array:
+        """Return a column of these rows."""
+        return np.fromiter(map(self._log.rows.__getitem__, (rows + column).tolist()), np.int64, rows.size)
+
+    def _number(self, row: Row) -> int:
+        """Return the sequence number of a row."""
+        found = self._seq_of
+        if row not in found:
+            first = self._n_numbered
+            found.update(zip(self._order[first:], range(first, len(self._order)), strict=True))
+            self._n_numbered = len(self._order)
+        return found[row]
+
+    def _view(self, seq: int) -> OpRecord:
+        """Return the record of this number."""
+        found = self._records[seq]
+        if found is _NOT_MADE:
+            row = self._order[seq]
+            found = self._records[seq] = self._view_of_row(seq, row) if row >= 0 else self._view_of_sample(seq, row)
+            self._n_made += 1
+            if found.t_end_ps < 0:
+                self._open.append((found, row))
         return found
 
-    def _view(self, seq: int, values: list[int]) -> OpRecord:
-        part, kind, number, launch, line, tile, parent, start, read, commit, end, _, by, _ = values
+    def _view_of_sample(self, seq: int, row: Row) -> OpRecord:
+        sample = self._samples[-1 - row]
+        work, times = sample.work, (sample.time_ps,) * 4
+        found = OpRecord(seq, sample.component, work.kind, *times, work.name, work.inputs, line=sample.line)
+        found.data = sample.array
+        return found
+
+    def _view_of_row(self, seq: int, row: Row) -> OpRecord:
         log = self._log
+        part, kind, number, launch, line, tile, parent, start, read, commit, end, _, by, _ = log.rows[row : row + WIDTH]
         what = log.whats[number]
-        inputs, output, params, data = self._contents.of(what)
+        label: Any = _LABELS[kind]
+        work = Work(label, what) if isinstance(what, str) else self._contents.of(what)
         return OpRecord(
             seq,
             log.parts[part],
-            _LABELS[kind],  # type: ignore[arg-type]
+            label,
             start,
             read,
             commit,
             end,
-            name_of(what),
-            inputs,
-            output,
-            params,
+            work.name,
+            work.inputs,
+            work.output,
+            work.params,
             log.kernels.get(launch, ""),
             launch,
             line,
             None if tile < 0 else log.tiles[tile],
-            -1 if parent < 0 else self._seq_of[parent],
-            data,
+            NONE if parent < 0 else self._number(parent),
+            work.data,
             _ORDERS.get(by, ""),
         )

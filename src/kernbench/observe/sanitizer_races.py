@@ -16,8 +16,8 @@ from kernbench.common.values import state, value
 from kernbench.core.op_log import OpRecord
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import PeCoord
+from kernbench.numerics.composites import Part, parts_of
 from kernbench.numerics.replay_extents import ByteRuns, ExtentIndex, bounds
-from kernbench.numerics.replay_tiles import Part, parts_of
 
 PeOf: TypeAlias = Callable[[str], PeCoord | None]
 """Which PE a component is a part of."""
@@ -104,7 +104,8 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     times = record.t_start_ps, record.t_end_ps
     if record.params.tile_sizes is not None and record.output is not None:
         return [
-            OperandUse(record, part.operand, part.operand is record.output, *times, part) for part in parts_of(record)
+            OperandUse(record, part.operand, part.operand is record.output, *times, part)
+            for part in parts_of(record.work)
         ]
     until = record.t_end_ps
     if record.kind == "ipcq_copy" and record.output is not None:

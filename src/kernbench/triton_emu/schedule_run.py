@@ -5,7 +5,7 @@ What it asks for and is answered is as for ``KernelRun``, so the PE of the machi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kernbench.common.dtypes import DType
@@ -52,8 +52,6 @@ class ScheduleRun:
         "_serial",
         "_site",
         "_values",
-        "_written",
-        "ops",
         "under_way",
     )
 
@@ -64,7 +62,6 @@ class ScheduleRun:
         self._coord = (site.sip, site.cube, site.pe)
         self.under_way: dict[int, tuple[PeCommand, tuple[Allocation, ...]]] = {}
         self._places: list[Any] = []  # where its accesses begin
-        self.ops: list[Op] = []  # all of them, also when it is over
         self._ops: list[Op] | None = None
         self._op: Op | None = None  # asked for last
         self._issued = False  # whether that was all of it
@@ -72,12 +69,6 @@ class ScheduleRun:
         self._serial = 0
         self._posted: RecvCommand | None = None  # the last one
         self._values: dict[int, Allocation] = {}
-        self._written: dict[int, tuple[Operand, int]] = {}  # by identity of the array
-
-    @property
-    def written(self) -> Sequence[tuple[Operand, int]]:
-        """What has been written to scratch last, in that order: where it lies, and the number of the value."""
-        return tuple(self._written.values())
 
     def resume(self, answer: object = None) -> KernelRequest | None:
         """The next request, None when there is none; ``answer``: to the last one."""
@@ -87,7 +78,7 @@ class ScheduleRun:
             pointers = [x.va if isinstance(x, TensorArg) else x for x in self._args[: kernel.tensors]]
             rest = self._args[kernel.tensors :]
             ops, self._places = kernel.ops_from(pointers, rest, site.ids, site.counts)
-            self._ops = self.ops = ops
+            self._ops = ops
         elif op is not None and self._issued:
             if op.what.__class__ is str and op.to >= 0:
                 self._take(op, answer)
@@ -140,8 +131,8 @@ class ScheduleRun:
             held.producer = serial = self._posted.serial
             self.under_way[serial] = (self._posted, (held,))
 
-    def _fresh(self, op: Op, value: int, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Allocation | None:
-        """Memory for the array of ``value``; None when it has to be waited for."""
+    def _fresh(self, op: Op, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Allocation | None:
+        """Return memory for an array; None when it has to be waited for."""
         try:
             block = self._scratch.alloc(nbytes, op.does)
         except AllocationError as full:
@@ -153,16 +144,12 @@ class ScheduleRun:
         array = block.array
         if array is None or array.dtype is not dtype or array.shape != shape:
             array = block.array = Operand("tcm", self._coord, block.address, nbytes, shape, dtype)
-        written = self._written
-        written.pop(id(array), None)
-        written[id(array)] = array, value
         return Allocation(array, block)
 
     def _bring_in(self, op: Op, x: Allocation) -> KernelRequest:
         """Read a message that lies in HBM or SRAM into scratch: from then on the value is that, and its slot free."""
         there = x.array
-        value = next(each for each in op.reads if self._values[each] is x)
-        copy = self._fresh(op, value, there.nbytes, there.shape, there.dtype)
+        copy = self._fresh(op, there.nbytes, there.shape, there.dtype)
         if copy is None:
             return AwaitSpace(there.nbytes, op.line)
         self._issued = False
@@ -178,7 +165,7 @@ class ScheduleRun:
         return load
 
     def _load(self, op: Op) -> KernelRequest:
-        result = self._fresh(op, op.to, op.nbytes, op.shape, op.dtype)
+        result = self._fresh(op, op.nbytes, op.shape, op.dtype)
         if result is None:
             return AwaitSpace(op.nbytes, op.line)
         serial = result.producer = self._serial
@@ -228,7 +215,7 @@ class ScheduleRun:
             inputs.append(array)
             if producer in under_way and producer not in after:
                 after.append(producer)
-        result = self._fresh(op, op.to, op.nbytes, op.shape, op.dtype)
+        result = self._fresh(op, op.nbytes, op.shape, op.dtype)
         if result is None:
             return AwaitSpace(op.nbytes, op.line)
         if op.number is not None:

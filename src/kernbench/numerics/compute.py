@@ -1,4 +1,4 @@
-"""What one record of the op-log computes: from operands in memory to the array it will commit."""
+"""Computes what a record of the op-log says: from operands in memory to the array that it will commit."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from kernbench.common.operators import (
     operator,
     single,
 )
-from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, OpRecord
+from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, Work
 from kernbench.messages.operands import NOWHERE, Operand
 from kernbench.messages.requests import HostBytes
 from kernbench.numerics.memory_store import as_bytes, repeated
 from kernbench.numerics.replay_operands import OperandMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Rule: TypeAlias = Callable[[OpRecord, OperandMemory, DType, bool], Array]
+Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]
 _I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilogue; no memory holds it
 
 
-def result(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
-    """The array that ``record`` makes of memory as it is now, in its output's type and shape.
+def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
+    """The array that ``work`` makes of memory as it is now, in its output's type and shape.
 
     ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
     """
-    return RULES[record.kind](record, memory, acc, private)
+    return RULES[work.kind](work, memory, acc, private)
 
 
 def combine(
-    record: OpRecord, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
+    work: Work, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
 ) -> Array:
     """What a composite makes of ``args``, all of its operands or windows of them: the part of its output of ``shape``.
 
     ``steps``: its epilogue with arrays. To be called under ``np.errstate(all="ignore")``.
     """
-    out = _output(record).dtype
-    if record.kind == "gemm":
-        return gemm(args, out, steps, record.params, acc)
-    op = operator(record.name)
+    out = _output(work).dtype
+    if work.kind == "gemm":
+        return gemm(args, out, steps, work.params, acc)
+    op = operator(work.name)
     if not steps:
-        return compute(op, args, out, shape, record.params, acc)
-    return narrow(_finished(compute(op, args, _wide(op, args), shape, record.params, acc), steps), out)
+        return compute(op, args, out, shape, work.params, acc)
+    return narrow(_finished(compute(op, args, _wide(op, args), shape, work.params, acc), steps), out)
 
 
 def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
@@ -71,43 +71,43 @@ def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
     return value
 
 
-def _copied(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    source, out = record.inputs[0], record.output
+def _copied(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    source, out = work.inputs[0], work.output
     if out is None or not isinstance(source, Operand):
-        source, out = _operand(source), _output(record)
+        source, out = _operand(source), _output(work)
     if source.dtype is not out.dtype:
         raise RunError(f"a copy does not convert: {source.dtype} to {out.dtype}")
     array = memory.load(source, private=private)
     return array if source.shape == out.shape else array.reshape(out.shape)
 
 
-def _calculated(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:
-    params, out = record.params, record.output or _output(record)
+def _calculated(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
+    params, out = work.params, work.output or _output(work)
     if params is NO_PARAMS and out.dtype is F32 and out.shape:  # mostly nothing is to be widened or rounded
         arrays: list[Array] = []
-        for x in record.inputs:
+        for x in work.inputs:
             if not isinstance(x, Operand) or x.dtype is not F32:
                 break
             arrays.append(memory.load(x, private=False))
         else:
-            fn = single(record.name, len(arrays))
+            fn = single(work.name, len(arrays))
             if fn is not None:
                 made: Array = fn(*arrays)
                 return made
     if params.epilogue:
-        return _combined(record, memory, acc, private)
-    op = operator(record.name)
+        return _combined(work, memory, acc, private)
+    op = operator(work.name)
     # Only what moves elements without computing can give its operand back; everything else makes a new array.
     private = private and op.kind == "move"
-    args = [memory.load(x, private=private) if isinstance(x, Operand) else x for x in record.inputs]
+    args = [memory.load(x, private=private) if isinstance(x, Operand) else x for x in work.inputs]
     value = compute(op, args, out.dtype, out.shape, params, acc)
     return value.reshape(out.shape) if op.kind == "reduce" else value
 
 
-def _combined(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    args = [memory.load(x, private=False) if isinstance(x, Operand) else x for x in record.inputs]
-    steps = [_step(e, memory) for e in record.params.epilogue]
-    return combine(record, args, steps, _output(record).shape, acc)
+def _combined(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    args = [memory.load(x, private=False) if isinstance(x, Operand) else x for x in work.inputs]
+    steps = [_step(e, memory) for e in work.params.epilogue]
+    return combine(work, args, steps, _output(work).shape, acc)
 
 
 def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
@@ -118,14 +118,14 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
     return step.name, step.operand
 
 
-def _changed(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _changed(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     """What an atomic leaves in memory; what it found goes where it is wanted."""
-    there, op = _operand(record.inputs[0]), ATOMICS[record.name]
-    given = [memory.load(_operand(x), private=False) for x in record.inputs[1:]]
+    there, op = _operand(work.inputs[0]), ATOMICS[work.name]
+    given = [memory.load(_operand(x), private=False) for x in work.inputs[1:]]
     old = memory.load(there, private=True)
     new = _one_after_another(op, old, given, there) if _repeats(there) else compute(op, [old, *given], there.dtype)
-    if record.params.old is not None:
-        memory.deposit(record.params.old, old)
+    if work.params.old is not None:
+        memory.deposit(work.params.old, old)
     return new
 
 
@@ -151,14 +151,13 @@ def _one_after_another(op: Operator, old: Array, given: Sequence[Array], there: 
     return new
 
 
-def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    out = _output(record)
-    if record.data is not None:
-        data = record.data
+def _written_by_host(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    out = _output(work)
+    data = work.data
+    if data is not None:
         raw = data.array() if isinstance(data, HostBytes) else as_bytes(data).reshape(-1)
-        record.data = None  # it is in memory from now on, once
-    elif record.params.pattern:
-        raw = repeated(record.params.pattern, out.nbytes)
+    elif work.params.pattern:
+        raw = repeated(work.params.pattern, out.nbytes)
     else:
         raise RunError("a memory write has neither data nor a pattern (a replay takes the data)")
     if raw.nbytes != out.nbytes:
@@ -166,8 +165,8 @@ def _written_by_host(record: OpRecord, memory: OperandMemory, acc: DType, privat
     return raw.view(out.dtype.numpy).reshape(out.shape)
 
 
-def _read_by_host(record: OpRecord, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    return memory.load(_operand(record.inputs[0]), private=True)
+def _read_by_host(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+    return memory.load(_operand(work.inputs[0]), private=True)
 
 
 def _operand(x: Operand | float) -> Operand:
@@ -176,10 +175,10 @@ def _operand(x: Operand | float) -> Operand:
     return x
 
 
-def _output(record: OpRecord) -> Operand:
-    if record.output is None:
+def _output(work: Work) -> Operand:
+    if work.output is None:
         raise RunError("no output")
-    return record.output
+    return work.output
 
 
 RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copied) | {
@@ -189,4 +188,4 @@ RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copied) | {
     "memory_write": _written_by_host,
     "memory_read": _read_by_host,
 }
-"""What makes the array of a record, by its kind: as ``result``, which see."""
+"""The rule that makes the array of a record, by its kind: as ``result``."""
