@@ -25,6 +25,9 @@ MAX_ENTRIES = 50_000
 MAX_NODES = 200_000
 # Each bracket that is open makes a parser slower.
 MAX_DEPTH = 200
+_TOO_DEEP = "nested too deeply to read"
+# libyaml reads ahead of its events, and newer ones have a limit of their own.
+_TOO_DEEP_FOR_LIBYAML = "exceeded maximum nesting depth"
 _LOADER: type[yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # type: ignore[assignment]
 _EXPONENT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+")
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
@@ -74,7 +77,7 @@ def read_yaml(text: str, source: str) -> YamlContent:
     except yaml.YAMLError as error:
         content.problems.append(_problem_of(error, text, source))
     except RecursionError:
-        content.problems.append(Problem(source=source, line=1, column=1, path="", message="nested too deeply to read"))
+        content.problems.append(Problem(source=source, line=1, column=1, path="", message=_TOO_DEEP))
     return content
 
 
@@ -85,7 +88,7 @@ def _check_size(text: str) -> None:
         nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if nodes > MAX_NODES or depth > MAX_DEPTH:
-            problem = f"more than {MAX_NODES:,} keys and values" if nodes > MAX_NODES else "nested too deeply to read"
+            problem = f"more than {MAX_NODES:,} keys and values" if nodes > MAX_NODES else _TOO_DEEP
             mark: Any = event.start_mark
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
@@ -179,6 +182,8 @@ def _spot(mark: Any) -> tuple[int, int]:
 def _problem_of(error: yaml.YAMLError, text: str, source: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         line, column = _spot(error.problem_mark)
+        if error.problem == _TOO_DEEP_FOR_LIBYAML:
+            return Problem(source=source, line=line, column=column, path="", message=_TOO_DEEP)
         begun = f" from line {error.context_mark.line + 1}" if error.context_mark is not None else ""
         context = f" ({error.context}{begun})" if error.context else ""
         message = f"not YAML: {error.problem}{context}" if isinstance(error, _SYNTAX) else str(error.problem)
