@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernbench.ccl.ccl_yaml import packaged_file
+from kernbench.ccl.loading import packaged_file
 from kernbench.evaluation.ccl_report import check_numbers, draw_figures
 from kernbench.evaluation.ccl_results import read_sweep, write_data
 from kernbench.evaluation.ccl_study import CclStudy

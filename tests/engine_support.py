@@ -12,15 +12,16 @@ from compiled import compiled
 from kernbench.common.dtypes import dtype
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestTrace
-from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     KernelLaunchMsg,
     KernelRef,
+    MappedShard,
     MemoryWriteMsg,
     MmuMapMsg,
     PeCoord,
     PeDmaMsg,
     TensorArg,
+    TensorMapping,
 )
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology.builder import Topology

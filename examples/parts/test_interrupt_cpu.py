@@ -5,7 +5,7 @@ from interrupt_cpu import InterruptCpu
 
 from kernbench.core.log import ROOT
 from kernbench.messages.control import BarrierArrival, CubeOrder, MapOrder
-from kernbench.messages.mapping import TensorMapping
+from kernbench.messages.requests import TensorMapping
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
 

@@ -17,18 +17,18 @@ from kernbench.ccl.rings import ring_of_all
 from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.engine.engine import GraphEngine
-from kernbench.engine.observer import Observer
+from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.queue_state import queue_pairs_of
 from kernbench.engine.requests import RequestHandle
-from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     KernelLaunchMsg,
     KernelRef,
+    MappedShard,
     MemoryWriteMsg,
     MmuMapMsg,
     PeCoord,
     TensorArg,
+    TensorMapping,
 )
 from kernbench.topology.builder import Topology
 

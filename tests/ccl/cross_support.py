@@ -22,8 +22,8 @@ from algorithm_support import (
 from collective_checks import assert_all_reduced, assert_collective
 
 from compiled import compiled
-from kernbench.ccl.ccl_yaml import load_ccl_config, packaged_file
 from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.loading import load_ccl_config, packaged_file
 from kernbench.topology.builder import Topology
 
 KINDS = ("tcm", "hbm", "sram")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
 from kernbench.ccl.config import CclConfig, resolve_algorithm_config
-from kernbench.ccl.loading import load_algorithm
+from kernbench.ccl.loading import ccl_config_of, load_algorithm, load_ccl_config
 from kernbench.ccl.topologies import TOPOLOGIES
 from kernbench.common.config import parse_document
 from kernbench.common.errors import ConfigError, InputError, UnknownNameError

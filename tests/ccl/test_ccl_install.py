@@ -12,7 +12,6 @@ from ccl_support import machine, sips
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.ccl_yaml import ccl_config_of, load_ccl_config
 from kernbench.ccl.diagnostics import IpcqDeadlock, pointer_dump, trace_ccl
 from kernbench.ccl.install import (
     QueueSettings,
@@ -24,6 +23,7 @@ from kernbench.ccl.install import (
     resolve_algorithm_config,
     uninstall,
 )
+from kernbench.ccl.loading import ccl_config_of, load_ccl_config
 from kernbench.ccl.queues import unite
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip
 from kernbench.ccl.topologies import fabric_edges, intercube_edges

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from ccl_support import by_source, config, machine, sips
 
-from kernbench.ccl.ccl_yaml import ccl_config_of
 from kernbench.ccl.install import edges_of, layout_of
-from kernbench.ccl.loading import algorithms, load_algorithm
+from kernbench.ccl.loading import algorithms, ccl_config_of, load_algorithm
 from kernbench.common.config import parse_document
 from kernbench.common.errors import ConfigError, InputError, UnknownNameError
 from kernbench.triton_emu.schedules import ScheduledKernel

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from ccl_support import machine, sips
 
-from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import resolve_algorithm_config
 from kernbench.ccl.install import configured, edges_of, install_ipcq, layout_of
-from kernbench.ccl.loading import Algorithm, load_algorithm
+from kernbench.ccl.loading import Algorithm, load_algorithm, load_ccl_config
 from kernbench.common.errors import ConfigError, InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext

@@ -10,7 +10,7 @@ from ccl_support import machine
 from kernbench.ccl.layouts import VALIDATORS
 from kernbench.common.dtypes import F16, DType
 from kernbench.common.errors import InputError
-from kernbench.messages.mapping import MappedShard
+from kernbench.messages.requests import MappedShard
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy, resolve_dp_policy
 
 SPEC = machine().spec

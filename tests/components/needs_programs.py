@@ -9,15 +9,16 @@ from queue_support import install, ring_of
 
 from engine_support import hbm, machine
 from kernbench.common.dtypes import dtype
-from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     HostMsg,
     KernelLaunchMsg,
     KernelRef,
+    MappedShard,
     MemoryWriteMsg,
     MmuMapMsg,
     PeDmaMsg,
     TensorArg,
+    TensorMapping,
 )
 from kernbench.observe.trace_log import TraceLog
 from needs import NeedsEngine

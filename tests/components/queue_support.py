@@ -13,15 +13,19 @@ from kernbench.common.dtypes import dtype
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import QueuePair, queue_part
 from kernbench.engine.requests import RequestTrace
-from kernbench.messages.mapping import MappedShard, TensorMapping
-from kernbench.messages.queues import BufferKind, IpcqInitMsg, QueuePeer, QueueSetup
 from kernbench.messages.requests import (
+    BufferKind,
+    IpcqInitMsg,
     KernelLaunchMsg,
     KernelRef,
+    MappedShard,
     MemoryWriteMsg,
     MmuMapMsg,
     PeCoord,
+    QueuePeer,
+    QueueSetup,
     TensorArg,
+    TensorMapping,
 )
 
 End = tuple[PeCoord, str]

@@ -29,7 +29,7 @@ from one_program import (
 )
 
 from ideal_memory import IDEAL
-from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
+from kernbench.ccl.loading import ccl_config_of, packaged_file
 from kernbench.common.config import Document, Path, apply_overrides, load_document, path_text
 from kernbench.common.errors import ConfigError
 from kernbench.common.units import parse_size

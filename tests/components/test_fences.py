@@ -18,8 +18,7 @@ from kernbench.common.errors import IpcqDeadlock, KernelError
 from kernbench.common.units import ps_to_ns
 from kernbench.core.log import CAUSE, END, KIND, LAST, NONE, READ, START, WIDTH, By, Kind
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.mapping import MappedShard, TensorMapping
-from kernbench.messages.requests import MemoryWriteMsg, MmuMapMsg, PeCoord, TensorArg
+from kernbench.messages.requests import MappedShard, MemoryWriteMsg, MmuMapMsg, PeCoord, TensorArg, TensorMapping
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.run_explanation import explain_run

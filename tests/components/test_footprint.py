@@ -9,13 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.dtypes import dtype
-from kernbench.components import accesses_under_way
+from kernbench.components import memory_order
 from kernbench.components.access_plan import extent
-from kernbench.components.accesses_under_way import AccessFootprint, PendingAccesses
-from kernbench.components.footprint import MOST_ROWS, Footprint, footprints, overlap_kind
+from kernbench.components.memory_order import (
+    MOST_ROWS,
+    AccessFootprint,
+    Footprint,
+    PendingAccesses,
+    footprints,
+    overlap_kind,
+)
 from kernbench.core.op_log import Sharing
-from kernbench.messages.commands import StoreCommand
-from kernbench.messages.operands import in_tcm
+from kernbench.messages.commands import StoreCommand, in_tcm
 
 Array = tuple[tuple[int, ...], int, tuple[int, ...]]
 
@@ -99,7 +104,7 @@ def test_a_long_access_makes_no_other_look_far(monkeypatch: pytest.MonkeyPatch) 
         compared.append(a)
         return overlap_kind(a, b)
 
-    monkeypatch.setattr(accesses_under_way, "overlap_kind", counted)
+    monkeypatch.setattr(memory_order, "overlap_kind", counted)
     under_way = PendingAccesses()
     column = footprints(((0, 100 * 1024 + 4),), (101, 1), 4, (1024, 4))
     under_way.add(command(0), AccessFootprint(writes=column))

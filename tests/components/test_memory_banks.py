@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import two_cubes
-from kernbench.components.memory_banks import Banks
-from kernbench.components.memory_service import Job
+from kernbench.components.memory_server import Banks, Job
 from kernbench.core.clock import Clock
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.fabric import Access

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.components.memory_service import Job, MemoryServer, pace_of
+from kernbench.components.memory_server import Job, MemoryServer, pace_of
 from kernbench.core.clock import Clock
 from kernbench.transport import Pace
 

@@ -8,14 +8,13 @@ from unittest.mock import patch
 import needs_programs as do
 import pytest
 
-from kernbench.components.execution import Dispatcher
+from kernbench.components.dispatch import Dispatcher
 from kernbench.components.pe_dma import DmaChannel, _Stream
-from kernbench.components.pe_scheduler import PeScheduler
-from kernbench.components.program import Sequencer
+from kernbench.components.pe_scheduler import PeScheduler, TileDma
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
+from kernbench.components.sequencer import Sequencer
 from kernbench.components.stage import OverlappingStage, StageUnit
-from kernbench.components.tile_dma import TileDma
 from kernbench.core.log import BY, CAUSE, NONE, ROOT, By, Log, Row
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine

@@ -15,8 +15,7 @@ from kernbench.core.clock import Clock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queue_state import QueuePair, queue_part
-from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+from kernbench.messages.requests import IpcqInitMsg, IpcqRemoveMsg, KernelLaunchMsg, KernelRef, QueuePeer, QueueSetup
 from kernbench.topology.builder import Topology
 
 A, B, C = (0, 0, 0), (0, 0, 1), (0, 0, 2)

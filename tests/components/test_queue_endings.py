@@ -11,12 +11,9 @@ from queue_support import assert_settled, held, install, launch, ring_of, share
 from compiled import compiled
 from covering import sample
 from kernbench.common.errors import AllocationError, InputError, IpcqDeadlock, KernelError
-from kernbench.engine.engine import GraphEngine
-from kernbench.engine.observer import Observer
+from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.queue_state import queue_part
-from kernbench.messages.mapping import TensorMapping
-from kernbench.messages.queues import IpcqRemoveMsg
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MmuMapMsg
+from kernbench.messages.requests import IpcqRemoveMsg, KernelLaunchMsg, KernelRef, MmuMapMsg, TensorMapping
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.topology.builder import Topology
 

@@ -14,8 +14,7 @@ from compiled import compiled
 from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import queue_part
-from kernbench.messages.queues import IpcqRemoveMsg
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+from kernbench.messages.requests import IpcqRemoveMsg, KernelLaunchMsg, KernelRef
 from kernbench.messages.steps import Chunk, Step, load, send
 from kernbench.topology.builder import Topology
 from kernbench.triton_emu.schedules import ScheduledKernel

@@ -13,7 +13,7 @@ import pytest
 from kernbench.common.dtypes import BF16, F8E4M3, F16, F32
 from kernbench.common.errors import InputError, RunError
 from kernbench.core.op_log import Epilogue, Operand, OpLog, OpParams, OpRecord
-from kernbench.messages.operands import NOWHERE
+from kernbench.messages.commands import NOWHERE
 from kernbench.observe.op_log_io import read_op_log, write_op_log
 
 A = Operand("hbm", (0, 3), 1 << 50, 48, (4, 6), F16, strides=(24, 2), valid=(3, 6), other=float("-inf"))

@@ -17,7 +17,7 @@ from kernbench.common.dtypes import dtype
 from kernbench.common.errors import KernelError
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.operands import NOWHERE
+from kernbench.messages.commands import NOWHERE
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import findings, sanitized
 

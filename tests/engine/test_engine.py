@@ -15,8 +15,16 @@ import pytest
 from engine_support import dma, fetch, hbm, launch, machine, place
 from kernbench.common.errors import AddressFaultError, KernelError, PhysAddrError, SimulationDeadlock, UnsupportedError
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.mapping import MappedShard, TensorMapping
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, MmuMapMsg, PeDmaMsg
+from kernbench.messages.requests import (
+    KernelLaunchMsg,
+    KernelRef,
+    MappedShard,
+    MemoryReadMsg,
+    MemoryWriteMsg,
+    MmuMapMsg,
+    PeDmaMsg,
+    TensorMapping,
+)
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
 ALL_PES = tuple((sip, cube, pe) for sip in range(2) for cube in range(16) for pe in range(8))

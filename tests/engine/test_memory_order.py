@@ -16,8 +16,7 @@ from ideal_memory import IDEAL
 from kernbench.common.dtypes import dtype
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.mapping import MappedShard, TensorMapping
-from kernbench.messages.requests import MemoryWriteMsg, MmuMapMsg, TensorArg
+from kernbench.messages.requests import MappedShard, MemoryWriteMsg, MmuMapMsg, TensorArg, TensorMapping
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import findings, sanitized

@@ -6,7 +6,7 @@ from functools import cache
 
 from compiled import compiled
 from ideal_memory import IDEAL
-from kernbench.ccl.ccl_yaml import packaged_file
+from kernbench.ccl.loading import packaged_file
 from kernbench.evaluation.ccl_fabrics import Fabric, ring_of
 from kernbench.evaluation.ccl_results import CclSweep
 from kernbench.evaluation.ccl_study import CclStudy

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compiled import compiled
-from kernbench.ccl.ccl_yaml import packaged_file
+from kernbench.ccl.loading import packaged_file
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
 from kernbench.evaluation.ccl_results import read_sweep
 from kernbench.evaluation.ccl_rings import KINDS, LARGE_SLOT, MESSAGE_SIZES, RANKS, RING_SIZES

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from ccl_study_support import SIZES, TORUS, machine, small_sweep, study
 
-from kernbench.ccl.ccl_yaml import load_ccl_config, packaged_file
+from kernbench.ccl.loading import load_ccl_config, packaged_file
 from kernbench.common.errors import InputError, VerificationError
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, document_of, fabrics, ring_of
 from kernbench.evaluation.ccl_report import check_numbers, evaluate_ccl, redraw_ccl

@@ -17,8 +17,7 @@ from kernbench.kernels.composite import VARIANTS
 from kernbench.kernels.gemm import gemm_composite
 from kernbench.kernels.mlp import mlp
 from kernbench.kernels.qkv import qkv_composite
-from kernbench.messages.commands import GemmComposite, LoadCommand, MemoryRef, StoreCommand
-from kernbench.messages.operands import Operand
+from kernbench.messages.commands import GemmComposite, LoadCommand, MemoryRef, Operand, StoreCommand
 
 TYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
 sizes = st.tuples(st.integers(1, 130), st.integers(1, 130), st.integers(1, 130))

@@ -9,6 +9,7 @@ import numpy as np
 from kernbench.common.dtypes import row_major
 from kernbench.core.log import By
 from kernbench.messages.commands import (
+    NOWHERE,
     AtomicCommand,
     Command,
     GemmComposite,
@@ -18,7 +19,6 @@ from kernbench.messages.commands import (
     RecvCommand,
     StoreCommand,
 )
-from kernbench.messages.operands import NOWHERE
 
 
 def _refs(command: Any) -> tuple[list[Any], list[Any]]:

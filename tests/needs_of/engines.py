@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
+from kernbench.components.pe_scheduler import TileWork
 from kernbench.components.stage import Stage, Token
-from kernbench.components.tile_dma import TileWork
 from kernbench.core.log import END, KIND, LAUNCH, PARENT, PART, START, TILE, WIDTH, By, Kind, Row
 from kernbench.messages.requests import PeCoord, PeDmaMsg
 from needs_of.kernels import Kernels

@@ -7,8 +7,8 @@ from typing import Any
 
 from causes import accessed, written
 from kernbench.common.ids import pe_part
+from kernbench.components.memory_order import names_tcm, tcm_meets
 from kernbench.components.pe_ipcq import PeIpcq
-from kernbench.components.tcm_use import names_tcm, tcm_meets
 from kernbench.core.log import BY, END, LAST, LAUNCH, NONE, PARENT, PART, READ, START, WHAT, By, Kind, Row
 from kernbench.engine.queue_state import QueuePair
 from kernbench.messages.commands import (

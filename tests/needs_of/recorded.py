@@ -10,20 +10,19 @@ from unittest.mock import patch
 
 from kernbench.common.data_policy import DataPolicy
 from kernbench.components import pe_cpu
-from kernbench.components.execution import Dispatcher
+from kernbench.components.dispatch import Dispatcher
 from kernbench.components.queue_lane import Lane
 from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queue_state import QueuePair, queue_pairs_of
-from kernbench.engine.record_content import Moved, Streamed
-from kernbench.engine.recorder import OpStarted, Recorder
+from kernbench.engine.recorder import Moved, OpStarted, Recorder, Streamed
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import Command
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.topology.builder import Topology
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.handles import ReceivedSlot
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import evaluate, operator
 from kernbench.core.op_log import Epilogue, Operand, OpLog, OpParams, OpRecord
 from kernbench.numerics.data_executor import DataExecutor
-from kernbench.numerics.memory_store import MemoryStore
+from kernbench.numerics.memory import MemoryStore
 
 
 def place(addr, shape=(4,), dtype=F32, space="tcm", **layout) -> Operand:

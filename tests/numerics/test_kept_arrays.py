@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kernbench.common.dtypes import I8
 from kernbench.core.op_log import Operand
-from kernbench.numerics.memory_store import GRANULE_BYTES, MemoryStore
-from kernbench.numerics.replay_operands import OperandMemory
+from kernbench.numerics.memory import GRANULE_BYTES, MemoryStore
+from kernbench.numerics.operands import OperandMemory
 
 SIZE = 5 * GRANULE_BYTES
 SPACES = st.sampled_from(["hbm", "tcm"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernbench.common.dtypes import ALL, F32, I8, DType, row_major
 from kernbench.common.errors import RunError, UnknownNameError
-from kernbench.numerics.memory_store import GRANULE_BYTES, MemoryStore
+from kernbench.numerics.memory import GRANULE_BYTES, MemoryStore
 
 SIZE = 6 * GRANULE_BYTES
 BASE = 3 * GRANULE_BYTES

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kernbench.common.dtypes import F16, F32, I8, row_major
 from kernbench.core.op_log import Operand
-from kernbench.numerics.replay_extents import ByteRuns, ExtentIndex, bounds
-from kernbench.numerics.replay_operands import window
+from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
+from kernbench.numerics.operands import window
 
 
 @st.composite

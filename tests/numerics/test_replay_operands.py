@@ -9,8 +9,8 @@ from engine_support import launch, place, two_cubes
 from kernbench.common.dtypes import F32
 from kernbench.core.op_log import Operand
 from kernbench.engine.engine import GraphEngine
-from kernbench.numerics.memory_store import GRANULE_BYTES, MemoryStore
-from kernbench.numerics.replay_operands import OperandMemory
+from kernbench.numerics.memory import GRANULE_BYTES, MemoryStore
+from kernbench.numerics.operands import OperandMemory
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
 FOUR = np.arange(4, dtype=np.float32)

@@ -15,16 +15,17 @@ from kernbench.common.dtypes import I8, dtype
 from kernbench.common.errors import AddressFaultError, InputError
 from kernbench.core.op_log import Operand, OpLog, OpParams
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import (
     KernelLaunchMsg,
     KernelRef,
+    MappedShard,
     MemoryReadMsg,
     MemoryWriteMsg,
     MmuMapMsg,
     TensorArg,
+    TensorMapping,
 )
-from kernbench.numerics.replay_extents import ByteRuns
+from kernbench.numerics.intervals import ByteRuns
 from kernbench.observe.sanitizer import Finding, Sanitizer
 from kernbench.observe.sanitizer_races import find_races
 from kernbench.runtime_api.bench_registry import lookup_bench

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.errors import AddressFaultError, InputError
-from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.messages.requests import MappedShard, TensorMapping
 from kernbench.policy.address.pe_mmu import PeMMU
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy

@@ -14,7 +14,8 @@ from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import HOST
 from kernbench.common.units import ns_to_ps
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.machine import Component, Done, Machine, Outcome
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component, Done, Outcome
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import (
@@ -27,7 +28,7 @@ from kernbench.messages.requests import (
     MmuUnmapMsg,
     TensorArg,
 )
-from kernbench.numerics.memory_store import MemoryStore
+from kernbench.numerics.memory import MemoryStore
 from kernbench.policy.address.pe_mmu import PeMMU
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology.builder import Topology, resolve_topology

@@ -25,9 +25,9 @@ from failure_scenes import (
 from machines import RING, run_ranks, working_machine
 
 from covering import covering
-from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.diagnostics import pointer_dump
 from kernbench.ccl.install import install_ipcq, uninstall
+from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.errors import IpcqDeadlock, IpcqError, LimitReached
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits

@@ -13,6 +13,7 @@ import numpy as np
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
 from kernbench.common.operators import EPILOGUE, Attributes, evaluate, gemm, narrow, operator
 from kernbench.messages.commands import (
+    NOWHERE,
     AwaitCommand,
     AwaitSpace,
     Command,
@@ -25,15 +26,15 @@ from kernbench.messages.commands import (
     MathComposite,
     Meet,
     MemoryRef,
+    Operand,
     PeCommand,
     ReadValue,
+    Run,
     StoreCommand,
 )
-from kernbench.messages.operands import NOWHERE, Operand, Run
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.site import KernelSite
-from kernbench.triton_emu.source import kernel_source
+from kernbench.triton_emu.source import KernelSite, kernel_source
 
 DOT_DTYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
 TCM_BASE = 0x1000

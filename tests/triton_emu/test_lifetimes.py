@@ -10,13 +10,11 @@ from fake_pe import TCM_BASE, FakePe, Memory, site_of
 
 from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
-from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand
-from kernbench.messages.operands import in_tcm
+from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand, in_tcm
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.triton_emu.handles import Handle, View
+from kernbench.triton_emu.handles import Handle, ReceivedSlot, View
+from kernbench.triton_emu.issuer import Lifetimes
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.lifetimes import Lifetimes
-from kernbench.triton_emu.places import ReceivedSlot
 
 KIB = 1024
 

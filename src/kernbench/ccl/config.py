@@ -11,7 +11,7 @@ from kernbench.common.complaints import one_of, show
 from kernbench.common.errors import InputError, Problem, UnknownNameError
 from kernbench.common.imports import F, named_function
 from kernbench.common.values import value
-from kernbench.messages.queues import Backpressure, BufferKind
+from kernbench.messages.requests import Backpressure, BufferKind
 from kernbench.messages.steps import REDUCE_OPS, ReduceName
 from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 

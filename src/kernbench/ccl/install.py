@@ -9,17 +9,15 @@ from typing import Annotated, Any, NamedTuple, Self, SupportsIndex, TypeAlias
 
 from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-from kernbench.ccl.ccl_yaml import CclLike, as_ccl_config, load_ccl_config
 from kernbench.ccl.config import AlgorithmConfig, QueueSettings, resolve_algorithm_config
 from kernbench.ccl.layouts import RankPes, rank_pes
-from kernbench.ccl.loading import Algorithm, Neighbors, load_algorithm, told_of
+from kernbench.ccl.loading import Algorithm, CclLike, Neighbors, as_ccl_config, load_algorithm, load_ccl_config, told_of
 from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.queues import BufferKind
-from kernbench.messages.requests import PeCoord
+from kernbench.messages.requests import BufferKind, PeCoord
 from kernbench.topology.spec import TopologySpec
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
-from kernbench.messages.mapping import MappedShard
-from kernbench.messages.requests import PeCoord
+from kernbench.messages.requests import MappedShard, PeCoord
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.spec import TopologySpec
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernbench.ccl.ccl_yaml import as_ccl_config
 from kernbench.ccl.config import AlgorithmSettings, QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
+from kernbench.ccl.loading import as_ccl_config
 from kernbench.ccl.topologies import Edge, direct_direction
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
@@ -18,8 +18,16 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
 from kernbench.engine.requests import RequestHandle
-from kernbench.messages.queues import OPPOSITE_DIRECTION, BufferKind, IpcqInitMsg, IpcqRemoveMsg, QueuePeer, QueueSetup
-from kernbench.messages.requests import HostMsg, PeCoord
+from kernbench.messages.requests import (
+    OPPOSITE_DIRECTION,
+    BufferKind,
+    HostMsg,
+    IpcqInitMsg,
+    IpcqRemoveMsg,
+    PeCoord,
+    QueuePeer,
+    QueueSetup,
+)
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernbench.ccl.ccl_yaml import CclLike, as_ccl_config
 from kernbench.ccl.install import IpcqPlan, RankLayout, plan_of
+from kernbench.ccl.loading import CclLike, as_ccl_config
 from kernbench.ccl.queues import install_edges
 from kernbench.ccl.topologies import intercube_edges
 from kernbench.common.errors import InputError

@@ -16,7 +16,7 @@ from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spe
 from kernbench.observe.roofline import Bound, Roofline
 from kernbench.observe.slices import SliceTime
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
-from kernbench.triton_emu.program_text import ProgramText
+from kernbench.triton_emu.source import ProgramText
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16

@@ -9,8 +9,7 @@ from typing import TypeAlias
 import rich_click as click
 
 import kernbench.benches
-from kernbench.ccl.ccl_yaml import load_ccl_config
-from kernbench.ccl.loading import algorithms
+from kernbench.ccl.loading import algorithms, load_ccl_config
 from kernbench.cli.console import Json, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
 from kernbench.di.registry import REGISTRY, known_kinds

@@ -11,7 +11,7 @@ import rich_click as click
 from rich.console import Console
 
 import kernbench.benches
-from kernbench.ccl.ccl_yaml import check_ccl
+from kernbench.ccl.loading import check_ccl
 from kernbench.cli.console import Json, number, print_json, show, stdout, table, text
 from kernbench.cli.failures import error_document, place_document, report_program_error
 from kernbench.cli.options import (

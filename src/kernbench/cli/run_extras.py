@@ -10,7 +10,7 @@ from kernbench.cli.explain_output import explanation_document, print_explanation
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_size
 from kernbench.common.values import value
-from kernbench.engine.printing import PrintedLine
+from kernbench.engine.records import PrintedLine
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.sanitizer import Finding, Side
 from kernbench.runtime_api.run_explanation import RunExplanation

@@ -3,19 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from kernbench.common.dtypes import row_major
 from kernbench.common.errors import KernelError
+from kernbench.common.ids import pe_part
 from kernbench.common.values import value
 from kernbench.components.access_plan import extent, gather, plan
-from kernbench.components.accesses_under_way import NOTHING, AccessFootprint, Footprints
-from kernbench.components.footprint import Footprint, footprint_of, footprints
 from kernbench.components.initiator import Target
-from kernbench.components.pe_parts import PeParts
+from kernbench.components.memory_order import NOTHING, AccessFootprint, Footprint, Footprints, footprint_of, footprints
+from kernbench.components.pe_dma import PeDma
+from kernbench.components.pe_ipcq import PeIpcq
+from kernbench.components.pe_math import PeMath
+from kernbench.components.pe_mmu import PeMmuPart
+from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.engine.address_map import AddressMap, Segment
-from kernbench.messages.commands import AtomicCommand, Composite, GemmComposite, LoadCommand, MemoryRef, StoreCommand
+from kernbench.engine.machine import Machine
+from kernbench.messages.commands import (
+    NOWHERE,
+    AtomicCommand,
+    Composite,
+    GemmComposite,
+    LoadCommand,
+    MemoryRef,
+    Operand,
+    StoreCommand,
+)
 from kernbench.messages.fabric import Access
-from kernbench.messages.operands import NOWHERE, Operand
+from kernbench.messages.requests import PeCoord
+
+
+class PeParts:
+    """The parts of PE ``coord``."""
+
+    def __init__(self, machine: Machine, coord: PeCoord) -> None:
+        self._machine = machine
+        self._coord = coord
+
+    @cached_property
+    def dma(self) -> PeDma:
+        """Its DMA."""
+        return self._machine.part(pe_part(*self._coord, "pe_dma"), PeDma)
+
+    @cached_property
+    def ipcq(self) -> PeIpcq:
+        """Its queues."""
+        return self._machine.part(pe_part(*self._coord, "pe_ipcq"), PeIpcq)
+
+    @cached_property
+    def math(self) -> PeMath:
+        """Its MATH engine."""
+        return self._machine.part(pe_part(*self._coord, "pe_math"), PeMath)
+
+    @cached_property
+    def mmu(self) -> PeMmuPart:
+        """Its MMU."""
+        return self._machine.part(pe_part(*self._coord, "pe_mmu"), PeMmuPart)
+
+    @cached_property
+    def gemm_id(self) -> str:
+        """The node of its GEMM engine, which the scheduler drives."""
+        return pe_part(*self._coord, "pe_gemm")
+
+    @cached_property
+    def scheduler(self) -> PeScheduler:
+        """Its tile scheduler."""
+        return self._machine.part(pe_part(*self._coord, "pe_scheduler"), PeScheduler)
 
 
 @value(eq=False, guarded=False)

@@ -11,9 +11,9 @@ from kernbench.common.ids import pe_name, sip_part
 from kernbench.common.values import state, value
 from kernbench.components.initiator import Initiator, Target
 from kernbench.di.registry import register
-from kernbench.engine.machine import Done, Machine, Outcome
-from kernbench.engine.record_content import Moved
-from kernbench.engine.recorder import OpStarted
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Done, Outcome
+from kernbench.engine.recorder import Moved, OpStarted
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.control import (
     CubeTargets,
@@ -30,9 +30,10 @@ from kernbench.messages.control import (
     UnmapOrder,
 )
 from kernbench.messages.fabric import Access, ReadReply, WriteAck
-from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg
 from kernbench.messages.requests import (
     HostMsg,
+    IpcqInitMsg,
+    IpcqRemoveMsg,
     KernelLaunchMsg,
     MemoryReadMsg,
     MemoryWriteMsg,

@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.values import value
-from kernbench.components.responder import Answering
-from kernbench.engine.machine import sound_ns
+from kernbench.components.memory_server import Answering
+from kernbench.engine.part import sound_ns
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.fabric import ReadRequest, WriteData
 from kernbench.transport import Transfer

@@ -1,9 +1,74 @@
-"""Parts that only pass packets on: their overhead is on the links that enter them."""
+"""Parts in transit: packets pass through them; their overhead is on the links that enter them.
+
+A class of a user's may decide which way packets take, and when they go on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kernbench.common.errors import UnsupportedError
+from kernbench.common.units import ns_to_ps
 from kernbench.di.registry import register
-from kernbench.engine.transit import TransitPart
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component, sound_ns
+from kernbench.topology.graph import Node
+from kernbench.transport import Junction, Transfer, Way
+
+
+class TransitPart(Component):
+    """A part that packets pass through. What it costs them is ``overhead_ns``; what else it does is up to a subclass.
+
+    A class that overrides ``forward`` or ``hold_ns`` is asked once for each transfer that enters the part, when its
+    head does (``overhead_ns`` is over by then); its packets follow the head. Such transfers never go express.
+    """
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        cls = type(self)
+        self._asks_way = cls.forward is not TransitPart.forward
+        self._asks_hold = cls.hold_ns is not TransitPart.hold_ns
+        if self._asks_way or self._asks_hold:
+            self.junction = Junction(self._head_came, divides=self._asks_way)
+
+    def forward(self, transfer: Transfer, ways: Sequence[Way]) -> Way:
+        """The way by which ``transfer`` goes on, one of ``ways``.
+
+        The first is the one that it takes when nobody decides; for each other link out of this part that begins a way
+        with the fewest hops there is one. FIFOs behind a part that overrides this are unbounded.
+        """
+        return ways[0]
+
+    def hold_ns(self, transfer: Transfer) -> float:
+        """How long the head of ``transfer`` waits here before it asks for its link.
+
+        What comes behind it by the same link stays behind it.
+        """
+        return 0.0
+
+    def reset(self) -> None:
+        """Begin anew, with the same numbers by chance."""
+        if self.junction is not None:
+            self.random.seed(self.node.id)
+
+    def _head_came(self, transfer: Transfer, hop: int) -> int:
+        """Send the head of ``transfer`` on, from link number ``hop`` of its route; for how many ps it is held."""
+        if self._asks_way:
+            self._ask_way(transfer, hop)
+        return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._asks_hold else 0
+
+    def _ask_way(self, transfer: Transfer, hop: int) -> None:
+        links = transfer.route.links
+        planned, *others = self.machine.ways(links[hop:])
+        passed = {link.src for link in links[:hop]}
+        ways = (planned, *(way for way in others if passed.isdisjoint(way.nodes)))
+        found: object = self.forward(transfer, ways)
+        way = next((each for each in ways if each is found), None)
+        if way is None:
+            what = "None" if found is None else f"a {type(found).__name__}"
+            raise UnsupportedError(f"forward() returned {what}, which is none of the ways it was given ({len(ways)})")
+        if way is not planned:
+            self.machine.network.redirect(transfer, hop, way.links)
 
 
 @register("builtin.switch", kind="switch")

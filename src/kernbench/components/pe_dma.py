@@ -13,11 +13,12 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.components.initiator import Initiator, Target
+from kernbench.components.memory_server import Responder
 from kernbench.components.pe_tcm import PeTcm
-from kernbench.components.responder import Responder
 from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
-from kernbench.engine.machine import Component, Done, Machine, Outcome
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component, Done, Outcome
 from kernbench.engine.queue_state import QueuePart
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg

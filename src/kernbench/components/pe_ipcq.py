@@ -16,10 +16,9 @@ from kernbench.engine.machine import Machine
 from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueueWait, UnreceivedMessage
 from kernbench.messages.fabric import QueueData
-from kernbench.messages.queues import IpcqInitMsg
-from kernbench.messages.requests import PeCoord
+from kernbench.messages.requests import IpcqInitMsg, PeCoord
 from kernbench.topology.graph import Node
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.handles import ReceivedSlot
 
 
 @register("builtin.pe_ipcq", kind="pe_ipcq")

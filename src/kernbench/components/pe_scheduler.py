@@ -1,27 +1,112 @@
-"""The tile scheduler of a PE: it turns dots and composites into tiles and lets them into the pipeline."""
+"""The tile scheduler of a PE: it turns dots and composites into tiles and lets them into the pipeline.
+
+One stage of the pipeline is the DMA, which streams tiles between memory and TCM.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
+from kernbench.components.access_plan import extent, plan
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
+from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
-from kernbench.components.tile_dma import TileDma, TileWork
 from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row
 from kernbench.di.registry import register
-from kernbench.engine.machine import Component, Machine
-from kernbench.engine.record_content import TileAmounts
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component
+from kernbench.engine.recorder import OpStarted, TileAmounts, TileMoved
 from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
+from kernbench.messages.requests import PeCoord
 from kernbench.topology.attrs import PeSchedulerAttrs
 from kernbench.topology.graph import Node
-from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, Tile, dot_tiles, gemm_tiles, math_tiles
+from kernbench.triton_emu.tile_plans import (
+    STORED,
+    AccumulatorUse,
+    OperandWindow,
+    Tile,
+    dot_tiles,
+    gemm_tiles,
+    math_tiles,
+)
+
+
+@state
+class TileWork:
+    """What a token of the scheduler carries: the scheduler's plan, the tile, and its number in the log."""
+
+    plan: Any
+    tile: Tile
+    number: int
+
+
+class TileDma:
+    """Reads and writes the windows of tiles; addresses go through the PE's MMU."""
+
+    def __init__(self, machine: Machine, coord: PeCoord, dma: PeDma) -> None:
+        self._machine = machine
+        self._coord = coord
+        self._dma = dma
+        self._mmu = machine.part(pe_part(*coord, "pe_mmu"), PeMmuPart)
+
+    def read(self, token: Token, done: Callable[[Row], None]) -> None:
+        """Stream in what the tile reads; ``done(row)`` when the last of it is in TCM."""
+        work = token.work
+        missing = len(work.tile.reads)
+
+        def one(row: Row) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                done(row)
+
+        for window in work.tile.reads:
+            self._move(work, window, True, one, token.cause)
+
+    def write(self, token: Token, done: Callable[[Row], None]) -> None:
+        """Stream out the output tile; ``done(row)`` when it is acknowledged."""
+        work = token.work
+        self._move(work, work.tile.write, False, done, token.cause)
+
+    def _move(
+        self, work: TileWork, window: OperandWindow, reading: bool, done: Callable[[Row], None], cause: Cause
+    ) -> None:
+        machine = self._machine
+        low, span = extent(window.shape, window.itemsize, window.strides)
+        found = self._mmu.table.segments(window.va + low, span)
+        segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
+        targets = plan(machine.addresses, segments, window.shape, window.itemsize, window.strides)
+        op = machine.next_op()
+        begun = partial(self._begun, op, work, window, reading, len(targets))
+        descriptor = op, reading, targets, begun, partial(self._ended, op, done)
+        pages = self._mmu.pages(window.va, window.shape, window.itemsize, window.strides)
+        if pages:
+            whole, rows = work.plan.row, machine.log.rows
+            launch, line = rows[whole + LAUNCH], rows[whole + LINE]
+            self._mmu.walk(pages, launch, line, cause, partial(self._dma.start, *descriptor))
+        else:
+            self._dma.start(*descriptor, cause)
+
+    def _begun(
+        self, op: int, work: TileWork, window: OperandWindow, reading: bool, accesses: int, start_ps: int, cause: Cause
+    ) -> Row:
+        what = TileMoved(work.plan.op, window.name, work.tile.index, reading)
+        reads, writes = (accesses, 0) if reading else (0, accesses)
+        started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, -1)
+        return self._machine.begin_op(started, cause)
+
+    def _ended(self, op: int, done: Callable[[Row], None], _: Row) -> None:
+        done(self._machine.end_op(op))
+
 
 TiledCommand = DotCommand | GemmComposite | MathComposite
 

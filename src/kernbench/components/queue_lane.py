@@ -16,14 +16,12 @@ from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, R
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, UnreceivedMessage
-from kernbench.messages.commands import PeCommand, SendCommand
+from kernbench.messages.commands import Operand, PeCommand, SendCommand
 from kernbench.messages.fabric import Access, QueueData
-from kernbench.messages.operands import Operand
-from kernbench.messages.queues import OPPOSITE_DIRECTION
-from kernbench.messages.requests import PeCoord
+from kernbench.messages.requests import OPPOSITE_DIRECTION, PeCoord
 from kernbench.topology.graph import Node
 from kernbench.transport import Port, Route, Transfer
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.handles import ReceivedSlot
 
 _CREDIT = int(Kind.CREDIT)  # found once, as the reasons of rows
 Sent: TypeAlias = tuple[int, Row, int]

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from kernbench.common.values import state, value
 from kernbench.core.clock import Clock
 from kernbench.core.log import Cause, Row
+from kernbench.messages.commands import Operand
 from kernbench.messages.fabric import Access
-from kernbench.messages.operands import Operand
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.handles import ReceivedSlot
 
 Got: TypeAlias = Callable[[ReceivedSlot | Exception | None, Row], None]
 """Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""

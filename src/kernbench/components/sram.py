@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kernbench.components.memory import Memory
-from kernbench.components.memory_banks import servers
-from kernbench.components.responder import Responder
+from kernbench.components.memory_server import Responder, servers
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access

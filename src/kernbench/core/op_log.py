@@ -12,7 +12,7 @@ from kernbench.common.errors import RunError
 from kernbench.common.operators import Attributes
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state, value
-from kernbench.messages.operands import Operand
+from kernbench.messages.commands import Operand
 from kernbench.messages.requests import HostBytes
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf, prod
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,24 +17,33 @@ from kernbench.common.data_policy import DataPolicy
 from kernbench.common.dtypes import U8
 from kernbench.common.errors import InputError, LimitReached, PartError, SimulationDeadlock
 from kernbench.common.ids import HOST, pe_part
+from kernbench.common.program_line import ProgramLine
 from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
+from kernbench.common.values import value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
+from kernbench.core.op_log import OpRecord
 from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
 from kernbench.engine.keeping import DataReport, Keeping
-from kernbench.engine.machine import Component, Machine, Outcome, is_builtin
-from kernbench.engine.observer import Observer
-from kernbench.engine.part_check import check_parts
-from kernbench.engine.part_failure import name_users_parts, named_failure
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component, Outcome, is_builtin
+from kernbench.engine.part_check import check_parts, name_users_parts, named_failure
 from kernbench.engine.pointers import Pointers
-from kernbench.engine.printing import PrintedLine, Printer
 from kernbench.engine.queue_state import QueuePart, UnreceivedMessage, queue_part
+from kernbench.engine.records import PrintedLine, Printer
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
 from kernbench.engine.thinking import ThinkingPart
-from kernbench.messages.operands import Operand
-from kernbench.messages.queues import IpcqInitMsg
-from kernbench.messages.requests import HostBytes, HostMsg, KernelLaunchMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
-from kernbench.numerics.memory_store import MemoryStore
+from kernbench.messages.commands import Operand
+from kernbench.messages.requests import (
+    HostBytes,
+    HostMsg,
+    IpcqInitMsg,
+    KernelLaunchMsg,
+    MemoryWriteMsg,
+    PeCoord,
+    PeDmaMsg,
+)
+from kernbench.numerics.memory import MemoryStore
 from kernbench.numerics.replay import Replay, ReplayStats
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator
@@ -42,6 +51,70 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph
 from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.source import program_file
+
+
+@value(kw_only=True)
+class HostRead:
+    """What a line of the host program did with a tensor: read elements, or compared them; times in ps."""
+
+    action: Literal["read", "assert_close"]
+    tensor: str
+    line: ProgramLine | None
+    start_ps: int
+    end_ps: int
+
+
+@value(kw_only=True)
+class SomeElements:
+    """``count`` of the ``total`` elements of a read, ``nbytes`` in all; the first at ``index``, on ``pe`` at ``pa``."""
+
+    count: int
+    total: int
+    nbytes: int
+    index: tuple[int, ...]
+    pe: PeCoord
+    pa: int
+
+
+@value(kw_only=True)
+class UnlikeCopies:
+    """Copies of a tensor that are not close to the first: those of ``pes``, of ``owners`` PEs that hold what was read.
+
+    ``held``: what the first of them holds of the first element; ``first_held``: what the first copy, on ``first_pe``,
+    does. ``written``: whether somebody wrote to it there.
+    """
+
+    pes: tuple[PeCoord, ...]
+    owners: int
+    held: float
+    first_held: float
+    first_pe: PeCoord
+    written: bool
+
+
+class Observer:
+    """Watches the run of one engine; a subclass overrides what it wants to be told.
+
+    ``needs_data``: it looks at bytes, so the engine has to compute them.
+    """
+
+    needs_data: ClassVar[bool] = False
+
+    def begin(self, machine: Machine) -> None:
+        """The engine of ``machine`` is made; nothing has happened yet."""
+
+    def submitted(self, msg: HostMsg, time_ps: int) -> None:
+        """The host has submitted ``msg``."""
+
+    def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
+        """The replay of ``record`` read ``nbytes`` that nobody wrote, the first at ``address``. With data only."""
+
+    def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
+        """The host has read or compared ``elements`` that nobody wrote. For observers that need data."""
+
+    def read_unlike(self, read: HostRead, elements: SomeElements, copies: UnlikeCopies) -> None:
+        """The host has read or compared ``elements`` that are not the same in all copies. For those that need data."""
+
 
 # Asking for the time of day costs as much as a few events.
 EVENTS_PER_LOOK = 1024

@@ -5,15 +5,36 @@ Events are immutable; tuples, because there are several for every command and me
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Generic, Literal, NamedTuple, TypeVar
 
-from kernbench.core.hook import Hook
 from kernbench.core.log import Row
-from kernbench.messages.commands import (
-    PeCommand,
-)
-from kernbench.messages.operands import Operand
+from kernbench.messages.commands import Operand, PeCommand
 from kernbench.messages.requests import PeCoord
+
+E = TypeVar("E")
+
+
+class Hook(Generic[E]):
+    """A list of listeners. Models test ``if hook.listeners`` before they build the event."""
+
+    __slots__ = ("listeners",)
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[E], None]] = []
+
+    def subscribe(self, listener: Callable[[E], None]) -> None:
+        """Call ``listener(event)`` from now on, after those that came before."""
+        self.listeners.append(listener)
+
+    def unsubscribe(self, listener: Callable[[E], None]) -> None:
+        """Stop calling ``listener``; ValueError when it never subscribed."""
+        self.listeners.remove(listener)
+
+    def emit(self, event: E) -> None:
+        """Hand ``event`` to every listener in order."""
+        for listener in self.listeners:
+            listener(event)
 
 
 class Printed(NamedTuple):

@@ -13,8 +13,7 @@ from kernbench.common.units import format_ns, format_size, ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import Log
-from kernbench.engine.record_content import thinned
-from kernbench.engine.recorder import Recorder
+from kernbench.engine.recorder import Recorder, thinned
 
 COMMAND_BYTES = 512
 """A command that is kept counts as this much, whatever it is: its operands and its place in the log"""

@@ -1,155 +1,95 @@
-"""The machine in simulation: the network and the parts, each made when it is first needed; and their base class."""
+"""The machine in simulation: the network, the parts and the allocators, each made when it is first needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
-from functools import cached_property
 from itertools import count, pairwise
-from math import inf
-from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kernbench.common.errors import KernbenchError, NoDataError, UnsupportedError
-from kernbench.common.units import ns_to_ps, ps_to_ns
-from kernbench.common.values import value
 from kernbench.core.clock import Clock
 from kernbench.core.log import NONE, Cause, Kind, Log, Row
-from kernbench.di.part import InnerAttrs, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.hooks import Hooks
-from kernbench.engine.memories import Memories
-from kernbench.engine.observation import Observation
-from kernbench.engine.places import called_at
-from kernbench.engine.record_content import ContentMaker
-from kernbench.engine.recorder import OpStarted, Recorder
+from kernbench.engine.part import Component, called_at, sound_overhead_ns
+from kernbench.engine.recorder import ContentMaker, Observation, OpStarted, Recorder
 from kernbench.engine.records import RecordViews
-from kernbench.messages.control import ControlMessage, PeReport
-from kernbench.messages.operands import Operand
-from kernbench.messages.requests import HostMsg
+from kernbench.messages.commands import Operand
+from kernbench.messages.control import ControlMessage
+from kernbench.messages.requests import PeCoord
+from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator, address_config
+from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.routing.choices import RouteChoices
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.graph import Graph, Node
-from kernbench.transport import Junction, Link, Network, Port, Route, Transfer, Way
+from kernbench.topology.spec import TopologySpec
+from kernbench.transport import Link, Network, Port, Route, Transfer, Way
 
-A = TypeVar("A", bound=InnerAttrs)
-C = TypeVar("C", bound="Component")
+
+class Memories:
+    """Physical allocators by coordinates, virtual ones by SIP."""
+
+    def __init__(self, spec: TopologySpec) -> None:
+        self.config = address_config(spec)
+        self._pes = _PeAllocators(self, spec)
+        self.pes: Mapping[PeCoord, PEMemAllocator] = self._pes
+        self._spec = spec
+        self._cubes: dict[tuple[int, int], CubeMemAllocator] = {}
+        self._va: dict[int, VirtualAllocator] = {}
+
+    @property
+    def used_pes(self) -> Mapping[PeCoord, PEMemAllocator]:
+        """The allocators of PEs that anything was asked of."""
+        return self._pes.made
+
+    def cube(self, sip: int, cube: int) -> CubeMemAllocator:
+        """The SRAM allocator of a cube."""
+        found = self._cubes.get((sip, cube))
+        if found is None:
+            found = self._cubes[sip, cube] = CubeMemAllocator(0, sip, cube, self.config)
+        return found
+
+    def va(self, sip: int) -> VirtualAllocator:
+        """The virtual addresses of a SIP."""
+        found = self._va.get(sip)
+        if found is None:
+            found = self._va[sip] = VirtualAllocator.for_machine(self.config, self._spec.pe.mmu.page_bytes)
+        return found
+
+
+class _PeAllocators(Mapping[PeCoord, PEMemAllocator]):
+    """Allocators of all PEs of the machine; each exists from when it is asked for."""
+
+    def __init__(self, memories: Memories, spec: TopologySpec) -> None:
+        self._memories = memories
+        self._spec = spec
+        self.made: dict[PeCoord, PEMemAllocator] = {}
+
+    def __getitem__(self, key: PeCoord) -> PEMemAllocator:
+        found = self.made.get(key)
+        if found is None:
+            sip, cube, pe = key
+            spec = self._spec
+            if not (0 <= sip < spec.num_sips and 0 <= cube < spec.cubes_per_sip and 0 <= pe < spec.pes_per_cube):
+                raise KeyError(key)
+            found = self.made[key] = PEMemAllocator(0, sip, cube, pe, self._memories.config)
+        return found
+
+    def __iter__(self) -> Iterator[PeCoord]:
+        for sip in range(self._spec.num_sips):
+            for cube in range(self._spec.cubes_per_sip):
+                yield from ((sip, cube, pe) for pe in range(self._spec.pes_per_cube))
+
+    def __len__(self) -> int:
+        return self._spec.num_pes
+
+
+C = TypeVar("C", bound=Component)
 T = TypeVar("T")
-
-
-@value
-class Outcome:
-    """How a host request ended, and with which row of the log."""
-
-    error: Exception | None = None
-    reports: tuple[PeReport, ...] = field(default=())
-    last: Row = NONE
-
-
-Done = Callable[[Outcome], None]
-
-
-class Component(Part):
-    """A part of the machine at ``node``.
-
-    A subclass says what a packet pays to enter (``overhead_ns``), takes the messages that are delivered to it
-    (``receive``) and, if the host may address it, its requests (``accept``). Made on first use; made once per machine.
-    """
-
-    junction: Junction | None = None
-    """Where it decides about the transfers that pass, if it does"""
-
-    def __init__(self, node: Node, machine: Machine) -> None:
-        self.node = node
-        self.machine = machine
-        self.clock = machine.clock
-
-    @property
-    def now_ns(self) -> float:
-        """The simulated time."""
-        return ps_to_ns(self.clock.time)
-
-    @cached_property
-    def random(self) -> Random:
-        """Numbers by chance: each part has its own, and they are the same in every run."""
-        return Random(self.node.id)
-
-    @property
-    def overhead_ns(self) -> float:
-        """Time that passing through this part, or entering it, costs a packet: ``attrs.overhead_ns``.
-
-        Override it to model another router; it is read once, when the links to this part are made.
-        """
-        return self.node.overhead_ns
-
-    @property
-    def overhead_ps(self) -> int:
-        """``overhead_ns`` in ps."""
-        return ns_to_ps(sound_overhead_ns(self))
-
-    @property
-    def handles_serially(self) -> bool:
-        """True for CPUs: their overhead is time of the CPU, one message after another, not time on the link."""
-        return False
-
-    def receive(self, message: object, transfer: Transfer) -> None:
-        """Take a message that was delivered to this part. UnsupportedError when it is not for such a part."""
-        sender = transfer.route.links[0].src
-        what = type(message).__name__
-        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {what}, which {sender} sent")
-
-    def accept(self, msg: HostMsg, done: Done) -> None:
-        """Start a request of the host and call ``done`` when it is over."""
-        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) does not serve {type(msg).__name__}")
-
-    def begin(self) -> None:
-        """Start what this part does by itself: it has been made."""
-
-    def blocked(self) -> tuple[str, ...]:
-        """What is stuck here, a line each, for a deadlock report that names this part."""
-        return ()
-
-    def failures(self) -> tuple[tuple[int, PeReport], ...]:
-        """Request and report of PEs that have failed while others have yet to report, as far as this part knows."""
-        return ()
-
-    def abandon(self, request_ids: frozenset[int]) -> None:
-        """Stop what runs here for requests that are given up."""
-
-    def reset(self) -> None:
-        """Forget what was under way; nothing is any more."""
-
-    @property
-    def neighbours(self) -> tuple[str, ...]:
-        """The parts that links lead to from here: of an extra part in the order of its ``links``."""
-        return tuple(edge.dst for edge in self.machine.graph.out_edges(self.node.id))
-
-    def attrs_as(self, model: type[A]) -> A:
-        """The typed ``attrs`` of this part."""
-        if not isinstance(self.node.attrs, model):
-            raise KernbenchError(f"{self.node.id}: {self.node.impl} needs attrs of {model.__name__}")
-        return self.node.attrs
-
-
-def is_builtin(cls: type) -> bool:
-    """Whether a class ships with kernbench; others are users'."""
-    return cls.__module__.startswith("kernbench.")
-
-
-def sound_overhead_ns(part: Component) -> float:
-    """Its ``overhead_ns``. UnsupportedError for what is no time."""
-    return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)
-
-
-def sound_ns(what: str, found: object) -> float:
-    """``found`` as a time. UnsupportedError if it is none."""
-    if not isinstance(found, int | float | np.number) or not 0 <= found < inf:
-        raise UnsupportedError(f"{what} is {found!r}, must be a number of ns, at least 0")
-    return float(found)
 
 
 def _no_values(array: Operand) -> np.ndarray[Any, Any]:

@@ -11,10 +11,10 @@ from kernbench.common.ids import pe_name, pe_part
 from kernbench.common.values import state, value
 from kernbench.core.clock import Clock
 from kernbench.core.log import Row
-from kernbench.engine.machine import Component, Machine
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component
 from kernbench.messages.fabric import QueueData
-from kernbench.messages.queues import BufferKind, QueuePeer, QueueSetup
-from kernbench.messages.requests import PeCoord
+from kernbench.messages.requests import BufferKind, PeCoord, QueuePeer, QueueSetup
 
 WaitKind: TypeAlias = Literal["send", "recv"]
 Credit: TypeAlias = tuple[int, int, int, Row, int]

@@ -1,32 +1,23 @@
-"""The op-log of a machine: what rows of its log say to phase 2, and views of them, made when somebody looks."""
+"""The op-log of a machine: views of its rows, made when somebody looks, and the lines that kernels print."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.core.log import (
-    COMMIT,
-    END,
-    KIND,
-    LAST_RECORD,
-    NONE,
-    PARENT,
-    READ,
-    TILE,
-    WHAT,
-    WIDTH,
-    By,
-    Kind,
-    Log,
-    Row,
-)
+from kernbench.common.ids import cube_part, pe_part
+from kernbench.common.units import ps_to_ns
+from kernbench.common.values import value
+from kernbench.core.log import COMMIT, END, KIND, LAST_RECORD, NONE, PARENT, READ, TILE, WHAT, WIDTH, By, Kind, Log, Row
 from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, Sharing, Tile, Work
-from kernbench.engine.record_content import ContentMaker, Streamed, name_of
-from kernbench.messages.operands import Operand
+from kernbench.engine.hooks import Hooks, Printed
+from kernbench.engine.recorder import ContentMaker, Recorder, Streamed, name_of
+from kernbench.messages.commands import Operand
+from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Graph
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -252,3 +243,60 @@ class RecordViews(OpLog):
             work.data,
             _ORDERS.get(by, ""),
         )
+
+
+@value
+class PrintedLine:
+    """A line that PE ``pe`` printed at ``time_ns``, from ``line`` of its kernel."""
+
+    time_ns: float
+    pe: PeCoord
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.time_ns:.3f} ns {cube_part(self.pe[0], self.pe[1], f'pe{self.pe[2]}')}: {self.text}"
+
+
+class Printer:
+    """Keeps what kernels print; with data, every array is a sample in the op-log that the replay fills."""
+
+    def __init__(self, op_log: RecordViews, hooks: Hooks, recorder: Recorder) -> None:
+        self._log = op_log
+        self._recorder = recorder
+        self.unread_values = 0  # of arrays that were printed, and not shown yet
+        self._kept: list[tuple[Printed, tuple[str | Sample, ...]]] = []
+        hooks.printed.subscribe(self._keep)
+
+    def lines(self) -> tuple[PrintedLine, ...]:
+        """All lines so far, in the order of their times; to be asked after a replay up to now."""
+        self.unread_values = 0
+        return tuple(
+            PrintedLine(ps_to_ns(event.time_ps), event.pe, event.line, " ".join(map(_text, parts)))
+            for event, parts in self._kept
+        )
+
+    def _keep(self, event: Printed) -> None:
+        self._kept.append((event, tuple(self._part(event, part) for part in event.parts)))
+
+    def _part(self, event: Printed, part: Operand | str) -> str | Sample:
+        if isinstance(part, str):
+            return part
+        if not self._recorder.keep_data:
+            return _form(part)
+        self.unread_values += prod(part.shape)
+        source = Operand("tcm", event.pe, part.address, part.nbytes, part.shape, part.dtype)
+        return self._log.sample(Sample(event.time_ps, source, pe_part(*event.pe, "pe_cpu"), event.line))
+
+
+def _text(part: str | Sample) -> str:
+    if isinstance(part, str):
+        return part
+    if part.array is None:  # keeping stopped before anybody looked
+        return _form(part.operand)
+    return np.array2string(part.array, threshold=64, precision=6)
+
+
+def _form(array: Operand) -> str:
+    """What is said of an array whose values nobody has."""
+    return f"{array.dtype}{list(array.shape)}"

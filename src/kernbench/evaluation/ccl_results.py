@@ -12,7 +12,7 @@ from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_theory import RingTime
 from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
-from kernbench.messages.queues import BufferKind
+from kernbench.messages.requests import BufferKind
 from kernbench.topology.grid import Grid
 
 DATA_FILE, SUMMARY_FILE, PARQUET_FILE = "ccl_sweep.json", "summary.csv", "ccl_sweep.parquet"

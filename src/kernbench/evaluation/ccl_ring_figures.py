@@ -14,7 +14,7 @@ from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.ccl_fabrics import INTERCUBE
 from kernbench.evaluation.ccl_results import CclSweep, RingPoint
 from kernbench.evaluation.figure_style import size_axis, size_title, time_axis
-from kernbench.messages.queues import BufferKind
+from kernbench.messages.requests import BufferKind
 
 LOOKS: dict[BufferKind, tuple[str, str]] = {
     "tcm": (style.BLUE, "o"),

@@ -19,7 +19,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, queues_of, ring_of
 from kernbench.evaluation.ccl_results import BufferPoint, RingPoint
 from kernbench.evaluation.ccl_theory import ClosedForms
-from kernbench.messages.queues import BufferKind
+from kernbench.messages.requests import BufferKind
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of

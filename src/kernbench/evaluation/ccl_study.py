@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import configured
+from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.evaluation.ccl_collectives import CollectiveRun
@@ -38,7 +38,7 @@ from kernbench.evaluation.ccl_rings import (
     least_slot,
 )
 from kernbench.evaluation.sweep_driver import worker_pool
-from kernbench.messages.queues import BufferKind
+from kernbench.messages.requests import BufferKind
 from kernbench.topology.builder import Topology
 
 Run: TypeAlias = CollectiveRun | BufferRun | RingRun

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from kernbench.ccl.ccl_yaml import LOCAL_FILE as LOCAL_CCL
-from kernbench.ccl.ccl_yaml import load_ccl_config
 from kernbench.ccl.config import CclConfig
+from kernbench.ccl.loading import LOCAL_FILE as LOCAL_CCL
+from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.complaints import Complaint, one_of
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
 from kernbench.common.data_policy import UNSAID, DataOptions

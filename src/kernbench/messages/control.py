@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from kernbench.common.values import value
-from kernbench.messages.mapping import TensorMapping
-from kernbench.messages.queues import IpcqInitMsg
-from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.messages.requests import IpcqInitMsg, KernelLaunchMsg, PeCoord, TensorMapping
 
 
 @value

@@ -20,11 +20,11 @@ import numpy as np
 from kernbench.common.dtypes import DType
 from kernbench.common.operators import EpilogueStep
 from kernbench.core.op_log import OpLog, Tile, Work
-from kernbench.messages.operands import Operand
+from kernbench.messages.commands import Operand
 from kernbench.numerics.compute import combine
-from kernbench.numerics.memory_store import SPACES
-from kernbench.numerics.replay_extents import ByteRuns, ExtentIndex, bounds
-from kernbench.numerics.replay_operands import OperandMemory, window
+from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
+from kernbench.numerics.memory import SPACES
+from kernbench.numerics.operands import OperandMemory, window
 
 Array: TypeAlias = np.ndarray[Any, Any]
 TileIndex: TypeAlias = tuple[int, ...]

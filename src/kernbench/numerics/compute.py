@@ -22,10 +22,10 @@ from kernbench.common.operators import (
     single,
 )
 from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, Work
-from kernbench.messages.operands import NOWHERE, Operand
+from kernbench.messages.commands import NOWHERE, Operand
 from kernbench.messages.requests import HostBytes
-from kernbench.numerics.memory_store import as_bytes, repeated
-from kernbench.numerics.replay_operands import OperandMemory
+from kernbench.numerics.memory import as_bytes, repeated
+from kernbench.numerics.operands import OperandMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]

@@ -13,11 +13,11 @@ from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
 from kernbench.core.op_log import NO_PARAMS, OpLog, OpRecord, Work
-from kernbench.messages.operands import Operand
+from kernbench.messages.commands import Operand
 from kernbench.numerics.composites import NEVER, Group, Stream, Streams, commit_event, read_event
 from kernbench.numerics.compute import RULES
-from kernbench.numerics.memory_store import MemoryStore
-from kernbench.numerics.replay_operands import OperandMemory
+from kernbench.numerics.memory import MemoryStore
+from kernbench.numerics.operands import OperandMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _NOBODY = -1

@@ -17,7 +17,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
 from kernbench.common.json_text import parse_json
 from kernbench.core.op_log import Epilogue, OpParams, OpRecord
-from kernbench.messages.operands import Operand
+from kernbench.messages.commands import Operand
 
 Row: TypeAlias = dict[str, Any]
 

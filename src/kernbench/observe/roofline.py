@@ -18,7 +18,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.log import NONE
 from kernbench.core.observed import Carries, Column
-from kernbench.engine.record_content import Computed, TileAmounts
+from kernbench.engine.recorder import Computed, TileAmounts
 from kernbench.messages.commands import MathCommand
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.trace_log import TraceLog

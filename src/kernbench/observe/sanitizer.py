@@ -12,11 +12,10 @@ from kernbench.common.units import format_ns, format_size, ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.log import END, KIND, LAUNCH, PART, START, WHAT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
-from kernbench.engine.engine import GraphEngine
+from kernbench.engine.engine import GraphEngine, HostRead, Observer, SomeElements, UnlikeCopies
 from kernbench.engine.hooks import Inverted, ScratchWaited
 from kernbench.engine.machine import Machine
-from kernbench.engine.observer import HostRead, Observer, SomeElements, UnlikeCopies
-from kernbench.engine.record_content import Moved
+from kernbench.engine.recorder import Moved
 from kernbench.messages.commands import AtomicCommand, GemmComposite, LoadCommand, MathComposite, StoreCommand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
 from kernbench.observe.sanitizer_queues import Misuse, QueueWatch

@@ -11,9 +11,8 @@ from kernbench.core.clock import NEVER
 from kernbench.core.log import END, KIND, PARENT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.machine import Machine
-from kernbench.messages.queues import IpcqRemoveMsg
-from kernbench.messages.requests import HostMsg, PeCoord
-from kernbench.numerics.replay_extents import ExtentIndex, bounds
+from kernbench.messages.requests import HostMsg, IpcqRemoveMsg, PeCoord
+from kernbench.numerics.intervals import ExtentIndex, bounds
 from kernbench.observe.sanitizer_races import OperandUse, accesses_of
 from kernbench.observe.trace_queues import Message, QueueLog
 

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from kernbench.common.values import state, value
 from kernbench.core.op_log import OpRecord
-from kernbench.messages.operands import Operand
+from kernbench.messages.commands import Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.numerics.composites import Part, parts_of
-from kernbench.numerics.replay_extents import ByteRuns, ExtentIndex, bounds
+from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
 
 PeOf: TypeAlias = Callable[[str], PeCoord | None]
 """Which PE a component is a part of."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kernbench.common.values import state
-from kernbench.messages.mapping import TensorMapping
-from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg
+from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, TensorMapping
 
 _FOREVER = 1 << 62
 

@@ -11,8 +11,8 @@ from kernbench.common.ids import pe_part
 from kernbench.common.values import state, value
 from kernbench.core.log import END, LAUNCH, LINE, NONE, WHAT, WIDTH, Columns, Kind, Row
 from kernbench.core.observed import Carries, Column, TransferColumns, TransferFields, TurnColumns
+from kernbench.engine.engine import Observer
 from kernbench.engine.machine import Machine
-from kernbench.engine.observer import Observer
 from kernbench.messages.control import PeOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_queues import QueueLog

@@ -12,7 +12,7 @@ from kernbench.common.values import value
 from kernbench.core import op_log
 from kernbench.core.clock import NEVER
 from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
-from kernbench.engine.record_content import name_of
+from kernbench.engine.recorder import name_of
 from kernbench.messages.requests import PeCoord
 
 ENGINE_OF: dict[op_log.Kind, str] = {

@@ -24,7 +24,7 @@ from kernbench.components.memory import Memory
 from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.machine import Component
+from kernbench.engine.part import Component
 from kernbench.engine.requests import Limits
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.part_traffic import SMALL_MACHINE, Torch, every_program, fill_of

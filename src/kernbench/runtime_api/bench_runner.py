@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from kernbench.ccl.ccl_yaml import CclLike
+from kernbench.ccl.loading import CclLike
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.data_policy import DataPolicy

@@ -10,9 +10,9 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from kernbench.ccl.ccl_yaml import CclLike
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import IpcqPlan
+from kernbench.ccl.loading import CclLike
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
@@ -81,7 +81,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             raise InputError("to verify, the engine has to compute data; make it with enable_data=True")
         self._engine = engine
         self._spec = spec or engine.spec
-        self._params = cast(P, NoParams()) if params is None else params
+        self._params = cast("P", NoParams()) if params is None else params
         workers = self._workers = Workers()
         self._entered: list[Token[RuntimeContext[Any] | None]] = []
         scheduler = self._scheduler = RankScheduler(engine, workers)

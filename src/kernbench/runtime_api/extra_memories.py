@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.mapping import MappedShard, TensorMapping
-from kernbench.messages.requests import MmuMapMsg, MmuUnmapMsg
+from kernbench.messages.requests import MappedShard, MmuMapMsg, MmuUnmapMsg, TensorMapping
 from kernbench.runtime_api.requests import Requests
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.messages.requests import HostBytes
-from kernbench.numerics.memory_extents import never_changes
+from kernbench.numerics.memory import never_changes
 from kernbench.runtime_api.arrays import Array, as_bytes, converted
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from kernbench.common.dtypes import DType, row_major
 from kernbench.common.ids import pe_name
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.mapping import MappedShard, TensorMapping
-from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorArg
+from kernbench.messages.requests import HostMsg, MappedShard, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorArg, TensorMapping
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy, PlacementError

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from kernbench.ccl.ccl_yaml import CclLike
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import (
     InstalledQueues,
@@ -18,7 +17,7 @@ from kernbench.ccl.install import (
     prepare_queues,
     release_rings,
 )
-from kernbench.ccl.loading import Algorithm, load_algorithm
+from kernbench.ccl.loading import Algorithm, CclLike, load_algorithm
 from kernbench.ccl.queues import unite
 from kernbench.ccl.rings import SipRing, ring_of_all
 from kernbench.ccl.topologies import fabric_edges, world_size_of

@@ -9,8 +9,7 @@ import numpy as np
 
 from kernbench.common.program_line import calling_line
 from kernbench.common.values import value
-from kernbench.engine.engine import GraphEngine
-from kernbench.engine.observer import HostRead, SomeElements, UnlikeCopies
+from kernbench.engine.engine import GraphEngine, HostRead, SomeElements, UnlikeCopies
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.geometry import Index, Window
 from kernbench.runtime_api.arrays import Array

@@ -11,9 +11,10 @@ from kernbench.common.errors import AbandonedError, SimulationDeadlock
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
-from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg
 from kernbench.messages.requests import (
     HostMsg,
+    IpcqInitMsg,
+    IpcqRemoveMsg,
     KernelLaunchMsg,
     MemoryReadMsg,
     MemoryWriteMsg,

@@ -18,7 +18,7 @@ from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.triton_emu.program_text import ProgramText
+from kernbench.triton_emu.source import ProgramText
 
 
 @value

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
-from kernbench.messages.mapping import MappedShard
+from kernbench.messages.requests import MappedShard
 from kernbench.policy.placement.deploy import deploy_tensor
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.views import select

@@ -15,9 +15,8 @@ from kernbench.common.dtypes import ALL, DType, dtype, misfit, row_major
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.names import there_are
 from kernbench.common.operators import OPERATORS, Operator
-from kernbench.messages.operands import NOWHERE, Run
-from kernbench.triton_emu.handles import Handle, Number
-from kernbench.triton_emu.refs import Ref, load_first
+from kernbench.messages.commands import NOWHERE, Run
+from kernbench.triton_emu.handles import Handle, Number, Ref, load_first
 from kernbench.triton_emu.source import kernel_error
 
 Ints: TypeAlias = int | Sequence[int]
@@ -249,3 +248,25 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     if any(m != n and 1 not in (m, n) for m, n in zip(longer, padded, strict=True)):
         raise kernel_error(f"shapes {a} and {b} do not broadcast: axes, from the last, are equal or 1")
     return tuple(max(m, n) for m, n in zip(longer, padded, strict=True))
+
+
+def factor_type(what: str, a: DType, b: DType, known: tuple[DType, ...]) -> DType:
+    """The one type of the factors of a product, ``known`` to the machine."""
+    if a is not b:
+        raise kernel_error(f"{what} of {a} and {b}: one type is needed; use tl.cast")
+    if a not in known:
+        names = ", ".join(item.name for item in known)
+        raise kernel_error(f"this machine does not multiply {a} matrices; it does {names}; use tl.cast")
+    return a
+
+
+def product_shape(what: str, a: Shape, b: Shape, trans_a: bool = False, trans_b: bool = False) -> Shape:
+    """(m, n) of (m, k) by (k, n), each transposed if asked."""
+    if len(a) != 2 or len(b) != 2:
+        raise kernel_error(f"{what} takes matrices (two axes), not shapes {a} and {b}")
+    m, k = reversed(a) if trans_a else a
+    inner, n = reversed(b) if trans_b else b
+    if k != inner:
+        flags = f" (trans_a={trans_a}, trans_b={trans_b})" if trans_a or trans_b else ""
+        raise kernel_error(f"{what} of shapes {a} and {b}{flags}: inner sizes {k} and {inner} differ")
+    return m, n

@@ -1,15 +1,78 @@
-"""A handle: an array in the PE's TCM that some command makes, and that later commands may use."""
+"""Handles: arrays in the PE's TCM that a command makes and later commands use; refs: arrays that stay in memory.
+
+The bytes of a handle lie in scratch or in the slot of a queue, and go back there when the handle is dropped.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import NoReturn, Protocol, TypeAlias
+from typing import Literal, NoReturn, Protocol, TypeAlias
 
 from kernbench.common.dtypes import DType
-from kernbench.messages.operands import Operand
-from kernbench.triton_emu.places import ScratchPlace, UnmanagedPlace
-from kernbench.triton_emu.site import KernelSite
-from kernbench.triton_emu.source import kernel_error
+from kernbench.common.errors import KernelError
+from kernbench.common.values import state
+from kernbench.messages.commands import MemoryRef, Operand
+from kernbench.triton_emu.source import KernelSite, kernel_error
+
+
+class ScratchPlace(Protocol):
+    """Bytes that one handle has at a time; ``turn`` counts how often they were taken and given back."""
+
+    turn: int
+
+    def free(self) -> None:
+        """They go back."""
+
+
+class SlotRing(Protocol):
+    """The slots of a queue."""
+
+    def free(self, slot: ReceivedSlot, /) -> None:
+        """Take back ``slot``."""
+
+
+@state(eq=False)
+class ReceivedSlot:
+    """What a kernel gets for a receive: message ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
+
+    The address is a physical one. ``ring`` takes the slot back when the kernel has done with it; ``pending``: the
+    message is yet to come. ``array`` is how a message in it was last seen: messages of a queue are mostly alike.
+    ``turn`` as for every place; ``kernel``: whose it was last.
+    """
+
+    direction: str
+    space: Literal["tcm", "hbm", "sram"]
+    owner: tuple[int, ...]
+    address: int
+    ring: SlotRing
+    sequence: int
+    pending: bool = False
+    array: Operand | None = None
+    turn: int = 0
+    kernel: object = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a kernel has it."""
+        return self.turn % 2 == 1
+
+    def free(self) -> None:
+        """The ring gets it back."""
+        self.ring.free(self)
+
+
+class UnmanagedPlace:
+    """Bytes that no allocator gave and that go back to nobody."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def free(self) -> None:
+        """Nothing to do."""
+
 
 Number: TypeAlias = int | float
 
@@ -242,3 +305,54 @@ class View(Handle):
 def _no_value(what: str, instead: str = "") -> Exception:
     text = f"cannot {what} a handle: its numbers are in the machine. tl.value(x) waits for them and gives them"
     return kernel_error(f"{text}{instead and f'; {instead}'}")
+
+
+class Ref:
+    """An array of ``shape`` and ``dtype`` at virtual address ``va``: an operand of ``tl.composite`` only.
+
+    It names bytes and holds none: making one costs nothing, and it has the values that are in memory when it is read.
+    """
+
+    # NumPy scalars and arrays leave an operation with a ref to the ref, which refuses.
+    __array_ufunc__ = None
+    __slots__ = ("array", "site")
+
+    def __init__(self, site: KernelSite, array: MemoryRef) -> None:
+        self.site = site
+        self.array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type of an element."""
+        return self.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.array.shape) * self.array.dtype.itemsize
+
+    @property
+    def va(self) -> int:
+        """The virtual address of its first element."""
+        return self.array.va
+
+    def __repr__(self) -> str:
+        return f"<ref {self.shape} {self.dtype} at {self.va:#x}>"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise load_first(self)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __neg__ = __getitem__ = __iter__ = __bool__ = __int__ = __float__ = __index__ = __array__ = _refuse
+    __hash__ = object.__hash__
+
+
+def load_first(ref: Ref) -> KernelError:
+    """What is wrong with a ref as the operand of anything but a composite."""
+    return kernel_error(f"{ref!r} is in memory, and only tl.composite takes refs: tl.load it to use it here")

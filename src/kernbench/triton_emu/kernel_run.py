@@ -11,7 +11,7 @@ from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.schedule_run import ScheduleRun
 from kernbench.triton_emu.schedules import ScheduledKernel
-from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.source import KernelSite
 from kernbench.triton_emu.tl_context import TLContext
 
 

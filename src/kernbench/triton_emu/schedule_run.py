@@ -16,20 +16,19 @@ from kernbench.messages.commands import (
     KernelRequest,
     LoadCommand,
     MathCommand,
+    Operand,
     PeCommand,
     Receive,
     RecvCommand,
     SendCommand,
     StoreCommand,
 )
-from kernbench.messages.operands import Operand
 from kernbench.messages.requests import LaunchArg, TensorArg
-from kernbench.messages.schedules import Op
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.handles import Allocation
-from kernbench.triton_emu.lifetimes import returning
-from kernbench.triton_emu.schedules import ScheduledKernel, text_of_step
-from kernbench.triton_emu.site import KernelSite
+from kernbench.triton_emu.issuer import returning
+from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
+from kernbench.triton_emu.source import KernelSite
 
 
 class ScheduleRun:

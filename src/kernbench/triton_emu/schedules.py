@@ -1,4 +1,4 @@
-"""A kernel that is a schedule: which steps a PE takes, and the numbers that they need, made once for each run."""
+"""Kernels that are schedules: the steps of a PE, and their numbers, made once for each run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,29 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError
-from kernbench.messages.schedules import Op
 from kernbench.messages.steps import Source, Step
+
+
+class Op(NamedTuple):
+    """One command of a schedule: step number ``line`` of it, or a part of that.
+
+    ``to``: the number of the value that it makes, ``reads``: of those it uses, ``drops``: of those nobody uses after.
+    ``what``: the direction, the operator, or the tensor; ``at``: which of the PE's accesses a load or a store is;
+    ``number``: a third operand.
+    """
+
+    does: str
+    line: int
+    to: int
+    reads: tuple[int, ...]
+    what: Any
+    shape: tuple[int, ...]
+    dtype: DType
+    nbytes: int
+    at: int
+    number: float | None
+    drops: tuple[int, ...]
+
 
 Over: TypeAlias = Literal["ranks", "cubes", "sips"]
 """Who has data where no table says so: every PE; PE 0 of every cube; PE 0 of cube 0"""

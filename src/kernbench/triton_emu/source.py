@@ -1,19 +1,56 @@
-"""Where in the user's kernel a call of ``tl`` came from."""
+"""Places of a kernel: the PE it runs on, and the line of the user's source that made a call."""
 
 from __future__ import annotations
 
 import inspect
+import linecache
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
+from pathlib import Path
 from types import FrameType, FunctionType, TracebackType
 
+from kernbench.common.dtypes import DType
 from kernbench.common.errors import KernelError
 from kernbench.common.values import value
-from kernbench.messages.requests import KernelRef
-from kernbench.triton_emu.schedules import ScheduledKernel
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
+from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
+
+
+@value(kw_only=True)
+class KernelSite:
+    """The PE that runs a kernel, how many PEs, cubes and SIPs take part, and which kernel it is.
+
+    ``file`` is the kernel's source file (``program_file(kernel)``); ``dot_dtypes`` are the operand types that
+    the machine's GEMM unit has a rate for; ``tcm``: the physical addresses of its own TCM, None: any will do.
+    """
+
+    sip: int
+    cube: int
+    pe: int
+    num_pes: int
+    num_cubes: int
+    num_sips: int
+    kernel: str
+    file: str
+    dot_dtypes: tuple[DType, ...]
+    tcm: range | None = None
+
+    @property
+    def ids(self) -> tuple[int, int, int]:
+        """PE in its cube, cube in its SIP, SIP: the axes of ``program_id``."""
+        return self.pe, self.cube, self.sip
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many of each take part: the axes of ``num_programs``."""
+        return self.num_pes, self.num_cubes, self.num_sips
+
+    def __str__(self) -> str:
+        return f"PE {self.pe} of cube {self.cube} of SIP {self.sip}"
+
 
 PROGRAM_FILE: ContextVar[str | None] = ContextVar("kernbench_program_file", default=None)
 """In a kernel of a front end: the source file of the user's program. A kernel has a context of its own."""
@@ -117,3 +154,37 @@ def _user_frame() -> FrameType | None:
 
 def _is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+class ProgramText:
+    """The program of ``launch``. ``schedule``: its name, if it is one; ``file``: where it is written."""
+
+    def __init__(self, launch: KernelLaunchMsg) -> None:
+        function = launch.kernel.function
+        self.file = program_file(launch.kernel)
+        self.schedule = function.name if isinstance(function, ScheduledKernel) else None
+        self.name = self.schedule or Path(self.file).name
+        self.unit = "step" if self.schedule else "line"
+        self._launch = launch
+        self._steps: dict[PeCoord, Mapping[int, Op]] = {}
+
+    def says(self, line: int, pes: Iterable[PeCoord]) -> str:
+        """The source of a line; the step of that number on each of ``pes``, which may do different things."""
+        if self.schedule is None:
+            return linecache.getline(self.file, line).strip()
+        return " | ".join(dict.fromkeys(text_of_step(op) for pe in pes if (op := self._steps_of(pe).get(line))))
+
+    def step(self, line: int, pe: PeCoord) -> str:
+        """What errors call a step of a schedule."""
+        says = self.says(line, (pe,))
+        return f"step {line} ({says})" if says else f"step {line}"
+
+    def _steps_of(self, pe: PeCoord) -> Mapping[int, Op]:
+        found = self._steps.get(pe)
+        if found is None:
+            kernel, launch = self._launch.kernel.function, self._launch
+            assert isinstance(kernel, ScheduledKernel)
+            args = (*launch.args, *dict(launch.kwargs).values())[kernel.tensors :]
+            ops = kernel.ops(args, pe[::-1], launch.counts)
+            found = self._steps[pe] = {op.line: op for op in reversed(ops)}  # the first of each step
+        return found

@@ -13,9 +13,9 @@ from kernbench.messages.commands import (
     GemmComposite,
     MathComposite,
     MemoryRef,
+    Operand,
     StreamOperand,
 )
-from kernbench.messages.operands import Operand
 
 TileSizes: TypeAlias = tuple[int, int, int]
 """(m, k, n)"""

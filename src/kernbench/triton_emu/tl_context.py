@@ -1,22 +1,501 @@
-"""``tl``: the language that kernels are written in."""
+"""``tl``: the language that kernels are written in.
+
+Calls that move arrays between memory and TCM, use queues, change memory atomically and multiply matrices; the calls of
+the MATH engine are in ``math_calls``, composites in ``composites``.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from math import prod
 from operator import index
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
+from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
 from kernbench.common.errors import NoDataError
-from kernbench.messages.commands import AwaitCommand, Fence, Meet, PrintCommand, ReadValue
-from kernbench.triton_emu.atomic_calls import AtomicCalls
-from kernbench.triton_emu.checks import element_type
-from kernbench.triton_emu.composite_calls import CompositeCalls
-from kernbench.triton_emu.dot_calls import DotCalls
-from kernbench.triton_emu.handles import Handle
+from kernbench.common.operators import ATOMICS, OPERATORS, PLAIN
+from kernbench.messages.commands import (
+    NOWHERE,
+    AtomicCommand,
+    AwaitCommand,
+    DotCommand,
+    Fence,
+    LoadCommand,
+    MathCommand,
+    Meet,
+    Operand,
+    PrintCommand,
+    ReadValue,
+    Receive,
+    RecvCommand,
+    SendCommand,
+    StoreCommand,
+)
+from kernbench.triton_emu.calls import Asked, Call
+from kernbench.triton_emu.checks import (
+    Ints,
+    Shape,
+    as_shape,
+    check_has_bits,
+    check_no_box,
+    check_no_overlap,
+    element_type,
+    factor_type,
+    number_as,
+    pointer,
+    product_shape,
+    run_list,
+    strides_of,
+    valid_part,
+)
+from kernbench.triton_emu.composites import CompositeCalls
+from kernbench.triton_emu.handles import Handle, Number, ReceivedSlot, Ref, UnmanagedPlace
+from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.math_calls import MathCalls
-from kernbench.triton_emu.queue_calls import QueueCalls
 from kernbench.triton_emu.source import call_place, kernel_error
+
+Runs: TypeAlias = Sequence[Sequence[int | None]]
+"""A scatter-gather list: (address, bytes) of each run; address None: of elements that are masked off."""
+
+
+class MemoryCalls(Issuer):
+    """Load and store."""
+
+    __slots__ = ()
+
+    def load(
+        self,
+        ptr: int | Runs,
+        shape: Ints,
+        dtype: object,
+        strides: Ints | None = None,
+        valid: Ints | None = None,
+        other: Number = 0,
+    ) -> Handle:
+        """A DMA read of ``shape`` elements at virtual address ``ptr``, or from a scatter-gather list.
+
+        ``strides``: bytes per axis, row-major without. ``valid``: per axis, how many elements are there; the rest is
+        ``other``. A single number does for one axis. A list says where the elements lie, row by row: (address, bytes)
+        of each contiguous run, address None for elements that are ``other``.
+        KernelError for arguments that do not fit, AllocationError when scratch is full.
+        """
+        call = self._call()
+        if isinstance(ptr, tuple | list):
+            return self._gather(call, ptr, as_shape(shape), element_type(dtype), (strides, valid), other)
+        va, extent, item = pointer(ptr), as_shape(shape), element_type(dtype)
+        steps, inside, fill = strides_of(strides, extent, item), valid_part(valid, extent), number_as(other, item)
+        result = self._fresh("load", extent, item, call)
+        serial, after = self._ordered(())
+        command = LoadCommand(serial, call.line, after, result.array, va, steps, inside, fill)
+        self._issue(command, (), result)
+        return result
+
+    def _gather(
+        self, call: Call, runs: Runs, extent: Shape, item: DType, no_box: tuple[object, object], other: Number
+    ) -> Handle:
+        check_no_box(*no_box)
+        found, fill = run_list(runs, extent, item), number_as(other, item)
+        result = self._fresh("load", extent, item, call)
+        serial, after = self._ordered(())
+        command = LoadCommand(
+            serial=serial, line=call.line, after=after, dst=result.array, va=NOWHERE, other=fill, runs=found
+        )
+        self._issue(command, (), result)
+        return result
+
+    def store(self, ptr: int | Runs, handle: Handle, strides: Ints | None = None, valid: Ints | None = None) -> None:
+        """A DMA write of ``handle`` to virtual address ``ptr``, or by a scatter-gather list; all as in ``load``.
+
+        Elements outside ``valid``, and those whose address is None, are not written. Where runs overlap, the last one
+        stays. KernelError for arguments that do not fit.
+        """
+        line = self._call().line
+        if isinstance(ptr, tuple | list):
+            self._scatter(line, ptr, self._own(handle), (strides, valid))
+            return
+        va, source = pointer(ptr), self._own(handle)
+        steps = strides_of(strides, source.shape, source.dtype)
+        check_no_overlap(steps, source.shape)
+        inside = valid_part(valid, source.shape)
+        serial, after = self._ordered((source,))
+        command = StoreCommand(serial, line, after, source.array, va, steps, inside)
+        self._issue(command, (source,))
+
+    def _scatter(self, line: int, runs: Runs, source: Handle, no_box: tuple[object, object]) -> None:
+        check_no_box(*no_box)
+        found = run_list(runs, source.shape, source.dtype)
+        serial, after = self._ordered((source,))
+        command = StoreCommand(serial=serial, line=line, after=after, src=source.array, va=NOWHERE, runs=found)
+        self._issue(command, (source,))
+
+
+_SPACES = ("tcm", "hbm", "sram")
+
+
+class QueueCalls(MemoryCalls):
+    """Send and receive."""
+
+    __slots__ = ()
+
+    def send(
+        self,
+        dir: str,  # noqa: A002 - the language's name
+        src: Handle | Ref | None = None,
+        *,
+        src_addr: int | None = None,
+        nbytes: int | None = None,
+        shape: Ints | None = None,
+        dtype: object = None,
+        space: str = "hbm",
+        window: int | None = None,
+    ) -> None:
+        """Send ``src`` by queue ``dir``; goes on once the receiver has a slot for it.
+
+        ``window``, of old kernels, has no effect, and a warning says so.
+        Instead of ``src``: ``src_addr`` in ``space`` (``hbm``: a virtual address; ``tcm``, ``sram``: a physical one)
+        with ``shape`` and ``dtype``, or with ``nbytes``. What lies in memory is read by the DMA first.
+        IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
+        """
+        line = self._call().line
+        direction = dir if type(dir) is str else _direction(dir)
+        if src_addr is None and isinstance(src, Handle) and src.owner is self and src.array.space == "tcm":
+            source = src
+        else:
+            source = self._source(src, src_addr, space, nbytes, shape, dtype)
+        if window is not None:
+            warnings.warn(f"{call_place()}: tl.send(window=…) has no effect any more", FutureWarning, stacklevel=2)
+        serial, producer, under_way = self._next_serial, source.producer, self._under_way
+        self._next_serial = serial + 1
+        after = (producer,) if producer in under_way else ()
+        command = SendCommand(serial, line, after, direction, source.array)
+        under_way[serial] = (command, (source,))
+        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        hand_over(command)
+
+    def _source(
+        self,
+        src: Handle | Ref | None,
+        src_addr: int | None,
+        space: str,
+        nbytes: int | None,
+        shape: Ints | None,
+        dtype: object,
+    ) -> Handle:
+        """What ``send`` sends, in TCM."""
+        if (src is None) is (src_addr is None):
+            raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
+        if src_addr is not None:
+            return self._own(self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype)))
+        if isinstance(src, Ref):
+            return self.load(src.va, src.shape, src.dtype, strides=src.array.strides)
+        return self._own(src)
+
+    def recv(
+        self,
+        dir: str | None = None,  # noqa: A002 - the language's name
+        shape: Ints | None = None,
+        dtype: object = None,
+        dst_addr: int | None = None,
+        dst_space: str | None = None,
+    ) -> Handle:
+        """Wait for the next message of queue ``dir`` (None: of whichever has one, in turn); it has to be that large.
+
+        The handle is the slot itself, until it is dropped. With ``dst_space`` or ``dst_addr`` it is a copy: in
+        scratch, at the TCM address, or in memory (``hbm``: a virtual address; ``sram``: a physical one).
+        """
+        call = self._call()
+        asked = self._asked.get(call)
+        if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
+            asked = self._asked[call] = _asked(call.line, dir, shape, dtype)
+        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        slot: Any = hand_over(asked.receive)
+        handle = self._in_slot(slot, asked.receive.nbytes, asked.extent, asked.item)
+        if dst_addr is None and dst_space is None:
+            return handle
+        return self._copied(handle, _space(dst_space or "tcm"), dst_addr, call)
+
+    def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
+        """The next message of queue ``dir``, which may be yet to come: commands that use the handle wait for it."""
+        call = self._call()
+        asked = self._asked.get(call)
+        if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
+            asked = self._asked[call] = _asked(call.line, _direction(dir), shape, dtype)
+        serial, nbytes = self._next_serial, asked.receive.nbytes
+        self._next_serial = serial + 1
+        command = RecvCommand(serial, call.line, (), dir, nbytes)
+        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        slot: Any = hand_over(command)
+        handle = self._in_slot(slot, nbytes, asked.extent, asked.item)
+        if slot.pending:
+            handle.producer = serial
+            self._under_way[serial] = (command, (handle,))
+        return handle
+
+    def wait(self, handle: Handle) -> Handle:
+        """Wait until the command that makes ``handle`` is done; returns it."""
+        line = self._call().line
+        self._check_owner(handle)
+        if handle.producer in self._under_way:
+            self._request(AwaitCommand(handle.producer, line))
+        return handle
+
+    def _in_slot(self, slot: ReceivedSlot, nbytes: int, shape: Shape, item: DType) -> Handle:
+        array = slot.array
+        if array is None or array.dtype is not item or (array.shape is not shape and array.shape != shape):
+            array = slot.array = Operand(slot.space, slot.owner, slot.address, nbytes, shape, item)
+        if slot.kernel is not self._lifetimes:
+            self._lifetimes.received(slot)
+        return Handle(self, array, slot)
+
+    def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
+        """What lies at an address that the kernel names."""
+        nbytes = prod(shape) * item.itemsize
+        here = Operand(space, self._coord, pointer(address), nbytes, shape, item, by_address=True)
+        own = self._site.tcm
+        if space == "tcm" and own is not None and not own.start <= here.address <= own.stop - here.nbytes:
+            raise kernel_error(
+                f"{here.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
+            )
+        return Handle(self, here, UnmanagedPlace(), physical=space != "hbm")
+
+    def _copied(self, message: Handle, space: str, address: int | None, call: Call) -> Handle:
+        """A copy of ``message``, whose slot is given back once it is made."""
+        if address is None and space != "tcm":
+            raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")
+        moved = message.space != "tcm"
+        source = self._own(message)
+        if space == "tcm" and address is None and moved:
+            return source
+        shape, item = source.shape, source.dtype
+        if address is None:
+            result = self._fresh("recv", shape, item, call)
+        else:
+            result = self._at_address(address, space, shape, item)
+        serial, after = self._ordered((source,))
+        if space == "tcm":
+            self._issue(
+                MathCommand(
+                    serial=serial,
+                    line=call.line,
+                    after=after,
+                    operator="cast",
+                    inputs=(source.array,),
+                    dst=result.array,
+                    attributes=PLAIN,
+                ),
+                (source,),
+                result,
+            )
+        else:
+            va = result.array.address
+            physical = result.physical
+            store = StoreCommand(serial=serial, line=call.line, after=after, src=source.array, va=va, physical=physical)
+            self._issue(store, (source,), result)
+        return result
+
+
+def _direction(name: object) -> str:
+    if not isinstance(name, str):
+        raise kernel_error(f"a queue is named by a direction such as 'E', not {name!r}")
+    return name
+
+
+def _space(name: str) -> str:
+    if name not in _SPACES:
+        raise kernel_error(f"there is no space {name!r}; there are: {', '.join(_SPACES)}")
+    return name
+
+
+def _message(shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
+    if shape is None or dtype is None:
+        raise kernel_error("recv needs the shape and the dtype of the message")
+    return as_shape(shape), element_type(dtype)
+
+
+def _asked(line: int, name: object, shape: Ints | None, dtype: object) -> Asked:
+    """What a receive in ``line`` asks for, checked."""
+    extent, item = _message(shape, dtype)
+    direction = None if name is None else _direction(name)
+    given = shape if isinstance(shape, tuple | int) else None  # a list may be another one the next time
+    return Asked(name, given, dtype, Receive(direction, prod(extent) * item.itemsize, line), extent, item)
+
+
+def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
+    """Shape and type of what is sent from an address; bytes when only their number is given."""
+    if shape is not None and dtype is not None:
+        extent, item = as_shape(shape), element_type(dtype)
+        if nbytes is not None and nbytes != prod(extent) * item.itemsize:
+            raise kernel_error(f"nbytes={nbytes}, but {extent} of {item} are {prod(extent) * item.itemsize} bytes")
+        return extent, item
+    if nbytes is None or shape is not None:
+        raise kernel_error("send from src_addr needs shape= and dtype=, or nbytes=")
+    item = I8 if dtype is None else element_type(dtype)
+    if nbytes < 1 or nbytes % item.itemsize:
+        raise kernel_error(f"nbytes={nbytes} is no whole number of {item} elements")
+    return (nbytes // item.itemsize,), item
+
+
+_TYPES = (I32, F32, F16, BF16)
+
+
+class How(TypedDict, total=False):
+    """``strides`` and ``valid`` as in ``store``.
+
+    ``fetch``: the call gives a handle of what was there before. ``release``: not before all earlier commands of the
+    kernel are done, so that whoever finds what the atomic leaves finds what they left.
+    """
+
+    strides: Ints | None
+    valid: Ints | None
+    fetch: bool
+    release: bool
+
+
+class AtomicCalls(Issuer):
+    """The memory combines its elements with those of a handle, and nobody can come between.
+
+    ``ptr`` is an address or a scatter-gather list; an element that the list has twice is changed twice. Without
+    ``fetch`` they give None. KernelError for arguments that do not fit and for types other than i32, f32, f16 and bf16.
+    """
+
+    __slots__ = ()
+
+    def atomic_add(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """Add ``value``."""
+        return self._atomic("atomic_add", ptr, value, None, **how)
+
+    def atomic_max(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """The larger of both."""
+        return self._atomic("atomic_max", ptr, value, None, **how)
+
+    def atomic_min(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """The smaller of both."""
+        return self._atomic("atomic_min", ptr, value, None, **how)
+
+    def atomic_and(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """The bits that both have."""
+        return self._atomic("atomic_and", ptr, value, None, **how)
+
+    def atomic_or(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """The bits that one of them has."""
+        return self._atomic("atomic_or", ptr, value, None, **how)
+
+    def atomic_xor(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """The bits in which they differ."""
+        return self._atomic("atomic_xor", ptr, value, None, **how)
+
+    def atomic_xchg(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """``value`` itself."""
+        return self._atomic("atomic_xchg", ptr, value, None, **how)
+
+    def atomic_cas(self, ptr: int | Runs, compared: Handle, value: Handle, **how: Unpack[How]) -> Handle | None:
+        """``value`` where the memory holds ``compared``, of the same shape and type; elsewhere nothing changes."""
+        a, b = self._own(compared), self._own(value)
+        if a.shape != b.shape or a.dtype is not b.dtype:
+            raise kernel_error(f"atomic_cas of {a.shape} {a.dtype} and {b.shape} {b.dtype}: both have to be alike")
+        return self._atomic("atomic_cas", ptr, value, compared, **how)
+
+    def _atomic(
+        self,
+        name: str,
+        ptr: int | Runs,
+        value: Handle,
+        compared: Handle | None,
+        *,
+        strides: Ints | None = None,
+        valid: Ints | None = None,
+        fetch: bool = False,
+        release: bool = False,
+    ) -> Handle | None:
+        call = self._call(3)
+        shape, item = self._own(value).shape, value.dtype
+        if item not in _TYPES:
+            raise kernel_error(f"{name} of {item}: memories change {', '.join(map(str, _TYPES))}; use tl.cast")
+        check_has_bits(ATOMICS[name], item)
+        va, steps, inside = NOWHERE, None, None
+        runs = run_list(ptr, shape, item) if isinstance(ptr, tuple | list) else ()
+        if runs:
+            check_no_box(strides, valid)
+        else:
+            va, steps, inside = pointer(ptr), strides_of(strides, shape, item), valid_part(valid, shape)
+            check_no_overlap(steps, shape)
+        result = self._fresh(name, shape, item, call) if fetch else None
+        reads = (value,) if compared is None else (compared, value)
+        serial, after = self._ordered(reads)
+        if release:
+            after = tuple(sorted(self._under_way))
+        command = AtomicCommand(
+            serial=serial,
+            line=call.line,
+            after=after,
+            operator=name,
+            src=value.array,
+            compared=None if compared is None else compared.array,
+            dst=None if result is None else result.array,
+            va=va,
+            strides=steps,
+            valid=inside,
+            runs=runs,
+        )
+        self._issue(command, reads, result)
+        return result
+
+
+class DotCalls(Issuer):
+    """The matrix product."""
+
+    __slots__ = ()
+
+    def dot(
+        self,
+        a: Handle,
+        b: Handle,
+        acc: Handle | None = None,
+        out_dtype: object = None,
+        trans_a: bool = False,
+        trans_b: bool = False,
+    ) -> Handle:
+        """``op(a) @ op(b) + acc`` as a new handle: (m, k) by (k, n), where op swaps the axes if asked.
+
+        Its type is ``out_dtype``, else that of ``acc``, else that of the operands (i8: i32). ``acc`` has the shape and
+        type of the result. KernelError for shapes and types that do not fit.
+        """
+        call = self._call()
+        item = factor_type("dot", self._own(a).dtype, self._own(b).dtype, self._site.dot_dtypes)
+        shape = product_shape("dot", a.shape, b.shape, trans_a, trans_b)
+        out = _result_type(item, acc if acc is None else self._own(acc), out_dtype)
+        if acc is not None and (acc.shape != shape or acc.dtype is not out):
+            raise kernel_error(f"acc is {acc.shape} {acc.dtype}, the result {shape} {out}: they must be the same")
+        result = self._fresh("dot", shape, out, call)
+        reads = (a, b) if acc is None else (a, b, acc)
+        serial, after = self._ordered(reads)
+        command = DotCommand(
+            serial=serial,
+            line=call.line,
+            after=after,
+            a=a.array,
+            b=b.array,
+            dst=result.array,
+            acc=None if acc is None else acc.array,
+            trans_a=bool(trans_a),
+            trans_b=bool(trans_b),
+        )
+        self._issue(command, reads, result)
+        return result
+
+
+def _result_type(item: DType, acc: Handle | None, out_dtype: object) -> DType:
+    if out_dtype is not None:
+        out = element_type(out_dtype)
+    else:
+        out = OPERATORS["dot"].result_dtype(item, item) if acc is None else acc.dtype
+    if out.is_float != item.is_float:
+        raise kernel_error(f"a dot of {item} does not make {out}: tl.cast turns integers and floats into each other")
+    return out
+
 
 _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
-from kernbench.ccl.ccl_yaml import load_ccl_config
+from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError, KernbenchError
 from kernbench.common.files import read_input

@@ -9,7 +9,7 @@ from one_program import EVERY_STEP, SMALL, outcomes
 from slice_support import MIB, QUANTUM, Asked, ideal, run
 
 from compiled import compiled
-from kernbench.ccl.ccl_yaml import ccl_config_of, packaged_file
+from kernbench.ccl.loading import ccl_config_of, packaged_file
 from kernbench.common.config import apply_overrides, load_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg

@@ -14,13 +14,13 @@ from kernbench.components.hbm.ideal import IdealMemory
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
 from kernbench.components.hbm.slice import Memory, Request, Slice
-from kernbench.components.memory_service import pace_of
-from kernbench.components.responder import Answering
+from kernbench.components.memory_server import Answering, pace_of
 from kernbench.messages.fabric import QueueData, ReadReply, ReadRequest, WriteData
 from kernbench.transport import Port, Route, Supply, Transfer
 
 if TYPE_CHECKING:
-    from kernbench.engine.machine import Component, Machine
+    from kernbench.engine.machine import Machine
+    from kernbench.engine.part import Component
 
 
 def idle_memory(machine: Machine) -> Memory:

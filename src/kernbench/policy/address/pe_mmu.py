@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from kernbench.common.errors import AddressFaultError, InputError
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
-from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.messages.requests import MappedShard, TensorMapping
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 
 

@@ -9,7 +9,7 @@ from math import prod
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.messages.mapping import MappedShard, TensorMapping
+from kernbench.messages.requests import MappedShard, TensorMapping
 from kernbench.policy.address.allocator import PEMemAllocator
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.va_allocator import VirtualAllocator

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from kernbench.common.errors import AbandonedError, KernbenchError, KernelError, KernelNote
-from kernbench.components.execution import Dispatcher
+from kernbench.components.dispatch import Dispatcher
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Lane
 from kernbench.components.queue_waits import Awaited
@@ -28,7 +28,7 @@ from kernbench.messages.commands import (
     awaited_by,
 )
 from kernbench.messages.control import PeOrder, PeReport
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.handles import ReceivedSlot
 
 _ISSUE = int(Kind.ISSUE)
 

@@ -1,4 +1,4 @@
-"""Which bytes an operand touches, and which of many operands touch given ones."""
+"""The bytes that an operand touches, and an index of operands by the bytes they touch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from kernbench.common.values import value
-from kernbench.messages.operands import NOWHERE, Operand
+from kernbench.messages.commands import NOWHERE, Operand
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Range: TypeAlias = tuple[int, int]

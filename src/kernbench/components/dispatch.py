@@ -7,20 +7,15 @@ from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 from kernbench.common.operators import PLAIN
-from kernbench.components.accesses_under_way import NOTHING
-from kernbench.components.accumulators import Accumulators
-from kernbench.components.addressing import Addressing, Descriptor, Streams
-from kernbench.components.memory_order import MemoryOrder, ProgramOrder
-from kernbench.components.order_watch import Inversion, OrderWatch
+from kernbench.components.addressing import Addressing, Descriptor, PeParts, Streams
+from kernbench.components.memory_order import NOTHING, Inversion, MemoryOrder, OrderWatch, ProgramOrder
 from kernbench.components.pe_math import MathOperation, PeMath
-from kernbench.components.pe_parts import PeParts
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
 from kernbench.engine.hooks import Inverted, Printed
 from kernbench.engine.machine import Machine
-from kernbench.engine.record_content import Moved, Streamed
-from kernbench.engine.recorder import OpStarted
+from kernbench.engine.recorder import Moved, OpStarted, Streamed
 from kernbench.messages.commands import (
     MEMORY_WRITERS,
     AtomicCommand,
@@ -42,12 +37,39 @@ from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
+from kernbench.triton_emu.handles import ReceivedSlot
 from kernbench.triton_emu.kernel_run import begin_run
-from kernbench.triton_emu.places import ReceivedSlot
-from kernbench.triton_emu.program_text import ProgramText
 from kernbench.triton_emu.schedules import ScheduledKernel
-from kernbench.triton_emu.site import KernelSite
-from kernbench.triton_emu.source import program_file
+from kernbench.triton_emu.source import KernelSite, ProgramText, program_file
+from kernbench.triton_emu.tile_plans import AccumulatorUse
+
+
+class Accumulators:
+    """The accumulators of a matrix unit while a kernel runs: ``capacity`` bytes, for whole results.
+
+    A dot has the place of what it adds to. If its own result does not stay, the place is free as it begins: the tiles
+    of dots pass the unit in their order, so that those of another come behind its own.
+    """
+
+    __slots__ = ("_free", "_kept")
+
+    def __init__(self, capacity: int) -> None:
+        self._free = capacity
+        self._kept: set[int] = set()  # by the addresses that the results have in TCM
+
+    def enter(self, dot: DotCommand, only_accumulated: bool) -> AccumulatorUse:
+        """``dot`` begins: where its accumulator lies, and its result, which may be ``only_accumulated`` by the next."""
+        acc, result = dot.acc, dot.dst
+        is_here = acc is not None and acc.address in self._kept
+        if acc is not None and is_here:
+            self._kept.remove(acc.address)
+            self._free += acc.nbytes
+        stays = only_accumulated and result.nbytes <= self._free
+        if stays:
+            self._kept.add(result.address)
+            self._free -= result.nbytes
+        return AccumulatorUse(fetched=acc is not None and not is_here, stored=not stays)
+
 
 Claim: TypeAlias = tuple[Lane, int]
 """The queue that a message goes by, and its number there"""

@@ -12,9 +12,8 @@ import numpy as np
 
 from kernbench.common.dtypes import U8, row_major
 from kernbench.common.errors import RunError
-from kernbench.messages.operands import NOWHERE, Operand
-from kernbench.numerics.memory_extents import never_changes
-from kernbench.numerics.memory_store import MemoryStore, as_bytes, split
+from kernbench.messages.commands import NOWHERE, Operand
+from kernbench.numerics.memory import MemoryStore, as_bytes, never_changes, split
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # How many places are remembered before all are looked up afresh: more than 256 PEs use at once.

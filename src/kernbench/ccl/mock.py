@@ -1,0 +1,589 @@
+"""A machine without time: kernels on many PEs take turns, and messages are there as soon as they are sent.
+
+A PE carries out each command as soon as its operands are there, by the rules of phase 2.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from types import FunctionType
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from kernbench.ccl.queues import by_pe, pair_queues, queue_setups
+from kernbench.ccl.topologies import Edge
+from kernbench.common.dtypes import F32, U8, row_major
+from kernbench.common.dtypes import dtype as element_type
+from kernbench.common.errors import (
+    AddressFaultError,
+    InputError,
+    IpcqError,
+    IpcqInvalidDirection,
+    KernelError,
+    SimulationDeadlock,
+)
+from kernbench.common.ids import pe_name, pe_part
+from kernbench.common.operators import PLAIN
+from kernbench.engine.address_map import MemoryPlace, Segment
+from kernbench.engine.deadlock import Standstill
+from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
+from kernbench.engine.queue_state import QueuePair, QueueWait
+from kernbench.engine.recorder import ContentMaker, Moved, Streamed
+from kernbench.messages.commands import (
+    MEMORY_WRITERS,
+    NOWHERE,
+    AtomicCommand,
+    AwaitCommand,
+    AwaitSpace,
+    Command,
+    Fence,
+    GemmComposite,
+    KernelRequest,
+    LoadCommand,
+    MathCommand,
+    MathComposite,
+    Meet,
+    MemoryRef,
+    Operand,
+    PeCommand,
+    PrintCommand,
+    ReadValue,
+    Receive,
+    RecvCommand,
+    SendCommand,
+    StoreCommand,
+    awaited_by,
+)
+from kernbench.messages.requests import PeCoord
+from kernbench.numerics.compute import result
+from kernbench.numerics.memory import MemoryStore
+from kernbench.numerics.operands import OperandMemory
+from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.handles import ReceivedSlot
+from kernbench.triton_emu.kernel_run import KernelRun, begin_run
+from kernbench.triton_emu.schedule_run import ScheduleRun
+from kernbench.triton_emu.source import KernelSite, kernel_source
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Shape: TypeAlias = tuple[int, ...]
+
+TCM_BASE = 1 << 60
+"""From here on addresses are of TCMs, below they are of tensors."""
+_FIRST_VA = 1 << 20
+_GUARD_BYTES = 4096
+
+
+class PeMemory(Protocol):
+    """What the PEs of a SIP work on: their TCMs, and tensors. What an array holds is for it alone to understand."""
+
+    def carry_out(self, command: PeCommand) -> None:
+        """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
+
+    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+        """Whether both access the same bytes of a tensor, and one of them writes."""
+
+    def get(self, array: Operand) -> Any:
+        """What an array in TCM holds now."""
+
+    def put(self, address: int, message: Any) -> None:
+        """Write to a TCM what ``get`` has given, here or elsewhere."""
+
+
+class MockMemory:
+    """Numbers: tensors at virtual addresses, with gaps between them that no access may touch, and the TCMs of PEs."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+        self._operands = OperandMemory(self._store)
+        self._contents = ContentMaker(_place_of, (0, 0, 0))
+        self._tensors: list[Segment] = []
+        self._next = _FIRST_VA
+
+    def place(self, array: Array) -> int:
+        """Copy ``array`` into memory; returns its virtual address."""
+        va = self._next
+        self._store.write("hbm", va, np.ascontiguousarray(array))
+        self._tensors.append((va, array.nbytes))
+        self._next = va + -(-(array.nbytes + _GUARD_BYTES) // _GUARD_BYTES) * _GUARD_BYTES
+        return va
+
+    def read(self, va: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        """A copy of the array at ``va``."""
+        return self._store.read("hbm", va, shape, element_type(dtype.name))
+
+    def get(self, array: Operand) -> Array:
+        """The elements."""
+        return self._store.read("tcm", array.address, array.shape, array.dtype)
+
+    def put(self, address: int, message: Array) -> None:
+        """Write elements to a TCM."""
+        self._store.write("tcm", address, message)
+
+    def carry_out(self, command: PeCommand) -> None:
+        """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
+        what: object = command
+        if isinstance(command, LoadCommand | StoreCommand | AtomicCommand):
+            segments = self._segments(command)
+            what = Moved(command, segments) if any(va != NOWHERE for va, _ in segments) else _of_nothing(command)
+        elif isinstance(command, GemmComposite | MathComposite):
+            what = Streamed(command, tuple((self._extent(ref),) for _, ref in _accesses(command)))
+        if what is None:
+            return
+        work = self._contents.of(what)
+        assert work.output is not None
+        self._operands.deposit(work.output, result(work, self._operands, F32, False))
+
+    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+        """Whether both access the same bytes of a tensor, and one of them writes."""
+        pairs = product(_accesses(a), _accesses(b))
+        return any((x or y) and np.shares_memory(self._view(one), self._view(other)) for (x, one), (y, other) in pairs)
+
+    def _view(self, ref: MemoryRef) -> Array:
+        self._extent(ref)
+        return self._store.view("hbm", ref.va, ref.shape, ref.dtype, ref.strides)
+
+    def _segments(self, command: LoadCommand | StoreCommand | AtomicCommand) -> tuple[Segment, ...]:
+        """Where the memory side of a DMA lies."""
+        if command.runs:
+            return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in command.runs)
+        ref = _of_dma(command)
+        if 0 in ref.shape:
+            return ()
+        return ((ref.va, 0),) if command.physical else (self._extent(ref),)
+
+    def _extent(self, ref: MemoryRef) -> Segment:
+        item = ref.dtype.itemsize
+        steps = row_major(ref.shape, item) if ref.strides is None else ref.strides
+        return self._checked(ref.va, sum((n - 1) * step for n, step in zip(ref.shape, steps, strict=True)) + item)
+
+    def _checked(self, va: int, nbytes: int) -> Segment:
+        """These bytes, if they are of one tensor; else AddressFaultError."""
+        at = bisect_right(self._tensors, va, key=lambda tensor: tensor[0]) - 1
+        base, size = self._tensors[at] if at >= 0 else (va, 0)
+        if va + nbytes > base + size:
+            near = (
+                f"the tensor before it ends {va - base - size:+d} bytes from there" if at >= 0 else "no tensor is there"
+            )
+            raise AddressFaultError(f"{nbytes} bytes at virtual address {va:#x}: {near}")
+        return va, nbytes
+
+
+def _place_of(address: int) -> MemoryPlace:
+    return MemoryPlace("tcm" if address >= TCM_BASE else "hbm", (), 0, 0, 0, ())
+
+
+def _accesses(command: PeCommand) -> list[tuple[bool, MemoryRef]]:
+    """What of tensors a command reads and writes, and whether it writes it; operands first."""
+    if isinstance(command, GemmComposite | MathComposite):
+        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
+        read = (*given, *(step.operand for step in command.epilogue))
+        return [*((False, ref) for ref in read if isinstance(ref, MemoryRef)), (True, command.out)]
+    if not isinstance(command, LoadCommand | StoreCommand | AtomicCommand) or command.physical:
+        return []
+    writes = not isinstance(command, LoadCommand)
+    if command.runs:
+        return [(writes, MemoryRef(va, (n,), U8)) for va, n in command.runs if va != NOWHERE]
+    return [(writes, _of_dma(command))]
+
+
+def _of_dma(command: LoadCommand | StoreCommand | AtomicCommand) -> MemoryRef:
+    """What a DMA accesses, of an array in memory or of the valid part of one."""
+    array = command.dst if isinstance(command, LoadCommand) else command.src
+    strides, shape = command.strides, array.shape
+    if command.valid is not None:
+        strides, shape = strides or row_major(shape, array.dtype.itemsize), command.valid
+    return MemoryRef(command.va, shape, array.dtype, strides)
+
+
+def _of_nothing(command: LoadCommand | StoreCommand | AtomicCommand) -> MathCommand | None:
+    """What is left of a DMA that accesses no memory: a load gives what it has for elsewhere, an atomic 0."""
+    if isinstance(command, StoreCommand) or command.dst is None:
+        return None
+    other = command.other if isinstance(command, LoadCommand) else 0
+    return MathCommand(command.serial, command.line, (), "full", (other,), command.dst, PLAIN)
+
+
+_LATER: Final = object()
+"""The answer to a request that cannot be answered yet"""
+_MEMORY_COMMANDS = (LoadCommand, *MEMORY_WRITERS)
+"""Those that access tensors: in program order where they touch the same bytes, as the machine's DMA has it"""
+
+
+class MockQueues:
+    """The queue pairs of PE ``pe``, whose rings lie in its TCM, in ``memory``; ``everywhere``: those of all PEs.
+
+    What cannot be raises as on the machine.
+    """
+
+    def __init__(
+        self,
+        pe: PeCoord,
+        pairs: Mapping[str, QueuePair],
+        memory: PeMemory,
+        everywhere: Mapping[PeCoord, MockQueues],
+    ) -> None:
+        self.pe = pe
+        self.pairs = pairs
+        self.memory = memory
+        self._name = pe_part(*pe, "pe_ipcq")
+        self._everywhere = everywhere
+        self._turn = 0
+
+    def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
+        """The pair by which ``nbytes`` can be sent, or may come."""
+        pair = self.pairs.get(direction)
+        if pair is None:
+            raise no_queue(self._name, direction, self.pairs)
+        if sends and pair.peer.rx_base_pa is None:
+            raise only_receives(self._name, direction, self.pairs.values())
+        if not sends and pair.my_rx_base_pa is None:
+            raise only_sends(self._name, direction, self.pairs.values())
+        if nbytes > pair.slot_size:
+            raise too_large(self._name, pair, nbytes)
+        return pair
+
+    def whichever(self) -> QueuePair | None:
+        """The next pair, in turn, that has a message to take."""
+        receiving = [pair for pair in self.pairs.values() if pair.my_rx_base_pa is not None]
+        if not receiving:
+            raise IpcqInvalidDirection(f"{self._name} has no queue that receives")
+        for step in range(len(receiving)):
+            at = (self._turn + step) % len(receiving)
+            if receiving[at].ready:
+                self._turn = at + 1
+                return receiving[at]
+        return None
+
+    def take(self, pair: QueuePair, nbytes: int) -> ReceivedSlot:
+        """The slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
+        pending, sequence = not pair.ready, pair.take()
+        if not pending:
+            self.check_size(pair, sequence, nbytes)
+        return ReceivedSlot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
+
+    def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
+        """KernelError when the message, which is there, has another size."""
+        if pair.sizes[sequence] != nbytes:
+            raise other_size(self._name, pair, sequence, nbytes)
+
+    def free(self, slot: ReceivedSlot, /) -> None:
+        """Take ``slot`` back, and give its sender a credit."""
+        pair = self.pairs[slot.direction]
+        if pair.release(slot.sequence):
+            self._everywhere[pair.peer.pe].pairs[pair.peer.direction].peer_tail_cache = pair.my_tail
+
+    def deliver(self, pair: QueuePair, sequence: int, message: Any, nbytes: int) -> None:
+        """Message number ``sequence`` comes to its slot of the peer."""
+        pa, there = pair.peer_slot_pa(sequence), self._everywhere[pair.peer.pe]
+        there.memory.put(pa, message)
+        there.pairs[pair.peer.direction].arrive(sequence, pa, nbytes)
+
+    def check_empty(self) -> None:
+        """IpcqError when messages have come that the kernel never received."""
+        left = [(pair.direction, pair.peer_head_cache - pair.taken, pair.peer.pe) for pair in self.pairs.values()]
+        found = [f"{n} of queue {name} (from {pe_part(*pe, 'pe_ipcq')})" for name, n, pe in left if n]
+        if found:
+            raise IpcqError(f"{self._name}: the kernel has ended and left messages unreceived: {', '.join(found)}")
+
+
+class MockPe:
+    """Runs ``run`` on the PE of ``queues``; ``advance`` until it is ``finished``. ``name``: what it prints as."""
+
+    def __init__(self, name: str, run: KernelRun | ScheduleRun, queues: MockQueues) -> None:
+        self.pe = queues.pe
+        self.queues = queues
+        self.finished = False
+        self._name = name
+        self._run = run
+        self._memory = queues.memory
+        self._begun = False
+        self._request: KernelRequest | None = None
+        self._failure: KernelError | None = None
+        self._under_way: dict[int, PeCommand] = {}
+        self._messages: dict[int, tuple[QueuePair, int]] = {}  # of what is under way: those sent and received
+        self._completions = 0
+        self._seen = 0
+        self._released = False
+
+    @property
+    def at_barrier(self) -> bool:
+        """Whether the kernel waits for its mates, all its commands done."""
+        return isinstance(self._request, Meet) and not self._under_way and not self._released
+
+    def release(self) -> None:
+        """All mates have come to the barrier."""
+        self._released = True
+
+    def close(self) -> None:
+        """End the kernel if it has not ended."""
+        self._run.close()
+
+    def advance(self) -> bool:
+        """Run until the kernel has to wait for another PE; whether anything happened. Raises what the kernel raises."""
+        moved = not self.finished and self._carry_out_ready()
+        while not self.finished and self._step():
+            moved = True
+            self._carry_out_ready()
+        return moved
+
+    def _step(self) -> bool:
+        """Answer the kernel's request if that can be done now, and run it to its next one."""
+        if self._begun and self._request is None:
+            return self._finish()
+        answer: object = None
+        try:
+            if self._request is not None:
+                answer = self._answer(self._request)
+        except KernelError as error:
+            self._failure = error
+            if isinstance(self._request, Command):
+                self._run.completed(self._request.serial)
+        if answer is _LATER:
+            return False
+        self._begun, failure, self._failure = True, self._failure, None
+        self._request = self._run.resume(answer) if failure is None else self._run.throw(failure)
+        self._seen = self._completions
+        return True
+
+    def _finish(self) -> bool:
+        """The kernel has returned: it ends with its last command."""
+        if self._failure is not None:
+            raise self._failure
+        if self._under_way:
+            return False
+        self._run.close()
+        self.finished = True
+        return True
+
+    def _answer(self, request: KernelRequest) -> object:
+        ready = True
+        match request:
+            case SendCommand(direction=direction, src=src):
+                pair = self.queues.pair(direction, src.nbytes, sends=True)
+                sequence = pair.claim()
+                ready = sequence is not None
+                if sequence is not None:
+                    self._begin(request, pair, sequence)
+            case RecvCommand(direction=direction, nbytes=nbytes):
+                pair = self.queues.pair(direction, nbytes, sends=False)
+                slot = self.queues.take(pair, nbytes)
+                if slot.pending:
+                    self._begin(request, pair, slot.sequence)
+                return slot
+            case Receive(direction, nbytes):
+                awaited = self.queues.pair(direction, nbytes, sends=False) if direction else self.queues.whichever()
+                return self.queues.take(awaited, nbytes) if awaited is not None and awaited.ready else _LATER
+            case ReadValue(array):
+                return self._memory.get(array)
+            case AwaitCommand(serial):
+                ready = serial not in self._under_way
+            case AwaitSpace():
+                ready = self._completions > self._seen
+            case Meet():
+                ready, self._released = self._released, False
+            case Fence():
+                ready = not any(isinstance(each, MEMORY_WRITERS) for each in self._under_way.values())
+            case _:
+                self._under_way[request.serial] = request
+        return None if ready else _LATER
+
+    def _begin(self, command: SendCommand | RecvCommand, pair: QueuePair, sequence: int) -> None:
+        self._messages[command.serial] = (pair, sequence)
+        self._under_way[command.serial] = command
+
+    def _carry_out_ready(self) -> bool:
+        """Carry out every command whose operands are there; whether there was one."""
+        before = self._completions
+        again = True
+        while again:
+            again = False
+            held: list[PeCommand] = []  # accesses that come earlier and are not done
+            for command in tuple(self._under_way.values()):
+                if self._ready(command) and not any(self._memory.meet(command, each) for each in held):
+                    self._carry_out(command)
+                    again = True
+                elif isinstance(command, _MEMORY_COMMANDS):
+                    held.append(command)
+        return self._completions > before
+
+    def _ready(self, command: PeCommand) -> bool:
+        if isinstance(command, RecvCommand):
+            pair, sequence = self._messages[command.serial]
+            return pair.peer_head_cache > sequence
+        return not any(serial in self._under_way for serial in command.after)
+
+    def _carry_out(self, command: PeCommand) -> None:
+        match command:
+            case SendCommand(serial=serial, src=src):
+                self.queues.deliver(*self._messages.pop(serial), self._memory.get(src), src.nbytes)
+            case RecvCommand():
+                self._receive(command)
+            case PrintCommand(parts=parts):
+                print(f"{self._name}:", *(x if isinstance(x, str) else self._memory.get(x) for x in parts))
+            case _:
+                self._memory.carry_out(command)
+        del self._under_way[command.serial]
+        self._completions += 1
+        self._run.completed(command.serial)
+
+    def _receive(self, command: RecvCommand) -> None:
+        try:
+            self.queues.check_size(*self._messages.pop(command.serial), command.nbytes)
+        except KernelError as error:
+            error.add_note(self._run.place(command.line))
+            self._failure = error
+
+    @property
+    def waiting(self) -> QueueWait | None:
+        """The queue that the kernel waits for: where it stands, else the first receive that it posted."""
+        posted = (command for command in self._under_way.values() if isinstance(command, RecvCommand))
+        match self._request:
+            case SendCommand(direction=direction, line=line):
+                return QueueWait(pe=self.pe, kind="send", direction=direction, line=line)
+            case Receive() as request:
+                found: Receive | RecvCommand | None = request
+            case _:
+                found = next(posted, None)
+        if found is None:
+            return None
+        return QueueWait(pe=self.pe, kind="recv", direction=found.direction, line=found.line)
+
+    def waits_for(self) -> str:
+        """What the kernel waits for, in words."""
+        return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)
+
+
+_TCM_BITS = 40
+_NAMES = re.compile(r"sip\d+\.cube\d+\.pe\d+")
+
+
+class MockMachine:
+    """The PEs of ``spec`` with queues along ``edges``, paired by the rule of the machine; rings lie in TCM.
+
+    ``memory[sip]`` holds what kernels read and write, unless they work on something else; ``names``: what errors call
+    a PE.
+    """
+
+    def __init__(
+        self,
+        spec: TopologySpec,
+        edges: Sequence[Edge],
+        *,
+        n_slots: int = 4,
+        slot_size: int = 4096,
+        names: Mapping[PeCoord, str] | None = None,
+        works_on: Sequence[PeMemory] | None = None,
+    ) -> None:
+        if n_slots < 1 or slot_size < 1:
+            raise InputError(f"n_slots={n_slots}, slot_size={slot_size}: both must be at least 1")
+        self.memory = tuple(MockMemory() for _ in range(spec.num_sips))
+        self._works_on = self.memory if works_on is None else works_on
+        self._spec = spec
+        self._names = {pe_name(pe): f"{name} ({pe_name(pe)})" for pe, name in (names or {}).items()}
+        ends = dict(by_pe(pair_queues(list(edges), spec)))
+        rings = {  # behind the scratch of their PE, in the order of its queues
+            (pe, end.direction): self._tcm(pe) + spec.pe.tcm.scratch_bytes + at * n_slots * slot_size
+            for pe, own in ends.items()
+            for at, end in enumerate(own)
+        }
+        self._queues: dict[PeCoord, MockQueues] = {}
+        for pe, own in ends.items():
+            setups = queue_setups(own, rings, n_slots, slot_size)
+            self._add_queues(pe, {setup.direction: QueuePair.installed(setup) for setup in setups})
+
+    def _add_queues(self, pe: PeCoord, pairs: Mapping[str, QueuePair]) -> None:
+        self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues)
+
+    def queues(self, pe: PeCoord) -> Mapping[str, QueuePair]:
+        """The queue pairs of a PE, by direction."""
+        return self._queues[pe].pairs if pe in self._queues else {}
+
+    def run(self, kernel: Callable[..., object], args: Mapping[PeCoord, Sequence[Any]]) -> None:
+        """Run ``kernel`` to its end on each PE of ``args``, with its arguments.
+
+        Raises what a kernel raises, first by the order of turns; IpcqDeadlock when kernels wait for each other,
+        SimulationDeadlock when they wait for something else, IpcqError when messages are left unreceived.
+        """
+        pes = [self._started(kernel, pe, tuple(given), tuple(args)) for pe, given in args.items()]
+        try:
+            with np.errstate(all="ignore"):
+                self._take_turns(pes)
+        finally:
+            for pe in pes:
+                pe.close()
+        for pe in pes:
+            pe.queues.check_empty()
+
+    def _take_turns(self, pes: Sequence[MockPe]) -> None:
+        while not all(pe.finished for pe in pes):
+            moved = [self._advanced(pe) for pe in pes]
+            if not any(moved) and not _opened_barriers(pes):
+                raise self._deadlock([pe for pe in pes if not pe.finished])
+
+    def _advanced(self, pe: MockPe) -> bool:
+        try:
+            return pe.advance()
+        except Exception as error:
+            error.add_note(f"on {self._named(pe_name(pe.pe))}, in the mock")
+            raise
+
+    def _started(
+        self, kernel: Callable[..., object], pe: PeCoord, args: tuple[Any, ...], everywhere: Sequence[PeCoord]
+    ) -> MockPe:
+        if pe not in self._queues:
+            self._add_queues(pe, {})
+        sips, cubes, pes = (len(set(ids)) for ids in zip(*everywhere, strict=True))
+        site = KernelSite(
+            sip=pe[0],
+            cube=pe[1],
+            pe=pe[2],
+            num_pes=pes,
+            num_cubes=cubes,
+            num_sips=sips,
+            kernel=kernel_name(kernel),
+            file=kernel_source(kernel).file,
+            dot_dtypes=self._spec.pe.gemm.operand_dtypes,
+        )
+        scratch = ScratchAllocator(self._tcm(pe), self._spec.pe.tcm.scratch_bytes)
+        return MockPe(self._named(pe_name(pe)), begin_run(kernel, args, {}, site, scratch), self._queues[pe])
+
+    def _tcm(self, pe: PeCoord) -> int:
+        """Where the TCM of a PE begins; they are far apart."""
+        return TCM_BASE + (pe[1] * self._spec.pes_per_cube + pe[2] << _TCM_BITS)
+
+    def _named(self, pe: str) -> str:
+        return self._names.get(pe, pe)
+
+    def _deadlock(self, stuck: Sequence[MockPe]) -> SimulationDeadlock:
+        waits = {pe.pe: pe.waiting for pe in stuck}
+        found = Standstill(
+            at="in the mock",
+            awaited=["the kernels that have not ended"],
+            kernels={pe.pe: f"its kernel waits for {pe.waits_for()}" for pe in stuck},
+            waits={pe: wait for pe, wait in waits.items() if wait is not None},
+            queues={pe: queues.pairs for pe, queues in self._queues.items()},
+        ).error()
+        return found.reworded(lambda text: _NAMES.sub(lambda name: self._named(name[0]), text))
+
+
+def kernel_name(kernel: Callable[..., object]) -> str:
+    """What a kernel is called."""
+    return kernel.__name__ if isinstance(kernel, FunctionType) else type(kernel).__name__
+
+
+def _opened_barriers(pes: Sequence[MockPe]) -> bool:
+    """Release the PEs of every cube that have all come to their barrier; whether there were any."""
+    cubes: defaultdict[tuple[int, int], list[MockPe]] = defaultdict(list)
+    for pe in pes:
+        cubes[pe.pe[:2]].append(pe)
+    ready = [mates for mates in cubes.values() if all(pe.at_barrier for pe in mates)]
+    for mates in ready:
+        for pe in mates:
+            pe.release()
+    return bool(ready)

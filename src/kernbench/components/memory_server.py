@@ -1,0 +1,464 @@
+"""The time of a memory: servers, banks, and the reads and writes that they answer.
+
+``MemoryServer`` serves accesses in turn, a quantum at a time, and one that is alone in a single step. It knows
+nothing of addresses or links: a job tells it how many packets it has and how long each takes, and is told when they
+are served. A stretch is what the server has promised to one job; a competitor that comes in the middle of one cuts it
+at the end of the quantum under way.
+
+Banks of an SRAM or a TCM: bytes lie in the banks in turn, ``bank_bytes`` in each. Each bank has the bandwidth of the
+memory. Accesses to one bank take turns, accesses to different ones overlap. An access moves its bytes in order, so
+alone it takes the same time with any number of banks: where it covers several, it goes from bank to bank, packet by
+packet (a packet is served by the bank of its first byte), and waits in each for its turn.
+
+Memories answer through a responder. Read: after ``access_ps`` the bytes are served by the server, and feed the fabric
+as they come. Write: the server's time overlaps with the arrival of the data; what is left of it is served when the
+last byte is there, and after ``access_ps`` more the bytes are committed and the acknowledgement leaves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+from kernbench.common.ids import pe_part
+from kernbench.core.clock import Clock
+from kernbench.core.log import COMMIT
+from kernbench.engine.machine import Machine
+from kernbench.messages.fabric import (
+    Access,
+    AtomicData,
+    QueueArrival,
+    QueueData,
+    ReadReply,
+    ReadRequest,
+    WriteAck,
+    WriteData,
+)
+from kernbench.topology.fields import BankedSpec
+from kernbench.transport import Pace, Port, Supply, Transfer
+
+if TYPE_CHECKING:
+    from kernbench.engine.part import Component
+
+
+class Job:
+    """An access to be served: ``packets`` of them at ``pace``."""
+
+    __slots__ = ("pace", "packets", "served")
+
+    def __init__(self, packets: int, pace: Pace) -> None:
+        self.packets = packets
+        self.pace = pace
+        self.served = 0
+
+    def begin(self, first: int, count: int, start: int) -> None:
+        """Packets ``first`` … ``first + count - 1`` are served one after another from ``start`` ps on."""
+        raise NotImplementedError
+
+    def cut(self, count: int) -> None:
+        """What was begun holds for the first ``count`` packets only."""
+        raise NotImplementedError
+
+    def span(self, first: int, count: int) -> int:
+        """How long those packets take, in ps."""
+        last = first + count == self.packets
+        return (count - last) * self.pace.packet_ps + last * self.pace.last_ps
+
+
+class MemoryServer:
+    """One server (a slice, an SRAM, a port of a TCM). ``quantum`` is in packets.
+
+    ``free_at`` is when what it has promised is over; ``busy_ps`` how long it has been promised in all.
+    """
+
+    __slots__ = ("_clock", "_current", "_first", "_queue", "_start", "_turn_due", "busy_ps", "free_at", "quantum")
+
+    def __init__(self, clock: Clock, quantum: int) -> None:
+        self._clock = clock
+        self.quantum = quantum
+        self.free_at = 0
+        self.busy_ps = 0
+        self._queue: deque[Job] = deque()
+        self._current: Job | None = None
+        self._first = 0
+        self._start = 0
+        self._turn_due = False
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing is being served."""
+        return self.free_at <= self._clock.time and not self._queue
+
+    def serving(self, access: Access) -> MemoryServer:
+        """Who serves an access: itself, whatever it is."""
+        return self
+
+    def work_since(self, since: int, busy: int) -> int:
+        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now; what is left of it.
+
+        For work that became known late: the data of a write have been coming in since ``since``.
+        """
+        free, now = self.free_at, self._clock.time
+        if free > now or self._queue:
+            return busy
+        start = since if since > free else free
+        done = now - start
+        if done > busy:
+            done = busy
+        elif done < 0:
+            done = 0
+        self.free_at = start + done
+        self.busy_ps += done
+        return busy - done
+
+    def submit(self, job: Job) -> None:
+        """Serve ``job`` as soon as its turn comes."""
+        if self.idle:
+            self._serve(job, job.packets - job.served)
+            return
+        self._queue.append(job)
+        if not self._turn_due:
+            self._cut_current()
+            self._turn_due = True
+            self._clock.call_at(self.free_at, self._turn)
+
+    def _cut_current(self) -> None:
+        """End the stretch under way with its current quantum and put the rest of the job in line."""
+        job = self._current
+        assert job is not None
+        elapsed = self._clock.time - self._start
+        packets = elapsed // job.pace.packet_ps if job.pace.packet_ps else job.packets
+        keep = (packets // self.quantum + 1) * self.quantum
+        if self._first + keep < job.served:
+            planned = self.free_at
+            job.served = self._first + keep
+            job.cut(job.served)
+            self.free_at = self._start + job.span(self._first, keep)
+            self.busy_ps -= planned - self.free_at
+            self._queue.append(job)
+
+    def _turn(self, _: object) -> None:
+        self._turn_due = False
+        job = self._queue.popleft()
+        left = job.packets - job.served
+        if not self._queue:
+            self._serve(job, left)
+            return
+        self._serve(job, min(left, self.quantum))
+        if job.served < job.packets:
+            self._queue.append(job)
+        self._turn_due = True
+        self._clock.call_at(self.free_at, self._turn)
+
+    def _serve(self, job: Job, count: int) -> None:
+        now = self._clock.time
+        self._current, self._first, self._start = job, job.served, now
+        job.served += count
+        span = job.span(self._first, count)
+        self.free_at = now + span
+        self.busy_ps += span
+        job.begin(self._first, count, now)
+
+
+def pace_of(nbytes: int, packet_bytes: int, total_ps: int) -> Pace:
+    """``total_ps`` spread over the packets of ``nbytes``: full packets take their share, the last one the rest."""
+    full = total_ps * packet_bytes // nbytes if nbytes > packet_bytes else total_ps
+    n_full = (nbytes - 1) // packet_bytes
+    return Pace(full, total_ps - n_full * full)
+
+
+class Banks:
+    """The banks of a memory, or of one of its ports. ``quantum`` and ``packet_bytes`` are as for accesses."""
+
+    __slots__ = ("_bank_bytes", "_clock", "_packet_bytes", "_servers")
+
+    def __init__(self, clock: Clock, quantum: int, packet_bytes: int, spec: BankedSpec) -> None:
+        self._clock = clock
+        self._packet_bytes = packet_bytes
+        self._bank_bytes = spec.bank_bytes
+        self._servers = [MemoryServer(clock, quantum) for _ in range(spec.banks)]
+
+    def serving(self, access: Access) -> MemoryServer | BankWalk:
+        """Who serves an access: its bank, or several, one after the other."""
+        pieces = [(self._servers[bank], sum(1 for _ in run)) for bank, run in groupby(self._banks_of(access))]
+        return pieces[0][0] if len(pieces) == 1 else BankWalk(self._clock, pieces)
+
+    def _banks_of(self, access: Access) -> Iterator[int]:
+        """The bank of each packet."""
+        for at in range(0, access.nbytes, self._packet_bytes):
+            row, column = divmod(at, access.row_bytes)
+            yield (access.pa + row * access.stride + column) // self._bank_bytes % len(self._servers)
+
+
+class BankWalk:
+    """An access that goes through several banks: ``pieces`` of it are so many packets in this bank, then in that one.
+
+    For one access it is what a server is for many. ``free_at``: when what ``work_since`` did was over.
+    """
+
+    __slots__ = ("_clock", "_pieces", "free_at")
+
+    def __init__(self, clock: Clock, pieces: list[tuple[MemoryServer, int]]) -> None:
+        self._clock = clock
+        self._pieces = pieces
+        self.free_at = 0
+
+    def work_since(self, since: int, busy: int) -> int:
+        """Do as much of ``busy`` ps of work as fits in idle time up to now, one bank after the other; what is left."""
+        packets, left = sum(count for _, count in self._pieces), busy
+        for bank, count in self._pieces:
+            share = min(left, -(-busy * count // packets))
+            undone = bank.work_since(since, share)
+            if undone < share:
+                since = self.free_at = bank.free_at
+            left -= share - undone
+            if undone:
+                break
+        return left
+
+    def submit(self, job: Job) -> None:
+        """Serve ``job``: each piece as soon as the one before it is done and its turn comes."""
+        pieces, first = [], 0
+        for bank, count in self._pieces:
+            pieces.append(_Piece(self._clock, job, bank, first, count))
+            first += count
+        for piece, following in pairwise(pieces):
+            piece.following = following
+        pieces[0].start()
+
+
+class _Piece(Job):
+    """Packets of a job that lie in one bank, from ``offset`` on. ``_promise`` counts the cuts."""
+
+    __slots__ = ("_bank", "_clock", "_offset", "_promise", "_whole", "following")
+
+    def __init__(self, clock: Clock, whole: Job, bank: MemoryServer, offset: int, packets: int) -> None:
+        super().__init__(packets, whole.pace)
+        self._clock = clock
+        self._whole = whole
+        self._bank = bank
+        self._offset = offset
+        self._promise = 0
+        self.following: _Piece | None = None
+
+    def start(self) -> None:
+        """The pieces before it are done."""
+        self._bank.submit(self)
+
+    def span(self, first: int, count: int) -> int:
+        return self._whole.span(self._offset + first, count)
+
+    def begin(self, first: int, count: int, start: int) -> None:
+        self._whole.begin(self._offset + first, count, start)
+        if first + count == self.packets and self.following is not None:
+            self._clock.call_at(start + self.span(first, count), self._over, self._promise)
+
+    def cut(self, count: int) -> None:
+        self._promise += 1
+        self._whole.cut(self._offset + count)
+
+    def _over(self, promise: object) -> None:
+        if promise == self._promise and self.following is not None:
+            self.following.start()
+
+
+def servers(machine: Machine, spec: BankedSpec) -> MemoryServer | Banks:
+    """What serves the accesses of an SRAM, or of a port of a TCM."""
+    quantum = machine.spec.quantum_packets
+    if spec.banks == 1:
+        return MemoryServer(machine.clock, quantum)
+    return Banks(machine.clock, quantum, machine.network.packet_bytes, spec)
+
+
+Server: TypeAlias = MemoryServer | BankWalk
+
+
+class Answering:
+    """What all that answer for ``component`` do: take what comes, commit, tell.
+
+    ``arrived`` takes messages of queues once they are committed; by default a header tells their receiver.
+    """
+
+    __slots__ = ("access_ps", "arrived", "clock", "component", "machine")
+
+    def __init__(
+        self, component: Component, access_ps: int, arrived: Callable[[QueueData], None] | None = None
+    ) -> None:
+        self.component = component
+        self.machine = component.machine
+        self.clock = component.clock
+        self.access_ps = access_ps
+        self.arrived = arrived or self._announce
+
+    def take(self, message: ReadRequest | WriteData, transfer: Transfer) -> None:
+        """Serve a request that has been delivered."""
+        now = self.clock.time
+        if isinstance(message, ReadRequest):
+            self.clock.call_at(now + self.access_ps, self._read, message)
+        else:
+            self.write(message, transfer)
+
+    def _read(self, request: ReadRequest) -> None:
+        raise NotImplementedError
+
+    def write(self, message: WriteData, transfer: Transfer) -> None:
+        """Take data that have been delivered."""
+        raise NotImplementedError
+
+    def make_reply(self, port: Port, request: ReadRequest) -> Transfer:
+        """The transfer of the bytes that were asked for."""
+        reply = ReadReply(request.op, request.part)
+        return self.machine.make(port, self.component.node.id, request.requester, request.access.nbytes, reply)
+
+    def _commit(self, message: WriteData) -> None:
+        if isinstance(message, QueueData):
+            self.machine.log.rows[message.row + COMMIT] = self.clock.time
+            arrived = self.arrived
+            arrived(message)
+            return
+        nbytes = self.machine.header_bytes
+        if isinstance(message, AtomicData):
+            self.machine.recorder.accessed(message.op, self.clock.time)
+            nbytes = message.access.nbytes if message.answers else nbytes
+        self.machine.recorder.committed(message.op, self.clock.time)
+        ack = WriteAck(message.op, message.part)
+        self.machine.send(self.component.node.id, message.requester, nbytes, ack, "ack")
+
+    def _announce(self, message: QueueData) -> None:
+        self.machine.send_header(
+            self.component.node.id, pe_part(*message.pe, "pe_dma"), QueueArrival(data=message), "arrival"
+        )
+
+    def served(self, message: ReadRequest | WriteData, server: Hashable, start: int, end: int) -> None:
+        """Tell who observes it that ``server`` works on an access."""
+        observation = self.machine.observation
+        if observation is not None:
+            observation.turn(message, server, start, end)
+
+
+class Responder(Answering):
+    """Answers with servers. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
+
+    __slots__ = ("_free_ports", "_n_ports", "_write_server", "read_ps", "reads", "write_ps", "writes")
+
+    def __init__(
+        self,
+        component: Component,
+        *,
+        reads: MemoryServer | Banks,
+        writes: MemoryServer | Banks,
+        access_ps: int,
+        read_ps: Callable[[Access], int],
+        write_ps: Callable[[Access], int],
+        arrived: Callable[[QueueData], None] | None = None,
+    ) -> None:
+        super().__init__(component, access_ps, arrived)
+        self.reads = reads
+        self.writes = writes
+        self._write_server = writes if isinstance(writes, MemoryServer) else None
+        self.read_ps = read_ps
+        self.write_ps = write_ps
+        self._free_ports: list[Port] = []
+        self._n_ports = 0
+
+    def _read(self, request: ReadRequest) -> None:
+        self.machine.recorder.accessed(request.op, self.clock.time)
+        access = request.access
+        packet_bytes = self.machine.network.packet_bytes
+        pace = pace_of(access.nbytes, packet_bytes, self.read_ps(access))
+        port = self._take_port()
+        transfer = self.make_reply(port, request)
+        after = transfer.done
+
+        def delivered(done: Transfer) -> None:
+            self._free_ports.append(port)
+            if after is not None:
+                after(done)
+
+        transfer.done = delivered
+        server = self.reads.serving(access)
+        server.submit(_ReadJob(self, request, server, transfer, pace))
+
+    def _take_port(self) -> Port:
+        """A port that sends nothing: answers under way at once leave by different ones, so none blocks another."""
+        if self._free_ports:
+            return self._free_ports.pop()
+        self._n_ports += 1
+        return self.machine.network.port(self.component.node.id, f"read{self._n_ports}")
+
+    def write(self, message: WriteData, transfer: Transfer) -> None:
+        """Take data that have been delivered."""
+        access, write_ps = message.access, self.write_ps
+        server = self._write_server or self.writes.serving(access)
+        whole = write_ps(access)
+        busy = server.work_since(transfer.head_ps, whole)
+        if busy < whole and self.machine.observation is not None:
+            self.served(message, server, server.free_at - (whole - busy), server.free_at)
+        if busy == 0:
+            if self.access_ps:
+                self.clock.call_at(self.clock.time + self.access_ps, self._commit, message)
+            else:
+                self._commit(message)
+            return
+        packet_bytes = self.machine.network.packet_bytes
+        server.submit(_WriteJob(self, message, server, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
+
+    def commit_at(self, when: int, job: _WriteJob, promise: int) -> None:
+        """Commit ``job`` at ``when`` if its ``promise`` still stands then."""
+        self.clock.call_at(when + self.access_ps, self._commit_promised, (job, promise))
+
+    def _commit_promised(self, what: tuple[_WriteJob, int]) -> None:
+        job, promise = what
+        if job.promise == promise:
+            self._commit(job.message)
+
+
+class _ReadJob(Job):
+    """Served packets feed the transfer that carries them away."""
+
+    __slots__ = ("request", "responder", "server", "transfer")
+
+    def __init__(
+        self, responder: Responder, request: ReadRequest, server: Server, transfer: Transfer, pace: Pace
+    ) -> None:
+        super().__init__(transfer.packets, pace)
+        self.responder = responder
+        self.request = request
+        self.server = server
+        self.transfer = transfer
+
+    def begin(self, first: int, count: int, start: int) -> None:
+        responder = self.responder
+        responder.served(self.request, self.server, start, start + self.span(first, count))
+        network = responder.machine.network
+        supply = Supply(first, count, start, self.pace)
+        if first == 0:
+            network.inject(self.transfer, supply)
+        else:
+            network.supply(self.transfer, supply)
+
+    def cut(self, count: int) -> None:
+        self.responder.machine.network.curtail(self.transfer, count)
+
+
+class _WriteJob(Job):
+    """Served packets are in memory; when all are, the write is committed. ``promise`` counts the cuts."""
+
+    __slots__ = ("message", "promise", "responder", "server")
+
+    def __init__(self, responder: Responder, message: WriteData, server: Server, pace: Pace, packet_bytes: int) -> None:
+        super().__init__((message.access.nbytes - 1) // packet_bytes + 1, pace)
+        self.responder = responder
+        self.message = message
+        self.server = server
+        self.promise = 0
+
+    def begin(self, first: int, count: int, start: int) -> None:
+        self.responder.served(self.message, self.server, start, start + self.span(first, count))
+        if first + count == self.packets:
+            self.responder.commit_at(start + self.span(first, count), self, self.promise)
+
+    def cut(self, count: int) -> None:
+        self.promise += 1
