@@ -11,8 +11,8 @@ from kernbench.common.errors import ConfigError
 from kernbench.di.part import Part, PartAttrs
 from kernbench.di.registry import Registry
 from kernbench.policy.address.layout import AddressFormat
-from kernbench.topology.attrs import HbmCtrlAttrs
 from kernbench.topology.builder import compile_topology, resolve_topology
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.topology.rules import FORMATS, broken
 
 

@@ -25,8 +25,8 @@ from kernbench.messages.control import (
     Report,
     UnmapOrder,
 )
-from kernbench.topology.attrs import PeCpuAttrs
 from kernbench.topology.graph import Node
+from kernbench.topology.pe_spec import PeCpuAttrs
 
 
 @register("builtin.pe_cpu", kind="pe_cpu")

@@ -19,8 +19,8 @@ from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.engine.record_content import TileAmounts
 from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
-from kernbench.topology.attrs import PeSchedulerAttrs
 from kernbench.topology.graph import Node
+from kernbench.topology.pe_spec import PeSchedulerAttrs
 from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, Tile, dot_tiles, gemm_tiles, math_tiles
 
 TiledCommand = DotCommand | GemmComposite | MathComposite

@@ -20,7 +20,8 @@ from kernbench.components.hbm.controller import idle_memory
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
 from kernbench.probe.site import ProbeFlow
-from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
+from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 
 @value(kw_only=True)

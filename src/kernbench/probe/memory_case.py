@@ -21,8 +21,7 @@ from kernbench.components.hbm.slice import Request, Slice
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
 from kernbench.probe.memory_patterns import PATTERNS, accesses, half_of_banks
-from kernbench.topology.cube_spec import HbmSpec
-from kernbench.topology.hbm_timing import TIMINGS, HbmTiming, Mapping
+from kernbench.topology.hbm_spec import TIMINGS, AddressMapping, HbmSpec, HbmTiming
 
 NAME = "memory"
 DESCRIPTION = "patterns of accesses to one HBM slice, beside a cycle-accurate simulator's figures"
@@ -96,7 +95,7 @@ class SliceUnderTest:
     mapping: str
     num_pcs: int
     banks: HbmTiming
-    fields: Mapping
+    fields: AddressMapping
     queue: int
     quantum: int
     room: int

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import prod
 
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_timing import HbmTiming, Mapping
+from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 
 PATTERNS = (
     *("seq", "seq_write"),
@@ -41,7 +41,7 @@ def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[Step
     return _sequential(room, write=rest == ["write"])
 
 
-def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: Mapping) -> int:
+def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: AddressMapping) -> int:
     """Bytes after which half of the banks have been passed."""
     sizes = {"pc": num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks, "column": banks.columns}
     names = [entry.field for entry in mapping]

@@ -9,8 +9,7 @@ from itertools import product
 from kernbench.common.values import state, value
 from kernbench.di.part import InnerAttrs
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.extra import AddressWindow, ExtraPart
-from kernbench.topology.fields import ComponentSpec, LinkSpec
+from kernbench.topology.fields import AddressWindow, ComponentSpec, ExtraPart, LinkSpec
 from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
 from kernbench.topology.grid import FORWARD, SIDES, Corner, Grid, Side
 from kernbench.topology.spec import TopologySpec

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
-from kernbench.common.config import Bandwidth, ConfigModel, Size
-from kernbench.common.units import PS_PER_NS, transfer_ps
+from kernbench.common.config import Bandwidth, ConfigModel, Duration, Size
+from kernbench.common.units import PS_PER_NS, ns_to_ps, transfer_ps
 from kernbench.di.part import PartAttrs
-from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
-from kernbench.topology.extra import AddressWindow, WithExtras, windows
-from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count, LinkSpec, SizeMm
+from kernbench.topology.fields import (
+    AddressWindow,
+    BankedSpec,
+    Components,
+    ComponentSpec,
+    Count,
+    LinkSpec,
+    SizeMm,
+    WithExtras,
+    windows,
+)
 from kernbench.topology.grid import Corner, Grid
-from kernbench.topology.hbm_timing import MAPPINGS, TIMINGS, HbmTiming, Mapping, interleave
+from kernbench.topology.hbm_spec import HbmCtrlAttrs, HbmSpec
 
 
 class NocSpec(ConfigModel):
@@ -50,76 +56,28 @@ class PeLayoutSpec(ConfigModel):
         return self.corners[pe // self.pe_per_corner]
 
 
-class HbmSpec(ConfigModel):
-    """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels.
-
-    ``timing``: ``ideal`` has no banks; a name or values give those of the banks, whose addresses ``mapping`` cuts into
-    fields. What is left out is as the properties below say; what a timing or a mapping does not use is refused.
-    """
-
-    slices: Count
-    bytes_per_slice: Size
-    num_pcs: int = Field(ge=1, le=1024)
-    timing: Literal["ideal", "hbm3", "hbm2"] | HbmTiming = "ideal"
-    mapping: Literal["interleave", "MOP4CLXOR", "RoBaRaCoCh"] | Mapping | None = None
-    queue_entries: Count | None = None
-    burst_bytes: Size | None = None
-    access_bytes: Size | None = None
-    channel_hash: Literal["xor", "mod"] | None = None
-    quantum_bytes: Size
-
-    @property
-    def bytes(self) -> int:
-        """All HBM of a cube."""
-        return self.slices * self.bytes_per_slice
-
-    @property
-    def round_bytes(self) -> int:
-        """A burst of every channel."""
-        return self.num_pcs * self.interleave_bytes
-
-    @property
-    def interleave_bytes(self) -> int:
-        """``burst_bytes``: what lies on one channel before the next one has its turn."""
-        return self.burst_bytes or 256
-
-    @property
-    def piece_bytes(self) -> int:
-        """``access_bytes``: the smallest access under ``ideal``."""
-        return self.access_bytes or 64
-
-    @property
-    def folds_channels(self) -> bool:
-        """Whether ``channel_hash`` is xor."""
-        return self.channel_hash != "mod"
-
-    @property
-    def banks(self) -> HbmTiming | None:
-        """The timings of the banks; None under ``ideal``."""
-        return self.timing if isinstance(self.timing, HbmTiming) else TIMINGS.get(self.timing)
-
-    @property
-    def interleaves(self) -> bool:
-        """Whether ``burst_bytes`` and ``channel_hash`` say where addresses lie."""
-        return self.banks is None or self.mapping in (None, "interleave")
-
-    @property
-    def queue(self) -> int:
-        """``queue_entries``: bursts that a channel with banks queues, for reads and as many for writes."""
-        return self.queue_entries or 64
-
-    def fields(self, banks: HbmTiming) -> Mapping:
-        """The fields of an address, from the lowest up."""
-        if isinstance(self.mapping, tuple):
-            return self.mapping
-        named = MAPPINGS.get(self.mapping or "interleave")
-        return named or interleave(self.interleave_bytes // banks.burst_bytes, self.folds_channels and self.num_pcs > 1)
-
-
 class SramSpec(BankedSpec):
     """The SRAM of a cube."""
 
     bytes: Size
+
+
+class SramAttrs(PartAttrs):
+    """The SRAM of a cube: the time before the first byte. Without ``bw_gbs`` it is as fast as the link to it."""
+
+    access_ns: Duration = 0.0
+    bw_gbs: Bandwidth | None = None
+
+    @property
+    def access_ps(self) -> int:
+        """``access_ns`` in ps."""
+        return ns_to_ps(self.access_ns)
+
+
+class MCpuAttrs(PartAttrs):
+    """The management CPU of a cube: how many fills its DMA does at once."""
+
+    dma_channels: int = Field(default=2, ge=1, le=1024)
 
 
 class CubeLinks(ConfigModel):

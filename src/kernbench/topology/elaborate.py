@@ -12,12 +12,11 @@ from itertools import product
 from kernbench.common.ids import HOST, SWITCH, cube_part, io_ucie_id, sip_part, sip_port_id, ucie_id
 from kernbench.common.values import state
 from kernbench.topology.cube_plan import AnyComponent, CubePlan, plan_cube
-from kernbench.topology.fabric import fabric_links, sip_ports
 from kernbench.topology.fields import LinkSpec
 from kernbench.topology.geometry import ChipletGeometry, MachineGeometry, Point, Rect, manhattan_mm, point
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.grid import FORWARD, OPPOSITE
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.spec import TopologySpec, fabric_links, sip_ports
 
 
 def elaborate(spec: TopologySpec) -> Graph:

@@ -10,9 +10,8 @@ from kernbench.common.json_text import json_text
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.topology.builder import Topology
-from kernbench.topology.cube_spec import HbmSpec
 from kernbench.topology.graph import Edge, Graph, Node
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 from kernbench.topology.spec import TopologySpec
 
 _DOT_STYLE = {

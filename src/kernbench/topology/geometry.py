@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kernbench.common.values import value
-from kernbench.topology.fabric import SipPort
 from kernbench.topology.grid import Corner, Grid, Side
-from kernbench.topology.spec import SipsSpec, TopologySpec
+from kernbench.topology.spec import SipPort, SipsSpec, TopologySpec
 
 Point = tuple[float, float]
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from kernbench.common.errors import UnknownNameError, UnsupportedError
 from kernbench.common.values import value
 from kernbench.di.part import KINDS, InnerAttrs, PartAttrs
-from kernbench.topology.extra import AddressWindow
+from kernbench.topology.fields import AddressWindow
 from kernbench.topology.spec import TopologySpec
 
 

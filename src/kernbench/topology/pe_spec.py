@@ -11,9 +11,7 @@ from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps, parse_size, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
-from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
-from kernbench.topology.extra import AddressWindow, WithExtras, windows
-from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count
+from kernbench.topology.fields import AddressWindow, BankedSpec, Components, ComponentSpec, Count, WithExtras, windows
 
 
 def _dtype_name(text: str) -> str:
@@ -128,6 +126,47 @@ class MmuSpec(ConfigModel):
     def tlb_miss_ps(self) -> int:
         """``tlb_miss_ns`` in ps."""
         return ns_to_ps(self.tlb_miss_ns)
+
+
+class PeCpuAttrs(PartAttrs):
+    """The CPU of a PE: the time to start a kernel, to issue a command, and to read what a handle holds."""
+
+    launch_ns: Duration = 0.0
+    issue_ns: Duration = 0.0
+    value_ns: Duration = 0.0
+
+    @property
+    def launch_ps(self) -> int:
+        """``launch_ns`` in ps."""
+        return ns_to_ps(self.launch_ns)
+
+    @property
+    def issue_ps(self) -> int:
+        """``issue_ns`` in ps."""
+        return ns_to_ps(self.issue_ns)
+
+    @property
+    def value_ps(self) -> int:
+        """``value_ns`` in ps."""
+        return ns_to_ps(self.value_ns)
+
+    @property
+    def first_issue_ps(self) -> int:
+        """From the common start of a kernel to the end of the issue of its first command."""
+        return self.launch_ps + self.issue_ps
+
+
+class PeSchedulerAttrs(InnerAttrs):
+    """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
+
+    issue_ns: Duration = 0.0
+    tiles_in_flight: Count = 4
+    stage_slots: Count = 2
+
+    @property
+    def issue_ps(self) -> int:
+        """``issue_ns`` in ps."""
+        return ns_to_ps(self.issue_ns)
 
 
 class PeComponents(Components):

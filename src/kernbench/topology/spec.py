@@ -7,15 +7,17 @@ values is in ``rules``; once a spec has been compiled, its properties can be rel
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
 from kernbench.common.config import ConfigModel, Size
+from kernbench.common.values import value
 from kernbench.di.part import PartAttrs
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.fields import Components, ComponentSpec, Count, LinkSpec, SizeMm
-from kernbench.topology.grid import Grid, Side
+from kernbench.topology.grid import OPPOSITE, Grid, Side
 from kernbench.topology.pe_spec import PeSpec
 
 TWO_DIMENSIONAL = ("torus_2d", "mesh_2d_no_wrap")
@@ -235,3 +237,50 @@ class TopologySpec(ConfigModel):
     def hbm_bytes_per_sip(self) -> int:
         """All HBM of a SIP."""
         return self.cubes_per_sip * self.cube.hbm.bytes
+
+
+@value
+class SipPort:
+    """One end of scale-up wiring at a SIP: its number there, its side (None when fully connected), the SIP beyond."""
+
+    sip: int
+    index: int
+    side: Side | None
+    peer: int
+
+
+@value
+class FabricLink:
+    """A directed scale-up link between two ports."""
+
+    src: SipPort
+    dst: SipPort
+
+
+def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
+    """The SIP beyond each side that has a port, in the order E, W, N, S; empty for kinds without sides."""
+    grid = sips.grid
+    if sips.topology in {"ring_1d", "ring_1d_unidir"}:
+        return grid.neighbours(sip, ("E", "W"), wrap=True)
+    if sips.two_dimensional:
+        return grid.neighbours(sip, wrap=sips.topology == "torus_2d")
+    return {}
+
+
+def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
+    """The scale-up ports of a SIP, in the order that breaks ties between ways."""
+    if sips.topology == "fully_connected":
+        peers = (peer for peer in range(sips.count) if peer != sip)
+        return tuple(SipPort(sip, index, None, peer) for index, peer in enumerate(peers))
+    beyond = sip_neighbours(sips, sip).items()
+    return tuple(SipPort(sip, index, side, peer) for index, (side, peer) in enumerate(beyond))
+
+
+def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:
+    """Every directed scale-up link, by sending SIP and port. In ``ring_1d_unidir`` only the E ports send."""
+    ports = [port for sip in range(sips.count) for port in sip_ports(sips, sip)]
+    by_ends = {(port.sip, port.side, port.peer): port for port in ports}
+    for port in ports:
+        if sips.topology != "ring_1d_unidir" or port.side == "E":
+            far_side = OPPOSITE[port.side] if port.side else None
+            yield FabricLink(port, by_ends[port.peer, far_side, port.sip])

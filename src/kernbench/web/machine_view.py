@@ -8,11 +8,10 @@ from itertools import chain
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.topology.builder import DEFAULT_NAME, Topology, topology_file
-from kernbench.topology.drawing.cables import host_cables, scale_up_cables
+from kernbench.topology.drawing.shapes import CubeShapes, host_cables, led, scale_up_cables, shapes_of
 from kernbench.topology.export import machine_rows
 from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, Point, Rect
 from kernbench.topology.graph import Edge, Graph, Node
-from kernbench.topology.shapes import CubeShapes, led, shapes_of
 from kernbench.web.activity import is_memory
 from kernbench.web.packing import Json
 

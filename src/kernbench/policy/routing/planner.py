@@ -21,9 +21,8 @@ from kernbench.common.errors import TransportError
 from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, sip_part, sip_port_id
 from kernbench.policy.routing.cube_routes import CubeRoutes, Route
 from kernbench.topology.cube_plan import LINKED_PE_KINDS
-from kernbench.topology.fabric import FabricLink, fabric_links
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.spec import SipsSpec
+from kernbench.topology.spec import FabricLink, SipsSpec, fabric_links
 
 
 class SipRoutes:

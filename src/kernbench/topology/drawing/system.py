@@ -5,12 +5,11 @@ from __future__ import annotations
 from kernbench.common.ids import HOST, SWITCH, cube_part, sip_part
 from kernbench.common.units import format_size
 from kernbench.topology.drawing import style
-from kernbench.topology.drawing.cables import host_cables, scale_up_cables
 from kernbench.topology.drawing.canvas import BOXES, UNDER, Canvas, centred
+from kernbench.topology.drawing.shapes import CubeShapes, host_cables, led, scale_up_cables, shapes_of
 from kernbench.topology.drawing.style import Paint
 from kernbench.topology.geometry import PE_FLOORPLAN, MachineGeometry, Point, Rect
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.shapes import CubeShapes, led, shapes_of
 
 _SHORT = {"pe_scheduler": "SCHED", "pe_fetch_store": "FETCH"}
 
