@@ -16,10 +16,9 @@ from kernbench.policy.address.allocator import (
     PEMemAllocator,
     address_config,
 )
-from kernbench.policy.address.free_list import Extent, FreeList
+from kernbench.policy.address.free_list import Extent, FreeList, ScratchAllocator
 from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, AddressOwner
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
-from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator, va_size
 from kernbench.topology import rules
 

@@ -8,15 +8,16 @@ from compiled import compiled
 from kernbench.cli.main import main
 from kernbench.cli.probe_memory import draw_memory, memory_document
 from kernbench.probe.memory_case import (
+    PATTERNS,
     REQUESTERS,
     Row,
     SliceUnderTest,
+    accesses,
     mean_latency_ns,
     probe_slice,
     saturate,
     slices_of,
 )
-from kernbench.probe.memory_patterns import PATTERNS, accesses
 
 BURSTS = 1000
 

@@ -14,11 +14,10 @@ from kernbench.common.ids import sip_part
 from kernbench.core.observed import Observed
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import link_traffic
-from kernbench.probe.cases import CASES, Absent, find_case
+from kernbench.probe.cases import CASES, Absent, ProbeFlow, Site, StreamPlan, dma_stream, find_case
 from kernbench.probe.closed_form import closed_form
 from kernbench.probe.measure import probe_case, run_once, run_streams
 from kernbench.probe.report import ProbeReport
-from kernbench.probe.site import ProbeFlow, Site, StreamPlan, dma_stream
 from kernbench.topology.builder import Topology
 from kernbench.transport import Link, Network
 from observed import log_of, logged, watched

@@ -14,11 +14,10 @@ from rich.console import Console
 from kernbench.cli.probe_output import print_reports, probe_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeCoord
-from kernbench.probe.cases import ProbeCase
+from kernbench.probe.cases import HbmSlice, ProbeCase, ProbeFlow, Site
 from kernbench.probe.closed_form import Breakdown, closed_form, is_exact
 from kernbench.probe.measure import probe_case, run_once
 from kernbench.probe.report import ProbeReport
-from kernbench.probe.site import HbmSlice, ProbeFlow, Site
 from kernbench.topology.builder import Topology
 
 MakeMachine = Callable[..., Topology]

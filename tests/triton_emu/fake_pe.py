@@ -30,7 +30,7 @@ from kernbench.messages.commands import (
     StoreCommand,
 )
 from kernbench.messages.operands import NOWHERE, Operand, Run
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.site import KernelSite
 from kernbench.triton_emu.source import kernel_source

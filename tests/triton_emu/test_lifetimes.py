@@ -12,7 +12,7 @@ from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
 from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand
 from kernbench.messages.operands import in_tcm
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.handles import Handle, View
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.lifetimes import Lifetimes

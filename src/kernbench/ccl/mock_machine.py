@@ -19,7 +19,7 @@ from kernbench.common.ids import pe_name
 from kernbench.engine.deadlock import Standstill
 from kernbench.engine.queue_state import QueuePair
 from kernbench.messages.requests import PeCoord
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.site import KernelSite

@@ -11,8 +11,7 @@ from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.mapping import TensorMapping
-from kernbench.policy.address.pe_mmu import KnownRanges, PeMMU
-from kernbench.policy.address.tlb import Tlb
+from kernbench.policy.address.pe_mmu import KnownRanges, PeMMU, Tlb
 from kernbench.topology.graph import Node
 
 

@@ -31,8 +31,7 @@ from kernbench.engine.records import RecordViews
 from kernbench.messages.control import ControlMessage, PeReport
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import HostMsg
-from kernbench.policy.routing.choices import RouteChoices
-from kernbench.policy.routing.planner import RoutePlanner
+from kernbench.policy.routing.planner import RouteChoices, RoutePlanner
 from kernbench.topology.graph import Graph, Node
 from kernbench.transport import Junction, Link, Network, Port, Route, Transfer, Way
 

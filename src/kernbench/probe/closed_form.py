@@ -19,7 +19,7 @@ from kernbench.common.values import value
 from kernbench.components.hbm.controller import idle_memory
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
-from kernbench.probe.site import ProbeFlow
+from kernbench.probe.cases import ProbeFlow
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 

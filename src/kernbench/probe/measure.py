@@ -12,10 +12,9 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
-from kernbench.probe.cases import Absent, ProbeCase
+from kernbench.probe.cases import Absent, ProbeCase, ProbeFlow, Site, StreamPlan, dma_stream, transaction
 from kernbench.probe.closed_form import closed_form, fair_rates_gbs, is_exact
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
-from kernbench.probe.site import ProbeFlow, Site, StreamPlan, dma_stream, transaction
 from kernbench.topology.builder import Topology
 
 DEFAULT_BYTES = 4096

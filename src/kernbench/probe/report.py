@@ -11,8 +11,8 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
+from kernbench.probe.cases import ProbeFlow
 from kernbench.probe.closed_form import Breakdown
-from kernbench.probe.site import ProbeFlow
 from kernbench.transport import Transfer
 
 

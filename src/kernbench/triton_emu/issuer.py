@@ -13,7 +13,7 @@ from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand
 from kernbench.messages.operands import Operand
-from kernbench.policy.address.scratch import Block, ScratchAllocator
+from kernbench.policy.address.free_list import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
 from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number

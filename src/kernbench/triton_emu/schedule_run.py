@@ -25,7 +25,7 @@ from kernbench.messages.commands import (
 from kernbench.messages.operands import Operand
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.messages.schedules import Op
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.handles import Allocation
 from kernbench.triton_emu.lifetimes import returning
 from kernbench.triton_emu.schedules import ScheduledKernel, text_of_step
