@@ -13,7 +13,7 @@ import numpy as np
 from kernbench.common.dtypes import DType, misfit, row_major
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.kernels.windows import copy_windows
+from kernbench.kernels.copy import copy_windows
 from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
