@@ -7,7 +7,7 @@ import pytest
 from compiled import compiled
 from covering import covering, sample, slow
 from kernbench import benches
-from kernbench.benches.operands import matmul_f32, normal_data
+from kernbench.benches.shared import matmul_f32, normal_data
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import known_benches, load_bench
 from kernbench.runtime_api.bench_runner import run_bench

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_on, verdict
-from kernbench.benches.operands import FloatName
+from kernbench.benches.shared import Contribution, FloatName, expected_reduction, rows_on, verdict
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.layouts import all_pes, pe0_of_every_cube
 from kernbench.common.config import ConfigModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName, later_data, matmul_f32, product_atol
+from kernbench.benches.shared import FloatName, later_data, matmul_f32, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.kernels.gemm import gemm_composite, gemm_simple
 from kernbench.runtime_api.bench_registry import bench

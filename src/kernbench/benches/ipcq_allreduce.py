@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_on, verdict
-from kernbench.benches.operands import FloatName
+from kernbench.benches.shared import Contribution, FloatName, expected_reduction, rows_on, verdict
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import load_algorithm
 from kernbench.common.config import ConfigModel

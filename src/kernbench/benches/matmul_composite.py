@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName, later_data, product_atol
+from kernbench.benches.shared import FloatName, later_data, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.operators import gemm

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic import Field, PositiveInt
 
-from kernbench.benches.operands import FloatName
+from kernbench.benches.shared import FloatName
 from kernbench.common.config import ConfigModel
 from kernbench.evaluation.gemm_shapes import SHAPES, GemmShape
 from kernbench.runtime_api.bench_registry import bench

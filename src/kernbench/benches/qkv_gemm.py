@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName
-from kernbench.benches.qkv import project
+from kernbench.benches.shared import FloatName, project
 from kernbench.common.config import ConfigModel
 from kernbench.policy.placement.dp import SINGLE_PE
 from kernbench.runtime_api.bench_registry import bench

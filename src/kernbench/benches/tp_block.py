@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches import attention
-from kernbench.benches.operands import FloatName, normal_data
-from kernbench.benches.parallel import check_ranks, on_every_rank, over_cubes
-from kernbench.benches.tp_mlp import mlp_reference, mlp_weights
+from kernbench.benches.shared import (
+    FloatName,
+    attention_reference,
+    check_ranks,
+    mlp_reference,
+    mlp_weights,
+    normal_data,
+    on_every_rank,
+    over_cubes,
+)
 from kernbench.common.config import ConfigModel
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
@@ -87,5 +93,5 @@ def _attended(x: Array, weights: AttentionWeights, heads: int, *, causal: bool) 
         (x @ w.astype(np.float64)).reshape(len(x), heads, -1).swapaxes(0, 1)
         for w in (weights.wq, weights.wk, weights.wv)
     )
-    mixed = attention.reference(q, k, v, causal=causal).swapaxes(0, 1).reshape(x.shape)
+    mixed = attention_reference(q, k, v, causal=causal).swapaxes(0, 1).reshape(x.shape)
     return np.asarray(mixed @ weights.wo.astype(np.float64))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName, normal_data
-from kernbench.benches.parallel import check_ranks, gelu_of, on_every_rank, over_cubes
+from kernbench.benches.shared import (
+    FloatName,
+    check_ranks,
+    mlp_reference,
+    mlp_weights,
+    normal_data,
+    on_every_rank,
+    over_cubes,
+)
 from kernbench.common.config import ConfigModel
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.block import MlpWeights, ParallelMLP
+from kernbench.tp.block import ParallelMLP
 
 
 class TpMlpParams(ConfigModel):
@@ -44,21 +47,3 @@ def run(torch: RuntimeContext[TpMlpParams]) -> None:
         return mlp(x)
 
     check_ranks(torch, on_every_rank(torch, program), lambda: mlp_reference(x_host, weights), p.dtype)
-
-
-def mlp_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str, *, seed: int) -> MlpWeights:
-    """Weights that keep values at about 1."""
-    return MlpWeights(
-        w_up=normal_data(torch, (hidden, ffn), dtype, seed=seed, scale=hidden**-0.5),
-        b_up=normal_data(torch, (ffn,), dtype, seed=seed + 1),
-        w_down=normal_data(torch, (ffn, hidden), dtype, seed=seed + 2, scale=ffn**-0.5),
-        b_down=normal_data(torch, (hidden,), dtype, seed=seed + 3),
-    )
-
-
-def mlp_reference(x: Array, weights: MlpWeights) -> Array:
-    """The same on one device, in f64."""
-    w_up, b_up, w_down, b_down = (
-        each.astype(np.float64) for each in (weights.w_up, weights.b_up, weights.w_down, weights.b_down)
-    )
-    return np.asarray(gelu_of(x.astype(np.float64) @ w_up + b_up) @ w_down + b_down)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import later_data
+from kernbench.benches.shared import later_data
 from kernbench.common.config import ConfigModel
 from kernbench.kernels.copy import offset_copy
 from kernbench.policy.placement.dp import DPPolicy
