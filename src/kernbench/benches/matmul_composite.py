@@ -9,10 +9,10 @@ from pydantic import PositiveInt
 
 from kernbench.benches.shared import FloatName, later_data, product_atol
 from kernbench.common.config import ConfigModel
+from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.operators import gemm
 from kernbench.kernels.gemm import gemm_composite
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 

@@ -10,13 +10,13 @@ from typing import Any, Literal, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.values import value
 from kernbench.kernels.qkv import qkv_projection
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import ReduceName
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.host_values import LaterArray, Source
 from kernbench.runtime_api.tensor import Tensor

@@ -18,8 +18,8 @@ from kernbench.benches.shared import (
     over_cubes,
 )
 from kernbench.common.config import ConfigModel
+from kernbench.common.dtypes import Array
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
-from kernbench.common.dtypes import F32, U8, row_major
+from kernbench.common.dtypes import F32, U8, Array, Shape, row_major
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import AddressFaultError
 from kernbench.common.operators import PLAIN
@@ -28,9 +28,6 @@ from kernbench.messages.operands import NOWHERE, Operand
 from kernbench.numerics.compute import result
 from kernbench.numerics.memory_store import MemoryStore
 from kernbench.numerics.replay_operands import OperandMemory
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Shape: TypeAlias = tuple[int, ...]
 
 TCM_BASE = 1 << 60
 """From here on addresses are of TCMs, below they are of tensors."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import prod
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from kernbench.common.dtypes import U8, DType
+from kernbench.common.dtypes import U8, Array, DType
 from kernbench.common.operators import PLAIN
 from kernbench.core.log import Kind
 from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams, Work
@@ -29,8 +27,6 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.operands import NOWHERE, Operand
 from kernbench.messages.requests import HostBytes, HostMsg, MemoryWriteMsg
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Moved(NamedTuple):

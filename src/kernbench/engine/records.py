@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from kernbench.common.dtypes import Array
 from kernbench.core.log import (
     COMMIT,
     END,
@@ -29,7 +30,6 @@ from kernbench.engine.record_content import ContentMaker, Streamed, name_of
 from kernbench.messages.operands import Operand
 from kernbench.topology.graph import Graph
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _LABELS = [kind.label for kind in Kind]
 _TILE_KINDS = frozenset(int(kind) for kind in Kind if kind.label in TILE_KINDS)
 _NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands where nobody has looked yet

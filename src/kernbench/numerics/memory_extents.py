@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Shape: TypeAlias = tuple[int, ...]
+from kernbench.common.dtypes import Array, Shape
+
 GRANULE_BYTES = 64 * 1024
 _BLOCK_BYTES = 16 * GRANULE_BYTES
 _START, _END = attrgetter("start"), attrgetter("end")

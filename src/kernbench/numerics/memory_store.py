@@ -9,17 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from kernbench.common.dtypes import DType, row_major
+from kernbench.common.dtypes import Array, DType, Shape, row_major
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.numerics.memory_extents import GRANULE_BYTES, Extent, Zeros, never_changes
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Shape: TypeAlias = tuple[int, ...]
 Space: TypeAlias = Literal["hbm", "sram", "tcm"]
 OnUnwritten: TypeAlias = Callable[[str, int, int], None]
 SPACES: tuple[str, ...] = get_args(Space)

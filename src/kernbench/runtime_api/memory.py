@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.errors import InputError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
@@ -20,7 +20,6 @@ from kernbench.policy.placement.deploy import deploy_tensor, release
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.closeness import Tolerance
 from kernbench.runtime_api.host_values import Source
 from kernbench.runtime_api.layout import JoinedRanges, TensorLayout, reshaped

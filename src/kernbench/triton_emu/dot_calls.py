@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, Shape
 from kernbench.common.operators import OPERATORS
 from kernbench.messages.commands import DotCommand
-from kernbench.triton_emu.checks import Shape, element_type
+from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error

@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from types import CodeType
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, Shape
 from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, PeCommand
 from kernbench.messages.operands import Operand
 from kernbench.policy.address.free_list import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
-from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Handle, Language, Number
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.lifetimes import Lifetimes

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, Shape
 from kernbench.messages.commands import LoadCommand, StoreCommand
 from kernbench.messages.operands import NOWHERE
 from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     Ints,
-    Shape,
     as_shape,
     check_no_box,
     check_no_overlap,

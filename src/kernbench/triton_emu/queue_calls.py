@@ -6,7 +6,7 @@ import warnings
 from math import prod
 from typing import Any
 
-from kernbench.common.dtypes import I8, DType
+from kernbench.common.dtypes import I8, DType, Shape
 from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import (
     AwaitCommand,
@@ -18,7 +18,7 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.operands import Operand
 from kernbench.triton_emu.calls import Asked, Call
-from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
+from kernbench.triton_emu.checks import Ints, as_shape, element_type, pointer
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.memory_calls import MemoryCalls
 from kernbench.triton_emu.places import ReceivedSlot, UnmanagedPlace

@@ -7,9 +7,10 @@ from contextvars import ContextVar
 from dataclasses import field
 from typing import Literal, TypeAlias
 
+from kernbench.common.dtypes import Array
 from kernbench.common.errors import KernelError
 from kernbench.common.values import state
-from kernbench.frontends.triton.descriptors import Array, Descriptor
+from kernbench.frontends.triton.descriptors import Descriptor
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.source import call_place, kernel_error
 from kernbench.triton_emu.tl_context import TLContext

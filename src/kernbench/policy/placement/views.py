@@ -14,11 +14,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.common.dtypes import Array
 from kernbench.common.values import value
 from kernbench.policy.placement.dp import DPPolicy, PlacementError, ShardSpec, placed_windows
 from kernbench.policy.placement.geometry import Window
-
-Array = npt.NDArray[np.generic]
 
 
 @value
