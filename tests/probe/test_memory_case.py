@@ -10,7 +10,7 @@ from kernbench.cli.probe_memory import draw_memory, memory_document
 from kernbench.probe.memory_case import (
     PATTERNS,
     REQUESTERS,
-    Row,
+    PatternRow,
     SliceUnderTest,
     accesses,
     mean_latency_ns,
@@ -28,7 +28,7 @@ def channels() -> tuple[SliceUnderTest, ...]:
 
 
 @pytest.fixture(scope="module")
-def rows(channels: tuple[SliceUnderTest, ...]) -> dict[str, list[Row]]:
+def rows(channels: tuple[SliceUnderTest, ...]) -> dict[str, list[PatternRow]]:
     return {each.mapping: [saturate(each, pattern, 1, 4 * BURSTS) for pattern in PATTERNS] for each in channels}
 
 

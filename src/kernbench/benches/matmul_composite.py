@@ -17,7 +17,7 @@ from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 
 Variant: TypeAlias = Literal["ref_ref", "load_ref", "load_load"]
-Epilogue: TypeAlias = Literal["none", "bias", "relu", "gelu", "silu", "bias_gelu"]
+EpilogueName: TypeAlias = Literal["none", "bias", "relu", "gelu", "silu", "bias_gelu"]
 
 
 class CompositeParams(ConfigModel):
@@ -27,7 +27,7 @@ class CompositeParams(ConfigModel):
     k: PositiveInt = 256
     n: PositiveInt = 128
     variant: Variant = "ref_ref"
-    epilogue: Epilogue = "none"
+    epilogue: EpilogueName = "none"
     dtype: FloatName = "f16"
 
 

@@ -12,7 +12,7 @@ from kernbench.kernels.composite import Matmul, matmul, product_dtype
 from kernbench.kernels.shares import blocks, own_lines, part, share
 
 
-class Product(NamedTuple):
+class BlockedProduct(NamedTuple):
     """What is multiplied, (m, k) by (k, n), and how."""
 
     m: int
@@ -43,7 +43,7 @@ def gemm_simple(
     tl: Any,
 ) -> None:
     """C = A B, where A is (m, k) and B is (k, n): every program computes all of it."""
-    product = Product(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply(a_ptr, (b_ptr,), (c_ptr,), product, 0, tl)
 
 
@@ -64,11 +64,13 @@ def gemm_columns(
     tl: Any,
 ) -> None:
     """C = A B, where B and C are split by columns over cubes, then PEs: each program computes its columns of C."""
-    product = Product(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(a_ptr, (b_ptr,), (c_ptr,), product, tl)
 
 
-def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: Product, tl: Any) -> None:
+def multiply_columns(
+    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedProduct, tl: Any
+) -> None:
     """This program's columns of A times each B."""
     first, columns = share(product.n, tl)
     before = first * product.k * tl.itemsize(product.dtype)
@@ -76,7 +78,7 @@ def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], p
 
 
 def multiply(
-    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: Product, first_column: int, tl: Any
+    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedProduct, first_column: int, tl: Any
 ) -> None:
     """A times each B, which are (k, n); a block of A is read once for all of them.
 

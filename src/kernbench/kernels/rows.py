@@ -7,7 +7,7 @@ most ``block`` elements at a time; rows that are longer are read again in each p
 from collections.abc import Callable
 from typing import Any
 
-from kernbench.kernels.shares import Matrix, RowBlock, row_blocks
+from kernbench.kernels.shares import RowBlock, RowMajorMatrix, row_blocks
 
 # The lowest f32: a piece of minus infinities then adds 0 to the sum of its row, where -inf - -inf would be no number.
 LOWEST = -3.4028234663852886e38
@@ -29,7 +29,7 @@ def softmax(
     Rows are split over programs (``split=False``: every program takes all). At most ``block`` elements are worked on at
     a time; rows that are longer are read twice, with a running maximum and sum.
     """
-    x, y = Matrix(x_ptr, columns, dtype), Matrix(y_ptr, columns, dtype)
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     for row, block_of_rows in row_blocks(x, rows, block, split, tl):
         if columns <= block:
             y.store(row, 0, tl.softmax(block_of_rows.part(0, columns)), tl)
@@ -37,7 +37,7 @@ def softmax(
             _in_pieces(row, block_of_rows, y, tl)
 
 
-def _in_pieces(row: int, x: RowBlock, y: Matrix, tl: Any) -> None:
+def _in_pieces(row: int, x: RowBlock, y: RowMajorMatrix, tl: Any) -> None:
     largest = total = None
     for _, part in x.pieces():
         top = tl.maximum(tl.max(part, 1, keepdims=True), LOWEST if largest is None else largest)
@@ -63,7 +63,7 @@ def layernorm(
     tl: Any,
 ) -> None:
     """``y = (x - mean) / sqrt(variance + eps) * weight + bias`` for each row; weight and bias (columns,), or None."""
-    x, y = Matrix(x_ptr, columns, dtype), Matrix(y_ptr, columns, dtype)
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     weight, bias = (_vector(ptr, columns, dtype, block, tl) for ptr in (weight_ptr, bias_ptr))
     for row, rows_of_x in row_blocks(x, rows, block, split, tl):
         mean = _mean(rows_of_x, columns, lambda part: part, tl)
@@ -87,7 +87,7 @@ def rmsnorm(
     tl: Any,
 ) -> None:
     """``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,), or None."""
-    x, y = Matrix(x_ptr, columns, dtype), Matrix(y_ptr, columns, dtype)
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     weight = _vector(weight_ptr, columns, dtype, block, tl)
     for row, rows_of_x in row_blocks(x, rows, block, split, tl):
         scale = tl.rsqrt(_mean(rows_of_x, columns, lambda part: part * part, tl) + eps)
@@ -96,7 +96,7 @@ def rmsnorm(
 
 
 def _vector(ptr: int | None, columns: int, dtype: Any, block: int, tl: Any) -> RowBlock | None:
-    return None if ptr is None else RowBlock(Matrix(ptr, columns, dtype), 0, 1, block, tl)
+    return None if ptr is None else RowBlock(RowMajorMatrix(ptr, columns, dtype), 0, 1, block, tl)
 
 
 def _mean(x: RowBlock, columns: int, of: Callable[[Any], Any], tl: Any) -> Any:
@@ -138,8 +138,8 @@ def add_bias(
 
     Rows are split over programs (``split=False``: every program takes all), at most ``block`` elements at a time.
     """
-    x, y = Matrix(x_ptr, columns, dtype), Matrix(y_ptr, columns, dtype)
-    bias = RowBlock(Matrix(bias_ptr, columns, dtype), 0, 1, block, tl)
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
+    bias = RowBlock(RowMajorMatrix(bias_ptr, columns, dtype), 0, 1, block, tl)
     for row, values in row_blocks(x, rows, block, split, tl):
         for column, piece in values.pieces():
             y.store(row, column, piece + bias.part(column, piece.shape[1]), tl)

@@ -39,7 +39,7 @@ def own_lines(lines: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int
             yield lines[at + 2 : at + width]
 
 
-class Matrix(NamedTuple):
+class RowMajorMatrix(NamedTuple):
     """A row-major matrix of ``columns`` columns of type ``dtype`` at ``ptr``."""
 
     ptr: int
@@ -67,7 +67,7 @@ class RowBlock:
 
     __slots__ = ("_matrix", "_row", "_rows", "_tl", "_whole", "_width")
 
-    def __init__(self, matrix: Matrix, row: int, rows: int, width: int, tl: Any) -> None:
+    def __init__(self, matrix: RowMajorMatrix, row: int, rows: int, width: int, tl: Any) -> None:
         self._matrix = matrix
         self._row = row
         self._rows = rows
@@ -90,7 +90,7 @@ class RowBlock:
         return self._matrix.load(self._row, self._rows, column, columns, self._tl)
 
 
-def row_blocks(matrix: Matrix, rows: int, block: int, split: bool, tl: Any) -> Iterator[tuple[int, RowBlock]]:
+def row_blocks(matrix: RowMajorMatrix, rows: int, block: int, split: bool, tl: Any) -> Iterator[tuple[int, RowBlock]]:
     """This program's rows, of ``rows`` in all, so many at a time as have at most ``block`` elements; at least one."""
     first, mine = share(rows, tl, split)
     for row, count in blocks(mine, max(1, block // matrix.columns), first):

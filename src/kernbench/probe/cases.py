@@ -168,7 +168,7 @@ class Absent:
     why: str
 
 
-Placement: TypeAlias = tuple[ProbeFlow, ...] | Absent
+PlacedFlows: TypeAlias = tuple[ProbeFlow, ...] | Absent
 
 
 @value
@@ -177,7 +177,7 @@ class ProbeCase:
 
     name: str
     description: str
-    place: Callable[[Site], Placement]
+    place: Callable[[Site], PlacedFlows]
 
 
 def find_case(name: str) -> ProbeCase:
@@ -192,12 +192,12 @@ def _host_near(site: Site) -> HbmSlice:
     return site.nearest(None, site.slices(0, site.spec.sip.edge_cubes))
 
 
-def _host_local(reading: bool) -> Callable[[Site], Placement]:
+def _host_local(reading: bool) -> Callable[[Site], PlacedFlows]:
     return lambda site: (site.host_flow(_host_near(site), reading=reading),)
 
 
-def _host_far(reading: bool) -> Callable[[Site], Placement]:
-    def place(site: Site) -> Placement:
+def _host_far(reading: bool) -> Callable[[Site], PlacedFlows]:
+    def place(site: Site) -> PlacedFlows:
         near = _host_near(site).cube
         others = [cube for cube in range(site.spec.cubes_per_sip) if cube != near]
         if not others:
@@ -207,11 +207,11 @@ def _host_far(reading: bool) -> Callable[[Site], Placement]:
     return place
 
 
-def _pe_local(site: Site) -> Placement:
+def _pe_local(site: Site) -> PlacedFlows:
     return (site.pe_read(FIRST_PE, site.local_slice(FIRST_PE)),)
 
 
-def _pe_same_cube(site: Site) -> Placement:
+def _pe_same_cube(site: Site) -> PlacedFlows:
     own = site.local_slice(FIRST_PE)
     others = [at for at in site.slices(0, [0]) if at != own]
     if not others:
@@ -219,7 +219,7 @@ def _pe_same_cube(site: Site) -> Placement:
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, others)),)
 
 
-def _pe_adjacent_cube(site: Site) -> Placement:
+def _pe_adjacent_cube(site: Site) -> PlacedFlows:
     grid = site.spec.sip.cube_mesh.grid
     beside = grid.neighbour(0, "E")
     beside = grid.neighbour(0, "S") if beside is None else beside
@@ -228,25 +228,25 @@ def _pe_adjacent_cube(site: Site) -> Placement:
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, [beside]))),)
 
 
-def _pe_far_cube(site: Site) -> Placement:
+def _pe_far_cube(site: Site) -> PlacedFlows:
     others = range(1, site.spec.cubes_per_sip)
     if not others:
         return Absent("a SIP has one cube only, so none is far")
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, others))),)
 
 
-def _pe_cross_sip(site: Site) -> Placement:
+def _pe_cross_sip(site: Site) -> PlacedFlows:
     if site.spec.num_sips == 1:
         return Absent("the machine has one SIP only")
     beyond = site.slices(1, range(site.spec.cubes_per_sip))
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, beyond)),)
 
 
-def _pe_sram(site: Site) -> Placement:
+def _pe_sram(site: Site) -> PlacedFlows:
     return (site.pe_read_sram(FIRST_PE),)
 
 
-def _pe_hotspot(site: Site) -> Placement:
+def _pe_hotspot(site: Site) -> PlacedFlows:
     pes = site.spec.pes_per_cube
     if pes == 1:
         return Absent("a cube has one PE only, so nobody competes")
@@ -254,7 +254,7 @@ def _pe_hotspot(site: Site) -> Placement:
     return tuple(site.pe_read((0, 0, pe), at, MemoryShare(pe, pes)) for pe in range(pes))
 
 
-def _pe_all_local(site: Site) -> Placement:
+def _pe_all_local(site: Site) -> PlacedFlows:
     pes = site.spec.pes_per_cube
     if pes == 1:
         return Absent("a cube has one PE only: this is pe-local-hbm")

@@ -71,7 +71,7 @@ class Breakdown:
 
 
 @value
-class Way:
+class WayCost:
     """One direction between two parts: what its head costs, and the bandwidth of its narrowest link."""
 
     overhead_ps: int
@@ -84,12 +84,12 @@ class Way:
         return full * transfer_ps(packet_bytes, self.bottleneck_gbs) + transfer_ps(last + 1, self.bottleneck_gbs)
 
 
-def way(machine: Machine, src: str, dst: str) -> Way:
+def way(machine: Machine, src: str, dst: str) -> WayCost:
     """The way between two parts of a machine."""
     route = machine.route(src, dst)
     edges = [machine.graph.edge(link.src, link.dst) for link in route.links]
     wire_ps = sum(ns_to_ps(machine.spec.wire_ns(edge.length_mm)) for edge in edges)
-    return Way(route.total_overhead_ps - wire_ps, wire_ps, route.bottleneck_gbs)
+    return WayCost(route.total_overhead_ps - wire_ps, wire_ps, route.bottleneck_gbs)
 
 
 LONG_IDLE_PS = 10**15

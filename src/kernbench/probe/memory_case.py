@@ -34,11 +34,11 @@ PATTERNS = (
 SMALL = 64
 """Bytes of an access of a sequential pattern"""
 
-Step = tuple[Access, bool]
+AccessStep = tuple[Access, bool]
 """An access, and whether it writes"""
 
 
-def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[Step]:
+def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
     """The accesses of a pattern in ``room`` bytes of memory, for ever."""
     name, *rest = pattern.split("_")
     mixed = rest[-1:] == ["5050"]
@@ -63,24 +63,24 @@ def _bytes(text: str) -> int:
     return int(text[:-2]) * 1024 if text.endswith("KB") else int(text[:-1])
 
 
-def _sequential(room: int, *, write: bool) -> Iterator[Step]:
+def _sequential(room: int, *, write: bool) -> Iterator[AccessStep]:
     while True:
         for pa in range(0, room - SMALL + 1, SMALL):
             yield Access(pa, SMALL), write
 
 
-def _random(size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[Step]:
+def _random(size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[AccessStep]:
     while True:
         yield Access(rng.randrange(room // size) * size, size), mixed and rng.random() < 0.5
 
 
-def _stride(step: int, size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[Step]:
+def _stride(step: int, size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[AccessStep]:
     while True:
         for pa in range(0, room - size + 1, step):
             yield Access(pa, size), mixed and rng.random() < 0.5
 
 
-def _copy(size: int, room: int, bank_off: int) -> Iterator[Step]:
+def _copy(size: int, room: int, bank_off: int) -> Iterator[AccessStep]:
     half = room // 2
     while True:
         for pa in range(0, half - bank_off - size + 1, size):
@@ -103,7 +103,7 @@ REFERENCE = "memory_reference.json"
 
 
 @value
-class Figures:
+class SliceFigures:
     """Percent of peak, and percent of bursts whose row was open."""
 
     efficiency_pct: float
@@ -111,14 +111,14 @@ class Figures:
 
 
 @value
-class Row:
+class PatternRow:
     """What a pattern got; ``reference``: what the cycle-accurate simulator has for it, if that was asked."""
 
     pattern: str
     requesters: int
     gbs: float
-    found: Figures
-    reference: Figures | None
+    found: SliceFigures
+    reference: SliceFigures | None
 
     @property
     def error(self) -> float | None:
@@ -143,7 +143,7 @@ class SliceReport:
     mapping: str
     num_pcs: int
     peak_gbs: float
-    rows: tuple[Row, ...]
+    rows: tuple[PatternRow, ...]
     latencies: tuple[Latency, ...]
 
     @property
@@ -246,7 +246,7 @@ class _Served(Request):
         """What comes later says when it ends."""
 
 
-def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> Row:
+def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> PatternRow:
     """What requesters get that always have a next access, of ``bursts`` in all."""
     memory, clock = slice_.make(), Clock()
     turns = Slice(memory, clock)
@@ -260,8 +260,8 @@ def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int)
     clock.advance()
     counts, end_ps = memory.counts, memory.banks.end_ps
     gbs = counts.bursts * slice_.banks.burst_bytes / ps_to_ns(end_ps)
-    found = Figures(100 * gbs / slice_.peak_gbs, 100 * counts.hits / counts.bursts)
-    return Row(pattern, requesters, gbs, found, _reference(slice_, pattern) if requesters == 1 else None)
+    found = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * counts.hits / counts.bursts)
+    return PatternRow(pattern, requesters, gbs, found, _reference(slice_, pattern) if requesters == 1 else None)
 
 
 def mean_latency_ns(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> float:
@@ -283,15 +283,16 @@ def mean_latency_ns(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: in
 
 
 @cache
-def _reference_rows() -> tuple[str, dict[tuple[str, str], Figures]]:
+def _reference_rows() -> tuple[str, dict[tuple[str, str], SliceFigures]]:
     data = json.loads(resources.files("kernbench.probe").joinpath(REFERENCE).read_text(encoding="utf-8"))
     rows = {
-        (row["mapping"], row["pattern"]): Figures(row["efficiency_pct"], row["row_hit_pct"]) for row in data["rows"]
+        (row["mapping"], row["pattern"]): SliceFigures(row["efficiency_pct"], row["row_hit_pct"])
+        for row in data["rows"]
     }
     return data["memory"], rows
 
 
-def _reference(slice_: SliceUnderTest, pattern: str) -> Figures | None:
+def _reference(slice_: SliceUnderTest, pattern: str) -> SliceFigures | None:
     """The simulator's figures: of one channel of the timing it was asked for."""
     memory, rows = _reference_rows()
     alike = slice_.banks == TIMINGS[memory] and slice_.num_pcs == 2 and slice_.queue == 64

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from itertools import product
 from math import ceil
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -48,16 +48,14 @@ SMALL_MACHINE = (
 """The default machine with SIPs of two cubes of two PEs"""
 EVERYWHERE = DPPolicy("row_wise", "row_wise")
 
-Torch: TypeAlias = RuntimeContext[Any]
 
-
-def every_program(torch: Torch) -> Iterator[str]:
+def every_program(torch: RuntimeContext[Any]) -> Iterator[str]:
     """All of the traffic, one program after another; they say what has come out wrong."""
     for program in (host_copies, kernels, collective, raw_accesses, extra_memories):
         yield from program(torch)
 
 
-def host_copies(torch: Torch) -> Iterator[str]:
+def host_copies(torch: RuntimeContext[Any]) -> Iterator[str]:
     """Copies both ways to all PEs, and fills by the device."""
     values = np.arange(4 * 300, dtype=np.float32).reshape(4, 300)
     x = torch.tensor(values, dp=EVERYWHERE, name="x")
@@ -81,7 +79,7 @@ def double(x_ptr: int, n: int, *, tl: Any) -> None:
     tl.barrier()
 
 
-def kernels(torch: Torch, n: int = 40) -> Iterator[str]:
+def kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
     """A product on one PE, and a kernel on all of a SIP."""
     values = (np.arange(n * n) % 5).astype(np.float32).reshape(n, n)
     x, w = torch.tensor(values), torch.tensor(values)
@@ -95,7 +93,7 @@ def kernels(torch: Torch, n: int = 40) -> Iterator[str]:
     yield from _differing("what all PEs have doubled", shared.numpy(), rows * 2)
 
 
-def collective(torch: Torch) -> Iterator[str]:
+def collective(torch: RuntimeContext[Any]) -> Iterator[str]:
     """An all-reduce between all SIPs, through queues."""
     n_sips, shape, found = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
 
@@ -113,14 +111,14 @@ def collective(torch: Torch) -> Iterator[str]:
         yield from _differing(f"an all-reduce on rank {rank}", found[rank], np.full(shape, total))
 
 
-def raw_accesses(torch: Torch) -> Iterator[str]:
+def raw_accesses(torch: RuntimeContext[Any]) -> Iterator[str]:
     """PEs and the host read and write HBM, SRAM and the TCM of another, all at once: only times come of it."""
     for handle in [torch.submit(message) for message in _accesses(torch)]:
         torch.wait(handle)
     yield from ()
 
 
-def _accesses(torch: Torch) -> Iterator[HostMsg]:
+def _accesses(torch: RuntimeContext[Any]) -> Iterator[HostMsg]:
     spec, fmt = torch.topology, AddressFormat(torch.topology.address.format)
     size, last_cube, last_sip = spec.cube.hbm.bytes_per_slice, spec.cubes_per_sip - 1, spec.num_sips - 1
     far = PhysAddr.pe_hbm_addr(0, 0, last_cube, 0, 0, size, fmt).encode()
@@ -147,7 +145,7 @@ def through(x_ptr: int, ptr: int, n: int, *, tl: Any) -> None:
     tl.store(x_ptr, tl.load(ptr, (n,), "f32") + 1)
 
 
-def extra_memories(torch: Torch, n: int = 500) -> Iterator[str]:
+def extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str]:
     """Of ``cube.extra`` and ``pe.extra``: a kernel uses each of the first SIP, then PEs and the host, all at once."""
     memories = [node for node in torch.engine.topology.topology_obj.nodes.values() if node.window and node.sip == 0]
     for node in memories:
@@ -166,7 +164,7 @@ def extra_memories(torch: Torch, n: int = 500) -> Iterator[str]:
         torch.wait(handle)
 
 
-def fill_of(torch: Torch) -> HostMsg:
+def fill_of(torch: RuntimeContext[Any]) -> HostMsg:
     """The M_CPU of the first cube fills some of its HBM."""
     spec, fmt = torch.topology, AddressFormat(torch.topology.address.format)
     pa = PhysAddr.pe_hbm_addr(0, 0, 0, 0, 0, spec.cube.hbm.bytes_per_slice, fmt).encode()
@@ -189,7 +187,7 @@ _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "uc
 
 
 @value
-class Checked:
+class PartCheck:
     """A check of a part at a place of one kind; ``problem``: why it does not hold, None: it does."""
 
     kind: str
@@ -244,7 +242,7 @@ class Subject:
         return [f"{place}.checked.{each}" for each in (*keys, *sets)]
 
 
-def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[Checked]:
+def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
     """All checks of a part, as they are made, at every kind of place that it is for: ``kinds``, else those it tells.
 
     ``name``: one that is registered, ``my_pkg.parts:Part`` or ``file.py:Part``. InputError for one that is no part, and
@@ -266,11 +264,11 @@ def _kinds(cls: type[Part], name: str, wanted: Sequence[str]) -> Sequence[str]:
     return wanted or known
 
 
-def _checks(subject: Subject) -> Iterator[Checked]:
+def _checks(subject: Subject) -> Iterator[PartCheck]:
     """One after another; after the first that fails the others would only repeat it."""
     for name, check in CHECKS.items():
         problem = _problem(check, subject)
-        yield Checked(subject.kind, name, problem)
+        yield PartCheck(subject.kind, name, problem)
         if problem is not None:
             return
 
@@ -374,7 +372,7 @@ class _PlannedError(Exception):
     """What is to go wrong."""
 
 
-def failing(torch: Torch) -> None:
+def failing(torch: RuntimeContext[Any]) -> None:
     """A launch that fails on one PE."""
 
     def kernel(ptr: int, *, tl: Any) -> None:
@@ -384,7 +382,7 @@ def failing(torch: Torch) -> None:
     torch.launch("failing", kernel, torch.zeros(4))
 
 
-def given_up(torch: Torch) -> None:
+def given_up(torch: RuntimeContext[Any]) -> None:
     """A program that ends while its launch goes on."""
 
     def kernel(ptr: int, *, tl: Any) -> None:

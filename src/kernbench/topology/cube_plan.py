@@ -10,7 +10,7 @@ from kernbench.common.values import state, value
 from kernbench.di.part import InnerAttrs
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.fields import AddressWindow, ComponentSpec, ExtraPart, LinkSpec
-from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
+from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, PointMm, manhattan_mm
 from kernbench.topology.grid import FORWARD, SIDES, Corner, Grid, Side
 from kernbench.topology.spec import TopologySpec
 
@@ -27,7 +27,7 @@ class PlannedPart:
 
     name: str
     component: AnyComponent
-    pos_mm: Point
+    pos_mm: PointMm
     pe: int | None = None
     index: int | None = None
     xy: tuple[int, int] | None = None
@@ -88,7 +88,7 @@ def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
 def plan_cube(spec: TopologySpec) -> CubePlan:
     """The plan of every cube of this machine."""
     size, noc = spec.cube.size_mm, spec.cube.noc.grid
-    draft = _Draft(spec, CubeGeometry(size.w, size.h, noc))
+    draft = _CubeDraft(spec, CubeGeometry(size.w, size.h, noc))
     _routers(draft, noc)
     for side in SIDES:
         _ucie(draft, noc, side)
@@ -100,7 +100,7 @@ def plan_cube(spec: TopologySpec) -> CubePlan:
 
 
 @state
-class _Draft:
+class _CubeDraft:
     """A plan under construction."""
 
     spec: TopologySpec
@@ -114,12 +114,12 @@ class _Draft:
         self.parts.append(part)
         return part.name
 
-    def at(self, name: str) -> Point:
+    def at(self, name: str) -> PointMm:
         """Where a part stands."""
         return self.parts[self.place[name]].pos_mm
 
     @property
-    def positions(self) -> list[Point]:
+    def positions(self) -> list[PointMm]:
         """Where parts stand."""
         return [part.pos_mm for part in self.parts]
 
@@ -141,7 +141,7 @@ def _xbar_name(corner: Corner) -> str:
     return f"xbar_{corner}"
 
 
-def _routers(draft: _Draft, noc: Grid) -> None:
+def _routers(draft: _CubeDraft, noc: Grid) -> None:
     cube = draft.spec.cube
     for xy in map(noc.xy, range(len(noc))):
         router, pos = cube.components.noc_router, draft.geometry.router(*xy)
@@ -153,13 +153,13 @@ def _routers(draft: _Draft, noc: Grid) -> None:
             draft.join(_router_name(noc.xy(index)), _router_name(noc.xy(beyond)), link, "noc")
 
 
-def _ucie(draft: _Draft, noc: Grid, side: Side) -> None:
+def _ucie(draft: _CubeDraft, noc: Grid, side: Side) -> None:
     cube = draft.spec.cube
     name = draft.add(PlannedPart(f"ucie_{side}", cube.components.ucie, draft.geometry.ucie(side), side=side))
     draft.join(_router_name(ucie_router(noc, side)), name, cube.links.router_to_ucie, "router_to_ucie")
 
 
-def _middle(draft: _Draft, noc: Grid) -> None:
+def _middle(draft: _CubeDraft, noc: Grid) -> None:
     cube, near = draft.spec.cube, draft.geometry.near
     m_cpu, sram = m_cpu_router(noc), sram_router(noc)
     draft.add(PlannedPart("m_cpu", cube.components.m_cpu, near(m_cpu, towards="W")))
@@ -168,7 +168,7 @@ def _middle(draft: _Draft, noc: Grid) -> None:
     draft.join(_router_name(sram), "sram", cube.links.router_to_sram, "router_to_sram")
 
 
-def _corner(draft: _Draft, noc: Grid, corner: Corner) -> None:
+def _corner(draft: _CubeDraft, noc: Grid, corner: Corner) -> None:
     """The xbar of a corner, its slices and its PEs."""
     cube = draft.spec.cube
     name, pos = _xbar_name(corner), draft.geometry.xbar(corner)
@@ -182,7 +182,7 @@ def _corner(draft: _Draft, noc: Grid, corner: Corner) -> None:
             draft.join(xbar, part.name, cube.links.pe_to_xbar, "pe_to_xbar")
 
 
-def _slices(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
+def _slices(draft: _CubeDraft, corner: Corner) -> Iterator[PlannedPart]:
     cube = draft.spec.cube
     count = cube.slices_per_corner
     first = cube.pe_layout.corners.index(corner) * count
@@ -191,7 +191,7 @@ def _slices(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
         yield PlannedPart(f"hbm{first + place}", cube.components.hbm_ctrl, pos, index=first + place)
 
 
-def _pe_parts(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
+def _pe_parts(draft: _CubeDraft, corner: Corner) -> Iterator[PlannedPart]:
     layout, components = draft.spec.cube.pe_layout, dict(draft.spec.pe.components)
     count = layout.pe_per_corner
     first = layout.corners.index(corner) * count
@@ -202,7 +202,7 @@ def _pe_parts(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
             yield PlannedPart(f"pe{first + place}.{kind}", components[kind], pos, pe=first + place)
 
 
-def _extras(draft: _Draft) -> None:
+def _extras(draft: _CubeDraft) -> None:
     """The extra parts of the cube and of each PE, then their links, which may join any two of them."""
     extra = draft.spec.cube.extra
     memories = {window.name: window for window in draft.spec.cube.extra_memories}
@@ -215,7 +215,7 @@ def _extras(draft: _Draft) -> None:
         _extras_of_pe(draft, pe)
 
 
-def _extras_of_pe(draft: _Draft, pe: int) -> None:
+def _extras_of_pe(draft: _CubeDraft, pe: int) -> None:
     extra, layout = draft.spec.pe.extra, draft.spec.cube.pe_layout
     corner, count = layout.corner_of(pe), layout.pe_per_corner
     centre = draft.geometry.pe(corner, pe % count, count)
@@ -227,7 +227,7 @@ def _extras_of_pe(draft: _Draft, pe: int) -> None:
     _join_extras(draft, extra, named | {XBAR: _xbar_name(corner)})
 
 
-def _join_extras(draft: _Draft, extra: Mapping[str, ExtraPart], named: Mapping[str, str]) -> None:
+def _join_extras(draft: _CubeDraft, extra: Mapping[str, ExtraPart], named: Mapping[str, str]) -> None:
     """The links of extra parts; ``named``: what the plan calls them and their neighbours, where it is another name."""
     for name, part in extra.items():
         for link in part.links:

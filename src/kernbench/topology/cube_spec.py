@@ -12,8 +12,8 @@ from kernbench.topology.fields import (
     BankedSpec,
     Components,
     ComponentSpec,
-    Count,
     LinkSpec,
+    PositiveCount,
     SizeMm,
     WithExtras,
     windows,
@@ -25,8 +25,8 @@ from kernbench.topology.hbm_spec import HbmCtrlAttrs, HbmSpec
 class NocSpec(ConfigModel):
     """The router grid of a cube; its links are the class ``noc``."""
 
-    w: Count
-    h: Count
+    w: PositiveCount
+    h: PositiveCount
     link_bw_gbs: Bandwidth
 
     @property
@@ -43,7 +43,7 @@ class NocSpec(ConfigModel):
 class PeLayoutSpec(ConfigModel):
     """PEs stand at the corners, numbered corner by corner in the order given."""
 
-    pe_per_corner: Count
+    pe_per_corner: PositiveCount
     corners: tuple[Corner, ...] = Field(min_length=1)
 
     @property

@@ -29,7 +29,7 @@ from kernbench.common.values import value
 from kernbench.di.part import KINDS, InnerAttrs, Part, PartAttrs
 from kernbench.di.registry import Registry
 
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+PositiveCount = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class SizeMm(ConfigModel):
@@ -59,7 +59,7 @@ class LinkSpec(ConfigModel):
 class BankedSpec(ConfigModel):
     """A memory of ``banks``, which take turns every ``bank_bytes``. With one bank the size of a turn says nothing."""
 
-    banks: Count = 1
+    banks: PositiveCount = 1
     bank_bytes: Size = 4096
 
 
@@ -196,13 +196,13 @@ def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, Ex
     return {name: part.model_copy(update={"kind": part.kind or name}) for name, part in parts.items()}
 
 
-Extras = Annotated[dict[Annotated[str, AfterValidator(_part_name)], ExtraPart], AfterValidator(_of_kinds)]
+ExtraParts = Annotated[dict[Annotated[str, AfterValidator(_part_name)], ExtraPart], AfterValidator(_of_kinds)]
 
 
 class WithExtras(ConfigModel):
     """A section with ``extra``; machines without any look as if there were no such key."""
 
-    extra: Extras = Field(default_factory=dict)
+    extra: ExtraParts = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
     def _without_none(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kernbench.common.values import value
 from kernbench.topology.grid import Corner, Grid, Side
 from kernbench.topology.spec import SipPort, SipsSpec, TopologySpec
 
-Point = tuple[float, float]
+PointMm = tuple[float, float]
 
 BOARD_GAP_MM = 12.0  # between SIPs: cables are not laid out
 HOST_MM = (20.0, 6.0)
@@ -48,17 +48,17 @@ class Rect:
     h: float
 
     @property
-    def centre(self) -> Point:
+    def centre(self) -> PointMm:
         """The point in its middle."""
         return point(self.x + self.w / 2, self.y + self.h / 2)
 
 
-def point(x: float, y: float) -> Point:
+def point(x: float, y: float) -> PointMm:
     """A position without the noise of floating-point sums."""
     return round(x, 6), round(y, 6)
 
 
-def manhattan_mm(a: Point, b: Point) -> float:
+def manhattan_mm(a: PointMm, b: PointMm) -> float:
     """The length of a wire between two points."""
     return round(abs(a[0] - b[0]) + abs(a[1] - b[1]), 6)
 
@@ -71,44 +71,44 @@ class CubeGeometry:
     h: float
     noc: Grid
 
-    def router(self, x: int, y: int) -> Point:
+    def router(self, x: int, y: int) -> PointMm:
         """The router in column ``x`` of row ``y``."""
         return point(_spread(x, self.noc.w) * self.w, _spread(y, self.noc.h) * self.h)
 
-    def xbar(self, corner: Corner) -> Point:
+    def xbar(self, corner: Corner) -> PointMm:
         """The xbar of a corner."""
         return self._mirrored(corner, *XBAR_INSET)
 
-    def ucie(self, side: Side) -> Point:
+    def ucie(self, side: Side) -> PointMm:
         """The middle of an edge, as far as the NoC's grid has one: the UCIe port faces its router."""
         along = {"N": (0.5, UCIE_INSET), "S": (0.5, 1 - UCIE_INSET), "W": (UCIE_INSET, 0.5), "E": (1 - UCIE_INSET, 0.5)}
         x, y = along[side]
         return point(x * self.w, y * self.h)
 
-    def pe(self, corner: Corner, place: int, of: int) -> Point:
+    def pe(self, corner: Corner, place: int, of: int) -> PointMm:
         """The ``place``-th of ``of`` PEs of a corner."""
         counted = of - 1 - place if "E" in corner else place  # west to east in every corner
         return self._mirrored(corner, _along(PE_ARM, counted, of), PE_CENTRE)
 
-    def pe_size(self, of: int) -> Point:
+    def pe_size(self, of: int) -> PointMm:
         """Width and height of a PE, ``of`` of them sharing a corner."""
         return point(0.92 * (PE_ARM[1] - PE_ARM[0]) / of * self.w, PE_HEIGHT * self.h)
 
-    def pe_part(self, corner: Corner, centre: Point, kind: str, of: int) -> Point:
+    def pe_part(self, corner: Corner, centre: PointMm, kind: str, of: int) -> PointMm:
         """A part of the PE at ``centre``."""
         row, column = next((r, line.index(kind)) for r, line in enumerate(PE_FLOORPLAN) if kind in line)
         return self._pe_cell(corner, centre, row, column, of)
 
-    def hbm(self, corner: Corner, place: int, of: int) -> Point:
+    def hbm(self, corner: Corner, place: int, of: int) -> PointMm:
         """The ``place``-th of ``of`` HBM slices of a corner."""
         counted = of - 1 - place if "S" in corner else place  # north to south in every corner
         return self._mirrored(corner, HBM_CENTRE, _along(HBM_ARM, counted, of))
 
-    def hbm_size(self, of: int) -> Point:
+    def hbm_size(self, of: int) -> PointMm:
         """Width and height of a slice, ``of`` of them sharing a corner."""
         return point(HBM_WIDTH * self.w, 0.88 * (HBM_ARM[1] - HBM_ARM[0]) / of * self.h)
 
-    def near(self, router: tuple[int, int], *, towards: Side) -> Point:
+    def near(self, router: tuple[int, int], *, towards: Side) -> PointMm:
         """A place beside a router near the middle: to its south-east (``E``) or north-west (``W``)."""
         x, y = self.router(*router)
         sign = 1 if towards == "E" else -1
@@ -116,23 +116,23 @@ class CubeGeometry:
         step_y = min(_pitch(self.noc.h) / 2, NEAR_MIDDLE) * self.h
         return point(x + sign * step_x, y + sign * step_y)
 
-    def free_place(self, near: Point, taken: Collection[Point]) -> Point:
+    def free_place(self, near: PointMm, taken: Collection[PointMm]) -> PointMm:
         """The middle of the cell of the NoC that is nearest to ``near`` and not ``taken``; one that is when all are."""
         columns, rows = range(max(1, self.noc.w - 1)), range(max(1, self.noc.h - 1))
         cells = [self.near((x, y), towards="E") for y in rows for x in columns]
         free = [cell for cell in cells if cell not in taken]
         return min(free or cells, key=lambda cell: manhattan_mm(cell, near))
 
-    def beside_pe(self, corner: Corner, centre: Point, turn: int, of: int) -> Point:
+    def beside_pe(self, corner: Corner, centre: PointMm, turn: int, of: int) -> PointMm:
         """The ``turn``-th extra part of the PE at ``centre``: in rows of its own, further in."""
         return self._pe_cell(corner, centre, len(PE_FLOORPLAN) + turn // 3, turn % 3, of)
 
-    def _pe_cell(self, corner: Corner, centre: Point, row: int, column: int, of: int) -> Point:
+    def _pe_cell(self, corner: Corner, centre: PointMm, row: int, column: int, of: int) -> PointMm:
         w, h = self.pe_size(of)
         h = -h if "S" in corner else h
         return point(centre[0] + (column - 1) * w / 3, centre[1] + (row - 1) * h / 3)
 
-    def _mirrored(self, corner: Corner, x: float, y: float) -> Point:
+    def _mirrored(self, corner: Corner, x: float, y: float) -> PointMm:
         """The place given for the north-west corner, in another corner."""
         return point((1 - x if "E" in corner else x) * self.w, (1 - y if "S" in corner else y) * self.h)
 
@@ -159,19 +159,19 @@ class ChipletGeometry:
     rect: Rect
     edge: Side
 
-    def at(self, u: float, v: float) -> Point:
+    def at(self, u: float, v: float) -> PointMm:
         """A place in the chiplet."""
         r = self.rect
         x, y = {"N": (u, 1 - v), "S": (u, v), "W": (1 - v, u), "E": (v, u)}[self.edge]
         return point(r.x + x * r.w, r.y + y * r.h)
 
-    def facing(self, cube: Rect) -> Point:
+    def facing(self, cube: Rect) -> PointMm:
         """The UCIe port for a cube: opposite its middle, as far as the chiplet reaches."""
         x, y = cube.centre
         along = (x - self.rect.x) / self.rect.w if self.edge in {"N", "S"} else (y - self.rect.y) / self.rect.h
         return self.at(min(max(along, 0.04), 0.96), 0.1)
 
-    def port(self, port: SipPort, count: int) -> Point:
+    def port(self, port: SipPort, count: int) -> PointMm:
         """A scale-up port, one of ``count``: at the end or on the outer edge that looks its way. The one that would
         look at the cubes sits at an end, beside its neighbour there.
         """
@@ -221,7 +221,7 @@ class MachineGeometry:
         width, _ = self.sip_size()
         return max(columns * (width + BOARD_GAP_MM) - BOARD_GAP_MM, HOST_MM[0], SWITCH_MM[0])
 
-    def sip_size(self) -> Point:
+    def sip_size(self) -> PointMm:
         """Width and height of a SIP: cubes and IO chiplet."""
         cubes_w, cubes_h = self._cubes_size()
         along, depth = self._chiplet_size()
@@ -256,18 +256,18 @@ class MachineGeometry:
         y = {"N": outline.y, "S": outline.y + outline.h - h}.get(edge, outline.y + (outline.h - h) / 2)
         return ChipletGeometry(Rect(*point(x, y), w, h), edge)
 
-    def _cubes_corner(self, outline: Rect) -> Point:
+    def _cubes_corner(self, outline: Rect) -> PointMm:
         edge = self.spec.sip.io_chiplet.edge
         w, h = self._cubes_size()
         x = {"W": outline.x + outline.w - w, "E": outline.x}.get(edge, outline.x + (outline.w - w) / 2)
         y = {"N": outline.y + outline.h - h, "S": outline.y}.get(edge, outline.y + (outline.h - h) / 2)
         return x, y
 
-    def _cubes_size(self) -> Point:
+    def _cubes_size(self) -> PointMm:
         mesh, size, gap = self.spec.sip.cube_mesh, self.spec.cube.size_mm, self._cube_gap()
         return mesh.w * (size.w + gap) - gap, mesh.h * (size.h + gap) - gap
 
-    def _chiplet_size(self) -> Point:
+    def _chiplet_size(self) -> PointMm:
         size = self.spec.sip.io_chiplet.size_mm
         return size.w, size.h
 

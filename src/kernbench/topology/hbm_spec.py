@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from kernbench.common.config import ConfigModel, Duration, Share, Size
 from kernbench.common.units import ns_to_ps, parse_size
 from kernbench.di.part import PartAttrs
-from kernbench.topology.fields import Count
+from kernbench.topology.fields import PositiveCount
 
 Few = Annotated[int, Field(ge=1, le=32)]
 RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
@@ -108,7 +108,7 @@ class MappingField(ConfigModel):
     """
 
     field: FieldName
-    values: Count | None = None
+    values: PositiveCount | None = None
     fold: Fold | None = None
 
 
@@ -159,12 +159,12 @@ class HbmSpec(ConfigModel):
     fields. What is left out is as the properties below say; what a timing or a mapping does not use is refused.
     """
 
-    slices: Count
+    slices: PositiveCount
     bytes_per_slice: Size
     num_pcs: int = Field(ge=1, le=1024)
     timing: Literal["ideal", "hbm3", "hbm2"] | HbmTiming = "ideal"
     mapping: Literal["interleave", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
-    queue_entries: Count | None = None
+    queue_entries: PositiveCount | None = None
     burst_bytes: Size | None = None
     access_bytes: Size | None = None
     channel_hash: Literal["xor", "mod"] | None = None

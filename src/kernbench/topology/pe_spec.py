@@ -11,7 +11,15 @@ from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps, parse_size, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
-from kernbench.topology.fields import AddressWindow, BankedSpec, Components, ComponentSpec, Count, WithExtras, windows
+from kernbench.topology.fields import (
+    AddressWindow,
+    BankedSpec,
+    Components,
+    ComponentSpec,
+    PositiveCount,
+    WithExtras,
+    windows,
+)
 
 
 def _dtype_name(text: str) -> str:
@@ -49,9 +57,9 @@ class TcmSpec(BankedSpec):
 class GemmSpec(ConfigModel):
     """The matrix unit: its tile, what it accumulates in, how many bytes of results it keeps, its rate by type."""
 
-    tile_m: Count
-    tile_k: Count
-    tile_n: Count
+    tile_m: PositiveCount
+    tile_k: PositiveCount
+    tile_n: PositiveCount
     dtype_acc: DTypeName
     acc_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=1 << 50)] = 256 * 1024
     macs_per_ns: dict[DTypeName, Rate] = Field(min_length=1)
@@ -160,8 +168,8 @@ class PeSchedulerAttrs(InnerAttrs):
     """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
 
     issue_ns: Duration = 0.0
-    tiles_in_flight: Count = 4
-    stage_slots: Count = 2
+    tiles_in_flight: PositiveCount = 4
+    stage_slots: PositiveCount = 2
 
     @property
     def issue_ps(self) -> int:

@@ -72,7 +72,7 @@ FORMATS = {"narrow": FormatLimits(4, 5), "wide": FormatLimits(10, 8)}
 
 
 @value
-class Rule:
+class TopologyRule:
     """A check over the sections at these paths, given to it in this order."""
 
     sections: tuple[str, ...]
@@ -319,21 +319,21 @@ def _holds_packets(path: str, size: int | None, transport: TransportSpec) -> Ite
         yield _at(path, f"found {size}, {advice}")
 
 
-def _link_rule(section: str) -> Rule:
+def _link_rule(section: str) -> TopologyRule:
     def check(transport: TransportSpec, links: ConfigModel) -> Iterator[Complaint]:
         for name, link in links:
             yield from _link_fifo(f"{section}.{name}.fifo_bytes", link, transport)
 
-    return Rule(("transport", section), check)
+    return TopologyRule(("transport", section), check)
 
 
-def _extra_rule(section: str) -> Rule:
+def _extra_rule(section: str) -> TopologyRule:
     def check(transport: TransportSpec, place: CubeSpec | PeSpec) -> Iterator[Complaint]:
         for name, part in place.extra.items():
             for index, link in enumerate(part.links):
                 yield from _link_fifo(f"{section}.extra.{name}.links[{index}].fifo_bytes", link, transport)
 
-    return Rule(("transport", section), check)
+    return TopologyRule(("transport", section), check)
 
 
 def _link_fifo(path: str, link: LinkSpec, transport: TransportSpec) -> Iterator[Complaint]:
@@ -500,32 +500,32 @@ def _too_many(counted: dict[str, Census], others: Census) -> Iterator[Complaint]
         yield _at(max(counted, key=lambda path: counted[path].total), f"{size}, {limit}")
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(("system.sips",), _sips_form_a_grid),
-    Rule(("address", "system.sips"), _sips_have_addresses),
-    Rule(("address", "sip.cube_mesh"), _cubes_have_addresses),
-    Rule(("cube.pe_layout",), _pes_have_addresses),
-    Rule(("cube.pe_layout",), _corners_are_distinct),
-    Rule(("cube.pe_layout", "cube.hbm"), _slices_fill_corners),
-    Rule(
+RULES: tuple[TopologyRule, ...] = (
+    TopologyRule(("system.sips",), _sips_form_a_grid),
+    TopologyRule(("address", "system.sips"), _sips_have_addresses),
+    TopologyRule(("address", "sip.cube_mesh"), _cubes_have_addresses),
+    TopologyRule(("cube.pe_layout",), _pes_have_addresses),
+    TopologyRule(("cube.pe_layout",), _corners_are_distinct),
+    TopologyRule(("cube.pe_layout", "cube.hbm"), _slices_fill_corners),
+    TopologyRule(
         ("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube.noc", "cube.pe_layout", "cube.hbm"), _size_is_bearable
     ),
-    Rule(("cube.hbm",), _hbm_has_addresses),
-    Rule(("cube.hbm",), channels_and_pieces),
-    Rule(("cube.hbm",), keys_are_used),
-    Rule(("cube.hbm",), banks_can_be),
-    Rule(("cube.hbm", "cube.components.hbm_ctrl"), efficiency_is_used),
-    Rule(("cube.hbm", "cube.links"), link_carries_the_peak),
-    Rule(("cube.sram",), _sram_has_addresses),
-    Rule(("pe.tcm",), _tcm_fits),
-    Rule(("pe.gemm",), _tile_takes_no_age),
-    Rule(("pe.mmu",), _page_is_a_power_of_two),
-    *(Rule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),
-    Rule(("transport",), _transport_fifos_hold_packets),
+    TopologyRule(("cube.hbm",), _hbm_has_addresses),
+    TopologyRule(("cube.hbm",), channels_and_pieces),
+    TopologyRule(("cube.hbm",), keys_are_used),
+    TopologyRule(("cube.hbm",), banks_can_be),
+    TopologyRule(("cube.hbm", "cube.components.hbm_ctrl"), efficiency_is_used),
+    TopologyRule(("cube.hbm", "cube.links"), link_carries_the_peak),
+    TopologyRule(("cube.sram",), _sram_has_addresses),
+    TopologyRule(("pe.tcm",), _tcm_fits),
+    TopologyRule(("pe.gemm",), _tile_takes_no_age),
+    TopologyRule(("pe.mmu",), _page_is_a_power_of_two),
+    *(TopologyRule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),
+    TopologyRule(("transport",), _transport_fifos_hold_packets),
     *(_link_rule(section) for section in ("system.links", "sip.links", "cube.links")),
-    Rule(("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube", "pe"), _extras_are_bearable),
-    Rule(("cube",), cube_extras_fit),
-    Rule(("pe",), pe_extras_fit),
+    TopologyRule(("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube", "pe"), _extras_are_bearable),
+    TopologyRule(("cube",), cube_extras_fit),
+    TopologyRule(("pe",), pe_extras_fit),
     *(_extra_rule(section) for section in ("cube", "pe")),
 )
 

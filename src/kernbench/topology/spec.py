@@ -16,7 +16,7 @@ from kernbench.common.config import ConfigModel, Size
 from kernbench.common.values import value
 from kernbench.di.part import PartAttrs
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.fields import Components, ComponentSpec, Count, LinkSpec, SizeMm
+from kernbench.topology.fields import Components, ComponentSpec, LinkSpec, PositiveCount, SizeMm
 from kernbench.topology.grid import OPPOSITE, Grid, Side
 from kernbench.topology.pe_spec import PeSpec
 
@@ -73,10 +73,10 @@ class TransportSpec(ConfigModel):
 class SipsSpec(ConfigModel):
     """How many SIPs there are and how they are joined; 2-D kinds take ``w`` and ``h``."""
 
-    count: Count
+    count: PositiveCount
     topology: SipTopology
-    w: Count | None = None
-    h: Count | None = None
+    w: PositiveCount | None = None
+    h: PositiveCount | None = None
 
     @property
     def two_dimensional(self) -> bool:
@@ -118,8 +118,8 @@ class SystemSpec(ConfigModel):
 class CubeMeshSpec(ConfigModel):
     """Columns and rows of cubes in a SIP."""
 
-    w: Count
-    h: Count
+    w: PositiveCount
+    h: PositiveCount
 
     @property
     def grid(self) -> Grid:

@@ -119,7 +119,7 @@ __all__ = [
 ALIGNMENT_BYTES = 64
 
 
-class _Pool:
+class AddressPool:
     """A part's free list, spoken to in physical addresses: ``origin`` is the part's byte 0."""
 
     def __init__(self, node_id: str, origin: PhysAddr, start: int, nbytes: int, alignment: int) -> None:
@@ -163,9 +163,9 @@ class PEMemAllocator:
         hbm = PhysAddr.hbm_addr(rack_id, sip_id, cube_id, 0, fmt)
         tcm = PhysAddr.pe_tcm_addr(rack_id, sip_id, cube_id, pe_id, 0, fmt)
         self.cfg = cfg
-        self._hbm = _Pool(pe_part(sip_id, cube_id, pe_id, AddressOwner.HBM), hbm, pe_id * share, share, alignment)
+        self._hbm = AddressPool(pe_part(sip_id, cube_id, pe_id, AddressOwner.HBM), hbm, pe_id * share, share, alignment)
         tcm_id = pe_part(sip_id, cube_id, pe_id, AddressOwner.TCM)
-        self._tcm = _Pool(tcm_id, tcm, 0, cfg.tcm_bytes_for_kernels, alignment)
+        self._tcm = AddressPool(tcm_id, tcm, 0, cfg.tcm_bytes_for_kernels, alignment)
 
     @property
     def hbm(self) -> FreeList:
@@ -216,7 +216,7 @@ class CubeMemAllocator:
         origin = PhysAddr.cube_sram_addr(rack_id, sip_id, cube_id, 0, cfg.address_format)
         self.cfg = cfg
         label = cube_part(sip_id, cube_id, AddressOwner.SRAM)
-        self._sram = _Pool(label, origin, 0, cfg.sram_bytes_per_cube, alignment)
+        self._sram = AddressPool(label, origin, 0, cfg.sram_bytes_per_cube, alignment)
 
     @property
     def sram(self) -> FreeList:

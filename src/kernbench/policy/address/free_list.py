@@ -14,7 +14,7 @@ from kernbench.common.values import value
 
 
 @value(order=True)
-class Extent:
+class AddressExtent:
     """``nbytes`` bytes from ``start``."""
 
     start: int
@@ -35,7 +35,7 @@ class FreeList:
 
     def __init__(self, label: str, base: int, nbytes: int, *, alignment: int = 1, granule: int = 1) -> None:
         self.label = label
-        self.extent = Extent(base, nbytes)
+        self.extent = AddressExtent(base, nbytes)
         self._alignment = alignment
         self._granule = granule
         # The holes in address order, as two columns of plain numbers: a kernel allocates and frees for every command.
@@ -44,14 +44,14 @@ class FreeList:
         self._asked: dict[int, int] = {}
 
     @property
-    def holes(self) -> tuple[Extent, ...]:
+    def holes(self) -> tuple[AddressExtent, ...]:
         """The free stretches, in address order; no two touch."""
-        return tuple(Extent(start, end - start) for start, end in zip(self._starts, self._ends, strict=True))
+        return tuple(AddressExtent(start, end - start) for start, end in zip(self._starts, self._ends, strict=True))
 
     @property
-    def live(self) -> tuple[Extent, ...]:
+    def live(self) -> tuple[AddressExtent, ...]:
         """The allocations as they were asked for, in address order."""
-        return tuple(Extent(start, asked) for start, asked in sorted(self._asked.items()))
+        return tuple(AddressExtent(start, asked) for start, asked in sorted(self._asked.items()))
 
     @property
     def free_bytes(self) -> int:
@@ -59,9 +59,9 @@ class FreeList:
         return sum(self._ends) - sum(self._starts)
 
     @property
-    def largest_hole(self) -> Extent:
+    def largest_hole(self) -> AddressExtent:
         """The largest free stretch, the lowest of several; empty when everything is taken."""
-        return max(self.holes, key=lambda hole: hole.nbytes, default=Extent(self.extent.start, 0))
+        return max(self.holes, key=lambda hole: hole.nbytes, default=AddressExtent(self.extent.start, 0))
 
     def alloc(self, nbytes: int, *, from_end: bool = False) -> int:
         """Start of ``nbytes`` free bytes in the first hole that fits, or at the end of the last one.

@@ -12,7 +12,7 @@ from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 
 
 @state
-class _Range:
+class MappedRange:
     """Virtual bytes ``start .. end`` that lie at ``pa`` and on; an access that begins here ends by ``tensor_end``.
 
     ``base`` is ``pa`` decoded, at the first touch: a PE touches few of the shards that it is told about.
@@ -36,14 +36,14 @@ class KnownRanges:
     __slots__ = ("_by_va",)
 
     def __init__(self) -> None:
-        self._by_va: dict[int, tuple[TensorMapping, list[_Range]]] = {}
+        self._by_va: dict[int, tuple[TensorMapping, list[MappedRange]]] = {}
 
-    def of(self, mapping: TensorMapping) -> list[_Range] | None:
+    def of(self, mapping: TensorMapping) -> list[MappedRange] | None:
         """Those of ``mapping``, if they have been made."""
         known = self._by_va.get(mapping.va_base)
         return known[1] if known is not None and known[0] is mapping else None
 
-    def keep(self, mapping: TensorMapping, ranges: list[_Range]) -> None:
+    def keep(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
         """These are those of ``mapping``."""
         self._by_va[mapping.va_base] = mapping, ranges
 
@@ -69,7 +69,7 @@ class PeMMU:
         self._tensors: list[TensorMapping] = []
         # Sorted by address; the starts are apart so that bisection compares integers.
         self._starts: list[int] = []
-        self._ranges: list[_Range] = []
+        self._ranges: list[MappedRange] = []
 
     @property
     def mappings(self) -> tuple[TensorMapping, ...]:
@@ -135,7 +135,7 @@ class PeMMU:
             va = found.end
         return parts
 
-    def _range_at(self, va: int, nbytes: int) -> _Range:
+    def _range_at(self, va: int, nbytes: int) -> MappedRange:
         at = bisect_right(self._starts, va) - 1
         if at < 0 or nbytes <= 0:
             raise self._fault(va, nbytes)
@@ -144,7 +144,7 @@ class PeMMU:
             raise self._fault(va, nbytes)
         return found
 
-    def _nearest_ranges(self, mapping: TensorMapping) -> list[_Range]:
+    def _nearest_ranges(self, mapping: TensorMapping) -> list[MappedRange]:
         known = self._known.of(mapping)
         if known is not None:
             return known
@@ -157,7 +157,7 @@ class PeMMU:
             shard = held[0] if len(held) == 1 else self._nearest(mapping, held)
             self._check_extent(mapping, shard, covered)
             covered = offset + shard.nbytes
-            ranges.append(_Range(base + offset, base + covered, shard.pa, end))
+            ranges.append(MappedRange(base + offset, base + covered, shard.pa, end))
         if len(copies) == len(mapping.shards):
             self._known.keep(mapping, ranges)
         return ranges

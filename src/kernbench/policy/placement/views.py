@@ -106,7 +106,7 @@ def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...
     return tuple(found)
 
 
-_Bounds = tuple[int, int]
+AxisBounds = tuple[int, int]
 
 
 @value
@@ -135,7 +135,7 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
 
 
 def _basic(parts: tuple[Any, ...], shape: tuple[int, ...]) -> Selection:
-    bounds: list[_Bounds] = []
+    bounds: list[AxisBounds] = []
     rest: list[Any] = []
     for part in parts:
         if part is None:
@@ -169,12 +169,12 @@ def _without_ellipsis(parts: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
     return (*parts[:at], *full * (rank - named), *parts[at + 1 :])
 
 
-def _picked(part: SupportsIndex, extent: int) -> tuple[_Bounds, int]:
+def _picked(part: SupportsIndex, extent: int) -> tuple[AxisBounds, int]:
     at = as_integer(part) % extent
     return (at, at + 1), 0
 
 
-def _sliced(part: slice, extent: int) -> tuple[_Bounds, slice]:
+def _sliced(part: slice, extent: int) -> tuple[AxisBounds, slice]:
     chosen = range(extent)[part]
     if not chosen:
         return (0, 0), slice(0, 0, 1)

@@ -14,8 +14,8 @@ from kernbench.topology.cube_plan import corner_router, m_cpu_router, sram_route
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.grid import OPPOSITE, SIDES, Side
 
-Route = tuple[str, ...]
-Cell = tuple[int, int]
+NodePath = tuple[str, ...]
+GridCell = tuple[int, int]
 
 
 class CubeRoutes:
@@ -29,10 +29,10 @@ class CubeRoutes:
         self._edge_cubes = graph.spec.sip.edge_cubes
         noc = self._cube.noc.grid
         self._m_cpu, self._sram = m_cpu_router(noc), sram_router(noc)
-        self._beside: dict[str, Cell] = {side: ucie_router(noc, side) for side in SIDES}
+        self._beside: dict[str, GridCell] = {side: ucie_router(noc, side) for side in SIDES}
         self._beside |= {corner: corner_router(noc, corner) for corner in self._cube.pe_layout.corners}
 
-    def between(self, src: Node, dst: Node) -> Route:
+    def between(self, src: Node, dst: Node) -> NodePath:
         """From a part to another of the same SIP, both ends included."""
         sip, at = src.cube_coord
         _, end = dst.cube_coord
@@ -48,11 +48,11 @@ class CubeRoutes:
             here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
         return (*route, *self._within(here, dst))
 
-    def to_io(self, src: Node) -> Route:
+    def to_io(self, src: Node) -> NodePath:
         """From a part along its own column (row) to the UCIe port that faces the IO chiplet."""
         return self.between(src, self._io_facing(src))
 
-    def from_io(self, dst: Node) -> Route:
+    def from_io(self, dst: Node) -> NodePath:
         """From the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
         return self.between(self._io_facing(dst), dst)
 
@@ -61,7 +61,7 @@ class CubeRoutes:
         column_or_row = self._graph.spec.sip.io_ucie_of(cube)
         return self._graph.node(ucie_id(sip, self._edge_cubes[column_or_row], self._edge))
 
-    def _within(self, src: Node, dst: Node) -> Route:
+    def _within(self, src: Node, dst: Node) -> NodePath:
         """From a part to another of the same cube, both ends included."""
         if src.id == dst.id:
             return (src.id,)
@@ -74,7 +74,7 @@ class CubeRoutes:
         routers = [router_id(sip, cube, x, y) for x, y in xy_cells(first, last)]
         return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
 
-    def _stem(self, node: Node) -> tuple[Route, Cell]:
+    def _stem(self, node: Node) -> tuple[NodePath, GridCell]:
         """A part, with its xbar when it hangs on one, and the router behind; of a router, itself."""
         if node.xy is not None:
             return (node.id,), node.xy
@@ -90,7 +90,7 @@ class CubeRoutes:
         return (node.id,), self._m_cpu if node.kind == "m_cpu" else self._sram
 
 
-def xy_cells(src: Cell, dst: Cell) -> Iterator[Cell]:
+def xy_cells(src: GridCell, dst: GridCell) -> Iterator[GridCell]:
     """Every cell of the way over a grid, X first, both ends included."""
     x, y = src
     yield x, y
@@ -102,7 +102,7 @@ def xy_cells(src: Cell, dst: Cell) -> Iterator[Cell]:
         yield x, y
 
 
-def side_towards(src: Cell, dst: Cell) -> Side:
+def side_towards(src: GridCell, dst: GridCell) -> Side:
     """The side on which a neighbouring cell lies."""
     if src[0] != dst[0]:
         return "E" if dst[0] > src[0] else "W"

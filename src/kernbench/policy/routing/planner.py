@@ -19,7 +19,7 @@ from itertools import pairwise, product
 
 from kernbench.common.errors import TransportError
 from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, sip_part, sip_port_id
-from kernbench.policy.routing.cube_routes import CubeRoutes, Route
+from kernbench.policy.routing.cube_routes import CubeRoutes, NodePath
 from kernbench.topology.cube_plan import LINKED_PE_KINDS
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.spec import FabricLink, SipsSpec, fabric_links
@@ -89,7 +89,7 @@ class RoutePlanner:
         self._cubes = CubeRoutes(graph)
         self._sips = SipRoutes(graph.spec.system.sips)
 
-    def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
+    def route(self, src: str, dst: str, via_port: str | None = None) -> NodePath:
         """Node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
 
         ``via_port`` ("E", "W", "N", "S") asks to leave the source's SIP by that scale-up port, which counts when it
@@ -106,10 +106,10 @@ class RoutePlanner:
             )
         return route
 
-    def _stems(self, node: Node) -> list[Route]:
+    def _stems(self, node: Node) -> list[NodePath]:
         """From an extra part over its links, and those of extra parts there, to each builtin one; of that, itself."""
-        found: list[Route] = []
-        waiting: deque[Route] = deque([(node.id,)])
+        found: list[NodePath] = []
+        waiting: deque[NodePath] = deque([(node.id,)])
         seen = {node.id}
         while waiting:
             stem = waiting.popleft()
@@ -121,45 +121,45 @@ class RoutePlanner:
             waiting.extend((*stem, end) for end in ends)
         return found
 
-    def _joined(self, leaving: Route, entering: Route, via_port: str | None) -> Route:
+    def _joined(self, leaving: NodePath, entering: NodePath, via_port: str | None) -> NodePath:
         """The way between the builtin ends of two stems, with the stems."""
         way = self._between(self._graph.node(leaving[-1]), self._graph.node(entering[-1]), via_port)
         if len(leaving) == len(entering) == 1:
             return way
         return _without_detours([*leaving[:-1], *way, *reversed(entering[:-1])])
 
-    def _between(self, src: Node, dst: Node, via_port: str | None) -> Route:
+    def _between(self, src: Node, dst: Node, via_port: str | None) -> NodePath:
         if src.cube is not None and dst.cube is not None and src.sip == dst.sip:
             return self._cubes.between(src, dst)
         if src.id == dst.id:
             return (src.id,)
         return _without_detours([*self._to_hub(src), *self._hub_to_hub(src, dst, via_port), *self._from_hub(dst)])
 
-    def _to_hub(self, node: Node) -> Route:
+    def _to_hub(self, node: Node) -> NodePath:
         """From a part to the ``io_noc`` of its SIP; from the host to the switch."""
         if node.sip is None:
             return (HOST, SWITCH) if node.id == HOST else (SWITCH,)
         return (*self._cubes_to_io(node), sip_part(node.sip, "io_noc"))
 
-    def _from_hub(self, node: Node) -> Route:
+    def _from_hub(self, node: Node) -> NodePath:
         """The other way."""
         if node.sip is None:
             return (SWITCH, HOST) if node.id == HOST else (SWITCH,)
         return (sip_part(node.sip, "io_noc"), *self._io_to_cubes(node))
 
-    def _cubes_to_io(self, node: Node) -> Route:
+    def _cubes_to_io(self, node: Node) -> NodePath:
         if node.sip is None or node.cube is None:
             return (node.id,)
         port = io_ucie_id(node.sip, self._graph.spec.sip.io_ucie_of(node.cube))
         return (*self._cubes.to_io(node), port)
 
-    def _io_to_cubes(self, node: Node) -> Route:
+    def _io_to_cubes(self, node: Node) -> NodePath:
         if node.sip is None or node.cube is None:
             return (node.id,)
         port = io_ucie_id(node.sip, self._graph.spec.sip.io_ucie_of(node.cube))
         return (port, *self._cubes.from_io(node))
 
-    def _hub_to_hub(self, src: Node, dst: Node, via_port: str | None) -> Route:
+    def _hub_to_hub(self, src: Node, dst: Node, via_port: str | None) -> NodePath:
         """What lies between the hubs: ports and hubs of SIPs on the way, or PCIe endpoints and the switch."""
         if src.sip == dst.sip:
             return ()
@@ -178,13 +178,13 @@ class RoutePlanner:
         return self._graph.node(pe_dma_id(*node.pe_coord))
 
 
-def _crossing(link: FabricLink) -> Route:
+def _crossing(link: FabricLink) -> NodePath:
     """The ports at both ends of a scale-up link, and the hub behind the far one."""
     src, dst = link.src, link.dst
     return sip_port_id(src.sip, src.index), sip_port_id(dst.sip, dst.index), sip_part(dst.sip, "io_noc")
 
 
-def _without_detours(stops: Iterable[str]) -> Route:
+def _without_detours(stops: Iterable[str]) -> NodePath:
     """The stops without any loop back to one already passed, as when a port's own hub is entered and left again."""
     route: dict[str, None] = {}
     for stop in stops:
@@ -206,7 +206,7 @@ class RouteChoices:
         self._planner = planner
         self._distances: dict[tuple[str, LinkClasses], dict[str, int]] = {}
 
-    def instead_of(self, planned: Route) -> tuple[Route, ...]:
+    def instead_of(self, planned: NodePath) -> tuple[NodePath, ...]:
         """The ways that may be taken instead of ``planned``, from a part to a destination.
 
         One for each other link that begins a way with the fewest hops. It goes on as is planned from the first part on
@@ -217,7 +217,7 @@ class RouteChoices:
         others = (each for each in self._next(here, dst, classes) if each != planned[1])
         return tuple((here, *self._shortest(each, dst, classes)) for each in others)
 
-    def _shortest(self, src: str, dst: str, classes: LinkClasses) -> Route:
+    def _shortest(self, src: str, dst: str, classes: LinkClasses) -> NodePath:
         """A way with the fewest hops: the planned one from the first part on where there is such a one."""
         way: list[str] = []
         while True:

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from kernbench.topology.drawing.style import INK, PAPER, Paint
-from kernbench.topology.geometry import Point, Rect, manhattan_mm
+from kernbench.topology.geometry import PointMm, Rect, manhattan_mm
 
 # Of a sans-serif font, as parts of its size.
 LETTER_WIDTH, LINE_HEIGHT = 0.72, 1.35
@@ -21,7 +21,7 @@ SMALLEST_PT = 4.2
 UNDER, WIRES, BOXES, TEXT = 1, 2, 3, 4
 
 
-def centred(at: Point, size: Point) -> Rect:
+def centred(at: PointMm, size: PointMm) -> Rect:
     """The rectangle of this size around a point."""
     return Rect(at[0] - size[0] / 2, at[1] - size[1] / 2, *size)
 
@@ -50,13 +50,13 @@ class Canvas:
             PatchCollection(patches, facecolor=paint.fill, edgecolor=paint.line, linewidth=width, zorder=level)
         )
 
-    def lines(self, paths: Iterable[Sequence[Point]], colour: str, width: float, *, level: int = WIRES) -> None:
+    def lines(self, paths: Iterable[Sequence[PointMm]], colour: str, width: float, *, level: int = WIRES) -> None:
         """Many polylines of one kind."""
         shape = LineCollection(list(paths), colors=colour, linewidths=width, zorder=level)
         shape.set(capstyle="round", joinstyle="round")
         self.axes.add_collection(shape)
 
-    def arrow(self, path: Sequence[Point], colour: str) -> None:
+    def arrow(self, path: Sequence[PointMm], colour: str) -> None:
         """An arrowhead in the middle of the longest straight piece of a path."""
         a, b = max(pairwise(path), key=lambda ends: manhattan_mm(*ends))
         tip = (a[0] + 0.55 * (b[0] - a[0]), a[1] + 0.55 * (b[1] - a[1]))
@@ -65,7 +65,7 @@ class Canvas:
 
     def text(
         self,
-        at: Point,
+        at: PointMm,
         words: str,
         size: float,
         *,
@@ -81,7 +81,7 @@ class Canvas:
         if align == "left":
             label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.0})
 
-    def fitting(self, size: Point, words: str, largest: float) -> float:
+    def fitting(self, size: PointMm, words: str, largest: float) -> float:
         """The font size at which words fill a block, in points and at most ``largest``; 0 when unreadable."""
         lines = words.split("\n")
         by_width = 0.92 * size[0] * self.points_per_mm / (LETTER_WIDTH * max(map(len, lines)))
@@ -89,7 +89,7 @@ class Canvas:
         found = min(largest, by_width, by_height)
         return found if found >= SMALLEST_PT else 0.0
 
-    def label(self, at: Point, size: Point, words: str, *, largest: float = 7.5, bold: bool = False) -> None:
+    def label(self, at: PointMm, size: PointMm, words: str, *, largest: float = 7.5, bold: bool = False) -> None:
         """Words inside a block of this size, upright in a slender one; left out when nobody could read them."""
         upright = size[1] > 1.5 * size[0]
         found = self.fitting(size[::-1] if upright else size, words, largest)
@@ -100,7 +100,7 @@ class Canvas:
         """A line width in points, thinner where a millimetre is small."""
         return width * min(1.0, max(0.45, self.points_per_mm / 5.0))
 
-    def scale_bar(self, at: Point, length_mm: float, size: float, remark: str = "") -> None:
+    def scale_bar(self, at: PointMm, length_mm: float, size: float, remark: str = "") -> None:
         """A bar of this length with its length and a remark written beside it."""
         x, y = at
         tick = self.view.h * 0.006

@@ -29,7 +29,7 @@ BOARD_MARGIN_MM = 9.0
 
 
 @value
-class Layout:
+class PageLayout:
     """Sizes of the figure in inches: the board on the left, the cube on the right, words above, links below."""
 
     board_w: float
@@ -93,14 +93,14 @@ def _board_view(graph: Graph) -> Rect:
     return Rect(west - BOARD_MARGIN_MM, -1.0, east - west + 2 * BOARD_MARGIN_MM, south + BOARD_MARGIN_MM + 1.0)
 
 
-def _layout(view: Rect) -> Layout:
+def _layout(view: Rect) -> PageLayout:
     """As high as the cube's panel or as wide as a page, but large enough to read, and never endless."""
     page = min((CUBE_INCHES + 0.5) / view.h, PAGE_INCHES / view.w)
     inches_per_mm = min(max(page, READABLE_PT_PER_MM / POINTS_PER_INCH), LARGEST_INCHES / max(view.w, view.h))
-    return Layout(view.w * inches_per_mm, view.h * inches_per_mm)
+    return PageLayout(view.w * inches_per_mm, view.h * inches_per_mm)
 
 
-def _board(figure: Figure, layout: Layout, view: Rect, graph: Graph) -> Canvas:
+def _board(figure: Figure, layout: PageLayout, view: Rect, graph: Graph) -> Canvas:
     left, bottom = MARGIN_INCHES, FOOT_INCHES + (layout.body_h - layout.board_h) / 2
     axes = figure.add_axes(layout.place(left, bottom, layout.board_w, layout.board_h))
     scale = min(layout.board_w / view.w, layout.board_h / view.h) * POINTS_PER_INCH
@@ -111,7 +111,7 @@ def _board(figure: Figure, layout: Layout, view: Rect, graph: Graph) -> Canvas:
     return canvas
 
 
-def _cube(figure: Figure, layout: Layout, graph: Graph) -> tuple[Canvas, Rect]:
+def _cube(figure: Figure, layout: PageLayout, graph: Graph) -> tuple[Canvas, Rect]:
     sip, cube, outline = _zoomed(graph)
     margin = 0.06 * max(outline.w, outline.h)
     side = max(outline.w, outline.h) + 2 * margin
@@ -149,7 +149,7 @@ def _ring(rect: Rect) -> list[tuple[float, float]]:
     return [(x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)]
 
 
-def _heading(figure: Figure, layout: Layout, topology: Topology) -> None:
+def _heading(figure: Figure, layout: PageLayout, topology: Topology) -> None:
     spec = topology.spec
     sips, mesh, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} × {sips.grid.h}" if sips.two_dimensional else sips.topology
@@ -178,7 +178,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _links(figure: Figure, layout: Layout, graph: Graph) -> None:
+def _links(figure: Figure, layout: PageLayout, graph: Graph) -> None:
     """A row of words for each link class, in columns."""
     order = {name: at for at, name in enumerate(style.LINK_COLOURS)}
     rows = sorted(link_rows(graph), key=lambda row: order.get(row.link_class, len(order)))
@@ -190,7 +190,7 @@ def _links(figure: Figure, layout: Layout, graph: Graph) -> None:
         _link_entry(figure, layout, MARGIN_INCHES + column * width, FOOT_INCHES - 0.35 - 0.27 * line, row)
 
 
-def _link_entry(figure: Figure, layout: Layout, x: float, y: float, row: LinkRow) -> None:
+def _link_entry(figure: Figure, layout: PageLayout, x: float, y: float, row: LinkRow) -> None:
     w, h = layout.size
     axes = figure.add_axes(layout.place(x, y - 0.05, 0.28, 0.1))
     axes.axis("off")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kernbench.common.ids import sip_part, sip_port_id
 from kernbench.common.values import value
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.geometry import CubeGeometry, MachineGeometry, Point, Rect, manhattan_mm
+from kernbench.topology.geometry import CubeGeometry, MachineGeometry, PointMm, Rect, manhattan_mm
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.grid import STEP, Side
 from kernbench.topology.spec import FabricLink, SipPort, fabric_links
@@ -21,22 +21,22 @@ class CubeShapes:
     spec: CubeSpec
 
     @property
-    def pe(self) -> Point:
+    def pe(self) -> PointMm:
         """A whole PE."""
         return self.geometry.pe_size(self.spec.pe_layout.pe_per_corner)
 
     @property
-    def pe_part(self) -> Point:
+    def pe_part(self) -> PointMm:
         """One of the nine parts of a PE."""
         return self.pe[0] / 3, self.pe[1] / 3
 
     @property
-    def hbm(self) -> Point:
+    def hbm(self) -> PointMm:
         """An HBM slice."""
         return self.geometry.hbm_size(self.spec.slices_per_corner)
 
     @property
-    def router(self) -> Point:
+    def router(self) -> PointMm:
         """A router: a third of the way to the next one at most."""
         noc, geometry = self.spec.noc, self.geometry
         pitches = [manhattan_mm(geometry.router(0, 0), geometry.router(1, 0)) if noc.w > 1 else geometry.w]
@@ -45,16 +45,16 @@ class CubeShapes:
         return side, side
 
     @property
-    def xbar(self) -> Point:
+    def xbar(self) -> PointMm:
         """An xbar."""
         return 0.075 * self.geometry.w, 0.055 * self.geometry.h
 
     @property
-    def middle(self) -> Point:
+    def middle(self) -> PointMm:
         """The SRAM and the M_CPU."""
         return 0.105 * self.geometry.w, 0.06 * self.geometry.h
 
-    def ucie(self, side: str | None) -> Point:
+    def ucie(self, side: str | None) -> PointMm:
         """A UCIe port, long side along the edge."""
         along, across = 0.1, 0.05
         return (
@@ -70,7 +70,7 @@ def shapes_of(graph: Graph) -> CubeShapes:
     return CubeShapes(CubeGeometry(cube.size_mm.w, cube.size_mm.h, cube.noc.grid), cube)
 
 
-def led(hub: Node, part: Node) -> list[Point]:
+def led(hub: Node, part: Node) -> list[PointMm]:
     """A wire led so that no block hides it."""
     (x0, y0), (x1, y1) = hub.pos_mm, part.pos_mm
     if part.kind in {"hbm_ctrl", "xbar"}:
@@ -95,7 +95,7 @@ LEVELS, LEVEL_COUNT = (1.2, 5.0), 6
 class Cable:
     """A scale-up cable: the way it is led, and whether it carries both directions."""
 
-    path: tuple[Point, ...]
+    path: tuple[PointMm, ...]
     both_ways: bool
 
 
@@ -103,11 +103,11 @@ class Cable:
 class _End:
     """Where a cable leaves a SIP: the point, the direction, the SIP's outline."""
 
-    at: Point
+    at: PointMm
     side: Side
     outline: Rect
 
-    def out(self, lane: float) -> Point:
+    def out(self, lane: float) -> PointMm:
         """The point ``lane`` mm outside the outline, straight ahead."""
         o = self.outline
         edge = {"E": o.x + o.w, "W": o.x, "N": o.y, "S": o.y + o.h}[self.side]
@@ -125,7 +125,7 @@ def scale_up_cables(graph: Graph) -> Iterator[Cable]:
         yield Cable(tuple(_led(geometry, graph, link, number)), (link.dst, link.src) in pairs)
 
 
-def host_cables(graph: Graph) -> Iterator[tuple[Point, ...]]:
+def host_cables(graph: Graph) -> Iterator[tuple[PointMm, ...]]:
     """The way from the switch to each PCIe endpoint: a bus above each row of SIPs, and a trunk west of them."""
     geometry = MachineGeometry(graph.spec)
     switch, west = geometry.switch(), geometry.sip(0).x - SIDE_LANE - 1
@@ -138,7 +138,7 @@ def host_cables(graph: Graph) -> Iterator[tuple[Point, ...]]:
         yield (start, (start[0], first), *trunk, *_from_bus(graph, sip, outline, bus))
 
 
-def _from_bus(graph: Graph, sip: int, outline: Rect, bus: float) -> tuple[Point, ...]:
+def _from_bus(graph: Graph, sip: int, outline: Rect, bus: float) -> tuple[PointMm, ...]:
     x, y = graph.node(sip_part(sip, "pcie_ep")).pos_mm
     edge = graph.spec.sip.io_chiplet.edge
     if edge == "N":
@@ -156,7 +156,7 @@ def _first_of_pair(link: FabricLink) -> bool:
     return link.src.side in {"E", "S"}
 
 
-def _led(geometry: MachineGeometry, graph: Graph, link: FabricLink, number: int) -> Iterator[Point]:
+def _led(geometry: MachineGeometry, graph: Graph, link: FabricLink, number: int) -> Iterator[PointMm]:
     src, dst = _end(geometry, graph, link.src), _end(geometry, graph, link.dst)
     if link.src.side is None:
         yield from _meshed(src, dst, number)
@@ -176,7 +176,7 @@ def _goes_forward(src: _End, dst: _End, side: Side) -> bool:
     return dst.outline.y > src.outline.y
 
 
-def _between(src: _End, dst: _End, a: Point, b: Point, *, facing: bool) -> tuple[Point, ...]:
+def _between(src: _End, dst: _End, a: PointMm, b: PointMm, *, facing: bool) -> tuple[PointMm, ...]:
     """The corners from ``a``, in front of one end, to ``b``, in front of the other."""
     if src.side in {"E", "W"} and dst.side in {"E", "W"}:
         if facing and src.side != dst.side:
@@ -191,7 +191,7 @@ def _between(src: _End, dst: _End, a: Point, b: Point, *, facing: bool) -> tuple
     return (a, (beside, a[1]), (beside, b[1]), b)
 
 
-def _meshed(src: _End, dst: _End, number: int) -> Iterator[Point]:
+def _meshed(src: _End, dst: _End, number: int) -> Iterator[PointMm]:
     """A cable of a fully connected machine, on a level of its own along the row of its source, then of its target."""
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) * (number % LEVEL_COUNT) / LEVEL_COUNT
     beside = dst.outline.x - level - 1
@@ -204,7 +204,7 @@ def _meshed(src: _End, dst: _End, number: int) -> Iterator[Point]:
     yield dst.at
 
 
-def _up(end: _End, level: float) -> tuple[Point, ...]:
+def _up(end: _End, level: float) -> tuple[PointMm, ...]:
     """From a port to the level beside its row: straight, or past the side of the SIP."""
     if end.side in {"N", "S"}:
         return (end.out(level),)

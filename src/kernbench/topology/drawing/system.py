@@ -8,7 +8,7 @@ from kernbench.topology.drawing import style
 from kernbench.topology.drawing.canvas import BOXES, UNDER, Canvas, centred
 from kernbench.topology.drawing.shapes import CubeShapes, host_cables, led, scale_up_cables, shapes_of
 from kernbench.topology.drawing.style import Paint
-from kernbench.topology.geometry import PE_FLOORPLAN, MachineGeometry, Point, Rect
+from kernbench.topology.geometry import PE_FLOORPLAN, MachineGeometry, PointMm, Rect
 from kernbench.topology.graph import Graph, Node
 
 _SHORT = {"pe_scheduler": "SCHED", "pe_fetch_store": "FETCH"}
@@ -64,7 +64,7 @@ def _part(canvas: Canvas, shapes: CubeShapes, node: Node) -> None:
         canvas.label(node.pos_mm, size, name)
 
 
-def _look(shapes: CubeShapes, node: Node) -> tuple[Point, style.Paint, str]:
+def _look(shapes: CubeShapes, node: Node) -> tuple[PointMm, style.Paint, str]:
     """Size, paint and name of a part outside the PEs."""
     if node.is_extra:
         size = f"\n{format_size(node.window.nbytes)}" if node.window is not None else ""
@@ -155,7 +155,7 @@ def _chiplet(canvas: Canvas, graph: Graph, sip: int) -> None:
         canvas.text((outline.x - 0.6, outline.y - 2.6), name, size, bold=True, align="left")
 
 
-def _chiplet_wires(graph: Graph, sip: int) -> list[list[Point]]:
+def _chiplet_wires(graph: Graph, sip: int) -> list[list[PointMm]]:
     """From the chiplet's NoC along its middle to each part."""
     noc = graph.node(sip_part(sip, "io_noc"))
     lying = graph.spec.sip.io_chiplet.edge in {"N", "S"}
