@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.shared import FloatName, attention_reference, later_data, product_atol
+from kernbench.benches.shared import FloatName, compute_attention, make_later_data, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.kernels.attention import attention
 from kernbench.policy.placement.dp import DPPolicy
@@ -31,7 +31,7 @@ def run(torch: RuntimeContext[AttentionParams]) -> None:
     by_head = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=p.cubes)
     lengths = {"Q": p.lq, "K": p.lk, "V": p.lk}
     host = {
-        name: later_data((p.heads, length, p.d), p.dtype, seed=seed)
+        name: make_later_data((p.heads, length, p.d), p.dtype, seed=seed)
         for seed, (name, length) in enumerate(lengths.items())
     }
     q, k, v = (
@@ -40,5 +40,5 @@ def run(torch: RuntimeContext[AttentionParams]) -> None:
     o = torch.empty(p.heads, p.lq, p.d, dtype=p.dtype, dp=by_head, name="O")
     torch.launch("attention", attention, q, k, v, o, p.lq, p.lk, p.d, p.dtype, heads=p.heads, causal=p.causal)
     torch.testing.assert_close(
-        o, lambda: attention_reference(host["Q"], host["K"], host["V"], causal=p.causal), atol=4 * product_atol(p.dtype)
+        o, lambda: compute_attention(host["Q"], host["K"], host["V"], causal=p.causal), atol=4 * product_atol(p.dtype)
     )

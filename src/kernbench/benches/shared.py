@@ -29,7 +29,7 @@ _PERIOD = 1_048_573
 _COLUMNS_AT_ONCE = 2048
 
 
-def later_data(shape: tuple[int, ...], dtype: str, *, seed: int, scale: float = 1.0) -> LaterArray:
+def make_later_data(shape: tuple[int, ...], dtype: str, *, seed: int, scale: float = 1.0) -> LaterArray:
     """Normally distributed numbers, repeated with a long period, made when somebody reads a value."""
 
     def make() -> Array:
@@ -40,16 +40,16 @@ def later_data(shape: tuple[int, ...], dtype: str, *, seed: int, scale: float = 
     return LaterArray(shape, make)
 
 
-def normal_data(
+def make_normal_data(
     torch: RuntimeContext[Any], shape: tuple[int, ...], dtype: str, *, seed: int, scale: float = 1.0
 ) -> Array:
     """The same for programs that take them apart: made now; memory-less zeros when the run has no data."""
     if not torch.has_data:
         return np.broadcast_to(np.zeros((), dtype_of(dtype).numpy), shape)
-    return np.asarray(later_data(shape, dtype, seed=seed, scale=scale))
+    return np.asarray(make_later_data(shape, dtype, seed=seed, scale=scale))
 
 
-def matmul_f32(left: Source, right: Source) -> Array:
+def multiply_f32(left: Source, right: Source) -> Array:
     """``left @ right`` in f32, some columns at a time so that large weights are never held in f32."""
     wide, b = np.asarray(left, np.float32), np.asarray(right)
     columns = range(0, b.shape[1], _COLUMNS_AT_ONCE)
@@ -66,12 +66,12 @@ def product_atol(dtype: str) -> float:
 TOLERANCE: dict[FloatName, float] = {"f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}
 
 
-def gelu_of(x: Array) -> Array:
+def compute_gelu(x: Array) -> Array:
     """GELU in its tanh form."""
     return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
 
 
-def attention_reference(queries: Source, keys: Source, values: Source, *, causal: bool) -> Array:
+def compute_attention(queries: Source, keys: Source, values: Source, *, causal: bool) -> Array:
     """The same in f32, a head at a time; the last query sees all keys."""
     q, k, v = map(np.asarray, (queries, keys, values))
     wide_q, wide_k, wide_v = (x.astype(np.float32) for x in (q, k, v))
@@ -83,25 +83,25 @@ def attention_reference(queries: Source, keys: Source, values: Source, *, causal
     return np.asarray((weights @ wide_v) / weights.sum(axis=2, keepdims=True)).astype(q.dtype)
 
 
-def mlp_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str, *, seed: int) -> MlpWeights:
+def make_mlp_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str, *, seed: int) -> MlpWeights:
     """Weights that keep values at about 1."""
     return MlpWeights(
-        w_up=normal_data(torch, (hidden, ffn), dtype, seed=seed, scale=hidden**-0.5),
-        b_up=normal_data(torch, (ffn,), dtype, seed=seed + 1),
-        w_down=normal_data(torch, (ffn, hidden), dtype, seed=seed + 2, scale=ffn**-0.5),
-        b_down=normal_data(torch, (hidden,), dtype, seed=seed + 3),
+        w_up=make_normal_data(torch, (hidden, ffn), dtype, seed=seed, scale=hidden**-0.5),
+        b_up=make_normal_data(torch, (ffn,), dtype, seed=seed + 1),
+        w_down=make_normal_data(torch, (ffn, hidden), dtype, seed=seed + 2, scale=ffn**-0.5),
+        b_down=make_normal_data(torch, (hidden,), dtype, seed=seed + 3),
     )
 
 
-def mlp_reference(x: Array, weights: MlpWeights) -> Array:
+def compute_mlp(x: Array, weights: MlpWeights) -> Array:
     """The same on one device, in f64."""
     w_up, b_up, w_down, b_down = (
         each.astype(np.float64) for each in (weights.w_up, weights.b_up, weights.w_down, weights.b_down)
     )
-    return np.asarray(gelu_of(x.astype(np.float64) @ w_up + b_up) @ w_down + b_down)
+    return np.asarray(compute_gelu(x.astype(np.float64) @ w_up + b_up) @ w_down + b_down)
 
 
-def on_every_rank(torch: RuntimeContext[Any], program: Callable[[], Tensor]) -> list[Tensor]:
+def run_on_every_rank(torch: RuntimeContext[Any], program: Callable[[], Tensor]) -> list[Tensor]:
     """Run ``program`` on a rank for every SIP, all one tensor-parallel group; the result of each."""
     results: dict[int, Tensor] = {}
     ranks = torch.topology.num_sips
@@ -136,14 +136,14 @@ def project(
     torch: RuntimeContext[Any], m: int, k: int, n: int, dtype: FloatName, *, inputs: DPPolicy, weights: DPPolicy
 ) -> None:
     """Q, K, V (m, n) of X (m, k), which lies as ``inputs`` say; weights and results lie as ``weights`` say."""
-    x_host = later_data((m, k), dtype, seed=1)
-    w_host = {which: later_data((k, n), dtype, seed=seed, scale=k**-0.5) for seed, which in enumerate("QKV", 2)}
+    x_host = make_later_data((m, k), dtype, seed=1)
+    w_host = {which: make_later_data((k, n), dtype, seed=seed, scale=k**-0.5) for seed, which in enumerate("QKV", 2)}
     x = torch.empty(m, k, dtype=dtype, dp=inputs, name="X").copy_(x_host)
     placed = [torch.empty(k, n, dtype=dtype, dp=weights, name=f"W_{which}").copy_(w_host[which]) for which in "QKV"]
     results = [torch.empty(m, n, dtype=dtype, dp=weights, name=which) for which in "QKV"]
     torch.launch("qkv", qkv_projection, x, *placed, *results, m, k, n, dtype, acc_dtype="f32", out_dtype=dtype)
     for which, result in zip("QKV", results, strict=True):
-        torch.testing.assert_close(result, partial(matmul_f32, x_host, w_host[which]), atol=product_atol(dtype))
+        torch.testing.assert_close(result, partial(multiply_f32, x_host, w_host[which]), atol=product_atol(dtype))
 
 
 @value
@@ -158,7 +158,7 @@ class Contribution:
         return np.full(self.tensor.shape, self.expected, np.float32)
 
 
-def expected_reduction(op: ReduceName, values: Sequence[float]) -> float:
+def reduce_values(op: ReduceName, values: Sequence[float]) -> float:
     """What the elements of contributions, one value each, become."""
     match op:
         case "sum":
@@ -171,7 +171,7 @@ def expected_reduction(op: ReduceName, values: Sequence[float]) -> float:
             return min(values)
 
 
-def rows_on(pes: Collection[PeCoord]) -> tuple[int, DPPolicy]:
+def spread_rows(pes: Collection[PeCoord]) -> tuple[int, DPPolicy]:
     """How many rows give each of these PEs of a SIP one, and the policy that does."""
     cubes, in_cube = {pe[1] for pe in pes}, {pe[2] for pe in pes}
     policy = DPPolicy(
@@ -183,7 +183,7 @@ def rows_on(pes: Collection[PeCoord]) -> tuple[int, DPPolicy]:
     return len(cubes) * len(in_cube), policy
 
 
-def verdict(torch: RuntimeContext[Any], name: str, world_size: int, made: Iterable[Contribution]) -> str:
+def compare_contributions(torch: RuntimeContext[Any], name: str, world_size: int, made: Iterable[Contribution]) -> str:
     """Compare; ``NAME (ws=N): K OK``, K the rows that are right, or what is wrong with the first tensor that is not."""
     head, right = f"{name} (ws={world_size})", 0
     failed: list[Contribution] = []

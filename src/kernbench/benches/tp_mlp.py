@@ -7,11 +7,11 @@ from pydantic import PositiveInt
 from kernbench.benches.shared import (
     FloatName,
     check_ranks,
-    mlp_reference,
-    mlp_weights,
-    normal_data,
-    on_every_rank,
+    compute_mlp,
+    make_mlp_weights,
+    make_normal_data,
     over_cubes,
+    run_on_every_rank,
 )
 from kernbench.common.config import ConfigModel
 from kernbench.policy.placement.dp import DPPolicy
@@ -35,8 +35,8 @@ class TpMlpParams(ConfigModel):
 def run(torch: RuntimeContext[TpMlpParams]) -> None:
     """y = gelu(x W_up + b_up) W_down + b_down, the same on every rank."""
     p = torch.params
-    x_host = normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
-    weights = mlp_weights(torch, p.hidden, p.ffn, p.dtype, seed=2)
+    x_host = make_normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
+    weights = make_mlp_weights(torch, p.hidden, p.ffn, p.dtype, seed=2)
 
     def program() -> Tensor:
         mlp = ParallelMLP(p.hidden, p.ffn, p.dtype, dp=over_cubes(p.cubes), torch=torch)
@@ -46,4 +46,4 @@ def run(torch: RuntimeContext[TpMlpParams]) -> None:
         torch.distributed.barrier()
         return mlp(x)
 
-    check_ranks(torch, on_every_rank(torch, program), lambda: mlp_reference(x_host, weights), p.dtype)
+    check_ranks(torch, run_on_every_rank(torch, program), lambda: compute_mlp(x_host, weights), p.dtype)

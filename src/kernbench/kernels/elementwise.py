@@ -28,21 +28,21 @@ def elementwise(
     Pointers that the operator does not take are None. A comparison makes i8, everything else ``dtype``.
     """
     pointers = [ptr for ptr in (x_ptr, y_ptr, z_ptr) if ptr is not None]
-    _mapped(lambda *xs: tl.elementwise(op, *xs), pointers, out_ptr, n, dtype, block, split, tl)
+    _map_blocks(lambda *xs: tl.elementwise(op, *xs), pointers, out_ptr, n, dtype, block, split, tl)
 
 
 def add(
     x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
     """``out = x + y``."""
-    _mapped(lambda x, y: x + y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
+    _map_blocks(lambda x, y: x + y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def mul(
     x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
     """``out = x * y``."""
-    _mapped(lambda x, y: x * y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
+    _map_blocks(lambda x, y: x * y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def silu_mul(
@@ -50,10 +50,10 @@ def silu_mul(
 ) -> None:
     """``out = silu(gate) * up``, the gate of a gated MLP; computed in f32 and rounded once."""
 
-    def gated(gate: Any, up: Any) -> Any:
+    def apply_gate(gate: Any, up: Any) -> Any:
         return tl.cast(tl.silu(tl.cast(gate, "f32")) * tl.cast(up, "f32"), dtype)
 
-    _mapped(gated, (gate_ptr, up_ptr), out_ptr, n, dtype, block, split, tl)
+    _map_blocks(apply_gate, (gate_ptr, up_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def elementwise_composite(
@@ -111,7 +111,7 @@ def elementwise_shards(
             tl.store(out_ptr + at, tl.elementwise(op, *operands))
 
 
-def _mapped(
+def _map_blocks(
     function: Callable[..., Any], pointers: Any, out_ptr: int, n: int, dtype: Any, block: int, split: bool, tl: Any
 ) -> None:
     """``function`` of a block of each array, block by block."""

@@ -34,10 +34,10 @@ def softmax(
         if columns <= block:
             y.store(row, 0, tl.softmax(block_of_rows.part(0, columns)), tl)
         else:
-            _in_pieces(row, block_of_rows, y, tl)
+            _softmax_in_pieces(row, block_of_rows, y, tl)
 
 
-def _in_pieces(row: int, x: RowBlock, y: RowMajorMatrix, tl: Any) -> None:
+def _softmax_in_pieces(row: int, x: RowBlock, y: RowMajorMatrix, tl: Any) -> None:
     largest = total = None
     for _, part in x.pieces():
         top = tl.maximum(tl.max(part, 1, keepdims=True), LOWEST if largest is None else largest)
@@ -67,7 +67,7 @@ def layernorm(
     weight, bias = (_vector(ptr, columns, dtype, block, tl) for ptr in (weight_ptr, bias_ptr))
     for row, rows_of_x in row_blocks(x, rows, block, split, tl):
         mean = _mean(rows_of_x, columns, lambda part: part, tl)
-        variance = _mean(rows_of_x, columns, _squared_distance(mean), tl)
+        variance = _mean(rows_of_x, columns, _square_distance_to(mean), tl)
         scale = tl.rsqrt(variance + eps)
         for column, part in rows_of_x.pieces():
             y.store(row, column, _affine((part - mean) * scale, weight, bias, column), tl)
@@ -108,7 +108,7 @@ def _mean(x: RowBlock, columns: int, of: Callable[[Any], Any], tl: Any) -> Any:
     return total / columns
 
 
-def _squared_distance(mean: Any) -> Callable[[Any], Any]:
+def _square_distance_to(mean: Any) -> Callable[[Any], Any]:
     def of(part: Any) -> Any:
         distance = part - mean
         return distance * distance

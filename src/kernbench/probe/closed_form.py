@@ -84,7 +84,7 @@ class WayCost:
         return full * transfer_ps(packet_bytes, self.bottleneck_gbs) + transfer_ps(last + 1, self.bottleneck_gbs)
 
 
-def way(machine: Machine, src: str, dst: str) -> WayCost:
+def measure_way(machine: Machine, src: str, dst: str) -> WayCost:
     """The way between two parts of a machine."""
     route = machine.route(src, dst)
     edges = [machine.graph.edge(link.src, link.dst) for link in route.links]
@@ -114,10 +114,10 @@ def is_exact(machine: Machine, flow: ProbeFlow) -> bool:
     return flow.reading or not in_hbm or not flow.pa % machine.spec.cube.hbm.round_bytes
 
 
-def closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
+def compute_closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
     """Work out one transaction of ``nbytes`` alone on the machine, its first; ``is_exact`` says what it promises."""
     packet, header = machine.network.packet_bytes, machine.header_bytes
-    there, back = way(machine, flow.initiator, flow.memory), way(machine, flow.memory, flow.initiator)
+    there, back = measure_way(machine, flow.initiator, flow.memory), measure_way(machine, flow.memory, flow.initiator)
     data, answer = (back, there) if flow.reading else (there, back)
     drain, header_drain = data.drain_ps(nbytes, packet), answer.drain_ps(header, packet)
     set_up = set_up_ps(machine, flow)

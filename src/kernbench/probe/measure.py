@@ -13,7 +13,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import Absent, ProbeCase, ProbeFlow, Site, StreamPlan, dma_stream, transaction
-from kernbench.probe.closed_form import closed_form, fair_rates_gbs, is_exact
+from kernbench.probe.closed_form import compute_closed_form, fair_rates_gbs, is_exact
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
 from kernbench.topology.builder import Topology
 
@@ -69,7 +69,7 @@ def probe_case(
     spans = run_once(GraphEngine(topology, enable_data=False), flows, nbytes)
     slowest = max(range(len(flows)), key=lambda at: spans[at].ps)
     single = _transaction(topology, flows, slowest, nbytes, spans[slowest].ps)
-    sustained, streams = _sustained(topology, flows)
+    sustained, streams = _measure_streams(topology, flows)
     return ProbeReport(
         case=case.name,
         description=case.description,
@@ -122,7 +122,7 @@ def _span(handle: RequestHandle) -> FlowSpan:
 
 def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes: int, latency_ps: int) -> Transaction:
     machine = GraphEngine(topology, enable_data=False).machine
-    form = closed_form(machine, flows[at], nbytes)
+    form = compute_closed_form(machine, flows[at], nbytes)
     alone_ps = latency_ps
     if len(flows) > 1:
         alone_ps = run_once(GraphEngine(topology, enable_data=False), flows[at : at + 1], nbytes)[0].ps
@@ -168,7 +168,7 @@ def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) ->
     )
 
 
-def _sustained(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[FlowSpan, ...]]:
+def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[FlowSpan, ...]]:
     nbytes = min(STREAM_BYTES, *(flow.room_bytes for flow in flows))
     plan = stream_plan(GraphEngine(topology, enable_data=False), flows, nbytes)
     engine = GraphEngine(topology, enable_data=False)

@@ -49,19 +49,19 @@ SMALL_MACHINE = (
 EVERYWHERE = DPPolicy("row_wise", "row_wise")
 
 
-def every_program(torch: RuntimeContext[Any]) -> Iterator[str]:
+def run_all_programs(torch: RuntimeContext[Any]) -> Iterator[str]:
     """All of the traffic, one program after another; they say what has come out wrong."""
-    for program in (host_copies, kernels, collective, raw_accesses, extra_memories):
+    for program in (copy_from_host, run_kernels, run_collective, access_raw, use_extra_memories):
         yield from program(torch)
 
 
-def host_copies(torch: RuntimeContext[Any]) -> Iterator[str]:
+def copy_from_host(torch: RuntimeContext[Any]) -> Iterator[str]:
     """Copies both ways to all PEs, and fills by the device."""
     values = np.arange(4 * 300, dtype=np.float32).reshape(4, 300)
     x = torch.tensor(values, dp=EVERYWHERE, name="x")
     ones = torch.full((4, 700), 1.0, dp=EVERYWHERE)
-    yield from _differing("bytes that were copied to HBM and back", x.numpy(), values)
-    yield from _differing("bytes that the device has filled", ones.numpy(), np.ones((4, 700)))
+    yield from _find_difference("bytes that were copied to HBM and back", x.numpy(), values)
+    yield from _find_difference("bytes that the device has filled", ones.numpy(), np.ones((4, 700)))
 
 
 def multiply(x_ptr: int, w_ptr: int, streamed_ptr: int, staged_ptr: int, n: int, *, tl: Any) -> None:
@@ -79,21 +79,21 @@ def double(x_ptr: int, n: int, *, tl: Any) -> None:
     tl.barrier()
 
 
-def kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
+def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
     """A product on one PE, and a kernel on all of a SIP."""
     values = (np.arange(n * n) % 5).astype(np.float32).reshape(n, n)
     x, w = torch.tensor(values), torch.tensor(values)
     streamed, staged = torch.empty(n, n, dtype="f32"), torch.empty(n, n, dtype="f32")
     torch.launch("multiply", multiply, x, w, streamed, staged, n)
-    yield from _differing("a streamed product", streamed.numpy(), values @ values)
-    yield from _differing("a product in TCM", staged.numpy(), values @ values * 2 + 1)
+    yield from _find_difference("a streamed product", streamed.numpy(), values @ values)
+    yield from _find_difference("a product in TCM", staged.numpy(), values @ values * 2 + 1)
     rows = np.arange(4 * n, dtype=np.float32).reshape(4, n)
     shared = torch.tensor(rows, dp=EVERYWHERE)
     torch.launch("double", double, shared, n)
-    yield from _differing("what all PEs have doubled", shared.numpy(), rows * 2)
+    yield from _find_difference("what all PEs have doubled", shared.numpy(), rows * 2)
 
 
-def collective(torch: RuntimeContext[Any]) -> Iterator[str]:
+def run_collective(torch: RuntimeContext[Any]) -> Iterator[str]:
     """An all-reduce between all SIPs, through queues."""
     n_sips, shape, found = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
 
@@ -108,10 +108,10 @@ def collective(torch: RuntimeContext[Any]) -> Iterator[str]:
     torch.multiprocessing.spawn(rank_program, nprocs=n_sips)
     total = shape[0] * n_sips * (n_sips + 1) / 2
     for rank in range(n_sips):
-        yield from _differing(f"an all-reduce on rank {rank}", found[rank], np.full(shape, total))
+        yield from _find_difference(f"an all-reduce on rank {rank}", found[rank], np.full(shape, total))
 
 
-def raw_accesses(torch: RuntimeContext[Any]) -> Iterator[str]:
+def access_raw(torch: RuntimeContext[Any]) -> Iterator[str]:
     """PEs and the host read and write HBM, SRAM and the TCM of another, all at once: only times come of it."""
     for handle in [torch.submit(message) for message in _accesses(torch)]:
         torch.wait(handle)
@@ -136,23 +136,23 @@ def _accesses(torch: RuntimeContext[Any]) -> Iterator[HostMsg]:
         if (0, cube, pe) != tcm_of:
             yield dma(pa=tcm, nbytes=2_000)
     yield MemoryReadMsg(pa=away, nbytes=9_000)
-    yield fill_of(torch)
+    yield make_fill(torch)
 
 
-def through(x_ptr: int, ptr: int, n: int, *, tl: Any) -> None:
+def copy_through(x_ptr: int, ptr: int, n: int, *, tl: Any) -> None:
     """There and back by another memory, and one more."""
     tl.store(ptr, tl.load(x_ptr, (n,), "f32"))
     tl.store(x_ptr, tl.load(ptr, (n,), "f32") + 1)
 
 
-def extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str]:
+def use_extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str]:
     """Of ``cube.extra`` and ``pe.extra``: a kernel uses each of the first SIP, then PEs and the host, all at once."""
     memories = [node for node in torch.engine.topology.topology_obj.nodes.values() if node.window and node.sip == 0]
     for node in memories:
         values = np.arange(n, dtype=np.float32)
         x = torch.tensor(values)
-        torch.launch("through", through, x, torch.map_memory(node.id), n)
-        yield from _differing(f"what went through {node.id}", x.numpy(), values + 1)
+        torch.launch("through", copy_through, x, torch.map_memory(node.id), n)
+        yield from _find_difference(f"what went through {node.id}", x.numpy(), values + 1)
     handles = []
     for node in memories:
         pa, nbytes = torch.engine.addresses_of(node.id)
@@ -164,14 +164,14 @@ def extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str]:
         torch.wait(handle)
 
 
-def fill_of(torch: RuntimeContext[Any]) -> HostMsg:
+def make_fill(torch: RuntimeContext[Any]) -> HostMsg:
     """The M_CPU of the first cube fills some of its HBM."""
     spec, fmt = torch.topology, AddressFormat(torch.topology.address.format)
     pa = PhysAddr.pe_hbm_addr(0, 0, 0, 0, 0, spec.cube.hbm.bytes_per_slice, fmt).encode()
     return MemoryWriteMsg(pa=pa, nbytes=5_000, pattern=b"x")
 
 
-def _differing(what: str, found: Any, expected: Any) -> Iterator[str]:
+def _find_difference(what: str, found: Any, expected: Any) -> Iterator[str]:
     wrong = np.flatnonzero(np.ravel(np.asarray(found) != expected))
     if wrong.size:
         at = int(wrong[0])
@@ -206,7 +206,7 @@ class Trial:
     def __init__(self, topology: Topology) -> None:
         self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
         with RuntimeContext[Any](self.engine) as torch:
-            self.wrong = [*every_program(torch)]
+            self.wrong = [*run_all_programs(torch)]
         self.engine.drain()
 
     @property
@@ -351,10 +351,10 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
 def resets(subject: Subject) -> Iterator[str]:
     """After a kernel has failed, and one was given up, programs take as long as on a new machine at the same time."""
     disturbed, fresh = (GraphEngine(subject.machine(), limits=LIMITS) for _ in range(2))
-    for program in (failing, given_up):
+    for program in (fail_launch, abandon_launch):
         with suppress(_PlannedError), RuntimeContext[Any](disturbed) as torch:
             program(torch)
-    last = disturbed.submit(fill_of(torch))
+    last = disturbed.submit(make_fill(torch))
     disturbed.run_until(disturbed.now + 50)
     disturbed.abandon([last])
     begin_ns = ceil(disturbed.now / 10_000) * 10_000
@@ -362,7 +362,7 @@ def resets(subject: Subject) -> Iterator[str]:
     for engine in (disturbed, fresh):
         engine.run_until(begin_ns)
         with RuntimeContext[Any](engine) as torch:
-            yield from every_program(torch)
+            yield from run_all_programs(torch)
         took.append(round(engine.now - begin_ns, 3))
     if took[0] != took[1]:
         yield f"programs take {took[0]} ns after a launch was given up, {took[1]} ns on a new machine: state is left"
@@ -372,7 +372,7 @@ class _PlannedError(Exception):
     """What is to go wrong."""
 
 
-def failing(torch: RuntimeContext[Any]) -> None:
+def fail_launch(torch: RuntimeContext[Any]) -> None:
     """A launch that fails on one PE."""
 
     def kernel(ptr: int, *, tl: Any) -> None:
@@ -382,7 +382,7 @@ def failing(torch: RuntimeContext[Any]) -> None:
     torch.launch("failing", kernel, torch.zeros(4))
 
 
-def given_up(torch: RuntimeContext[Any]) -> None:
+def abandon_launch(torch: RuntimeContext[Any]) -> None:
     """A program that ends while its launch goes on."""
 
     def kernel(ptr: int, *, tl: Any) -> None:

@@ -16,7 +16,7 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
 from kernbench.policy.address.free_list import FreeList
-from kernbench.policy.placement.deploy import deploy_tensor, release
+from kernbench.policy.placement.deploy import deploy_tensor, release_deployment
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
@@ -327,7 +327,7 @@ class TensorMemory:
         self._joined.forget(layouts)
         for layout in layouts:
             del self._live[layout.key], self._mapped[layout.key]
-            release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
+            release_deployment(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
             self._engine.retire()
 
     def _leaks(self) -> Iterable[LeakedMemory]:

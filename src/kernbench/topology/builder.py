@@ -22,7 +22,7 @@ from kernbench.common.config import Complaint, Document, apply_overrides, check,
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.elaborate import elaborate
 from kernbench.topology.graph import Graph
-from kernbench.topology.rules import broken
+from kernbench.topology.rules import check_rules
 from kernbench.topology.spec import TopologySpec
 
 
@@ -30,7 +30,7 @@ def validate_topology(document: Document, registry: Registry) -> TopologySpec:
     """The spec of a machine. Raises ConfigError with everything that is wrong with the file, in file order."""
     checked = check(document, TopologySpec, context=registry)
     spec = checked.value
-    found = _broken_rules(document, registry) if spec is None else list(broken(partial(_section_of, spec)))
+    found = _check_sound_sections(document, registry) if spec is None else list(check_rules(partial(_section_of, spec)))
     report(document, [*checked.complaints, *found])
     assert spec is not None, "a document without complaints has a spec"
     return spec
@@ -43,7 +43,7 @@ def _section_of(spec: TopologySpec, path: str) -> Any:
     return section
 
 
-def _broken_rules(document: Document, registry: Registry) -> list[Complaint]:
+def _check_sound_sections(document: Document, registry: Registry) -> list[Complaint]:
     """What the rules say about those sections of an unsound document that are sound by themselves."""
 
     @cache
@@ -52,7 +52,7 @@ def _broken_rules(document: Document, registry: Registry) -> list[Complaint]:
         assert model is not None, f"a rule names {path}, which is no section"
         return check(document, model, path_of(path), registry).value
 
-    return list(broken(sound_section))
+    return list(check_rules(sound_section))
 
 
 DEFAULT_NAME = "default"

@@ -84,7 +84,7 @@ class ComponentSpec(ConfigModel, Generic[A_co]):
 
     @field_validator("attrs", mode="plain")
     @classmethod
-    def _typed_by_class(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_attrs(cls, value: Any, info: ValidationInfo) -> Any:
         impl = info.data.get("impl")
         if impl is None:  # the name was wrong, and has been reported: nothing says which keys are right
             return value

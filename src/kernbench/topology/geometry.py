@@ -77,7 +77,7 @@ class CubeGeometry:
 
     def xbar(self, corner: Corner) -> PointMm:
         """The xbar of a corner."""
-        return self._mirrored(corner, *XBAR_INSET)
+        return self._mirror(corner, *XBAR_INSET)
 
     def ucie(self, side: Side) -> PointMm:
         """The middle of an edge, as far as the NoC's grid has one: the UCIe port faces its router."""
@@ -88,7 +88,7 @@ class CubeGeometry:
     def pe(self, corner: Corner, place: int, of: int) -> PointMm:
         """The ``place``-th of ``of`` PEs of a corner."""
         counted = of - 1 - place if "E" in corner else place  # west to east in every corner
-        return self._mirrored(corner, _along(PE_ARM, counted, of), PE_CENTRE)
+        return self._mirror(corner, _along(PE_ARM, counted, of), PE_CENTRE)
 
     def pe_size(self, of: int) -> PointMm:
         """Width and height of a PE, ``of`` of them sharing a corner."""
@@ -102,7 +102,7 @@ class CubeGeometry:
     def hbm(self, corner: Corner, place: int, of: int) -> PointMm:
         """The ``place``-th of ``of`` HBM slices of a corner."""
         counted = of - 1 - place if "S" in corner else place  # north to south in every corner
-        return self._mirrored(corner, HBM_CENTRE, _along(HBM_ARM, counted, of))
+        return self._mirror(corner, HBM_CENTRE, _along(HBM_ARM, counted, of))
 
     def hbm_size(self, of: int) -> PointMm:
         """Width and height of a slice, ``of`` of them sharing a corner."""
@@ -132,7 +132,7 @@ class CubeGeometry:
         h = -h if "S" in corner else h
         return point(centre[0] + (column - 1) * w / 3, centre[1] + (row - 1) * h / 3)
 
-    def _mirrored(self, corner: Corner, x: float, y: float) -> PointMm:
+    def _mirror(self, corner: Corner, x: float, y: float) -> PointMm:
         """The place given for the north-west corner, in another corner."""
         return point((1 - x if "E" in corner else x) * self.w, (1 - y if "S" in corner else y) * self.h)
 

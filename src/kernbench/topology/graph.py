@@ -163,14 +163,14 @@ class Graph:
 
     @cached_property
     def _outgoing(self) -> dict[str, tuple[Edge, ...]]:
-        return _grouped((edge.src, edge) for edge in self.edges)
+        return _group_by_end((edge.src, edge) for edge in self.edges)
 
     @cached_property
     def _incoming(self) -> dict[str, tuple[Edge, ...]]:
-        return _grouped((edge.dst, edge) for edge in self.edges)
+        return _group_by_end((edge.dst, edge) for edge in self.edges)
 
 
-def _grouped(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
+def _group_by_end(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
     """Links by an end, those of each in order."""
     found: dict[str, list[Edge]] = {}
     for end, edge in edges:

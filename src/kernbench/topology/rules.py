@@ -530,7 +530,7 @@ RULES: tuple[TopologyRule, ...] = (
 )
 
 
-def broken(section_at: Callable[[str], Any]) -> Iterator[Complaint]:
+def check_rules(section_at: Callable[[str], Any]) -> Iterator[Complaint]:
     """Every complaint; ``section_at`` gives the sound section at a path, or None when it is not sound."""
     for rule in RULES:
         sections = [section_at(path) for path in rule.sections]

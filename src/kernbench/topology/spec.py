@@ -186,7 +186,7 @@ class TopologySpec(ConfigModel):
     pe: PeSpec
 
     @property
-    def resolved(self) -> Self:
+    def with_sip_grid(self) -> Self:
         """The same machine, with the columns and rows of SIPs also where its file leaves them to follow."""
         sips = self.system.sips
         if not sips.two_dimensional:

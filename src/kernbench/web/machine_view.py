@@ -8,7 +8,7 @@ from itertools import chain
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.topology.builder import DEFAULT_NAME, Topology, topology_file
-from kernbench.topology.drawing.shapes import CubeShapes, host_cables, led, scale_up_cables, shapes_of
+from kernbench.topology.drawing.shapes import CubeShapes, host_cables, lead_wire, scale_up_cables, shapes_of
 from kernbench.topology.export import machine_rows
 from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, PointMm, Rect
 from kernbench.topology.graph import Edge, Graph, Node
@@ -56,7 +56,7 @@ class Wires:
             case straight if straight in _STRAIGHT:
                 return (src.pos_mm, dst.pos_mm)
             case _:
-                return tuple(led(src, dst))
+                return tuple(lead_wire(src, dst))
 
     def _cable(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
         found = self._cables.get(frozenset((src.pos_mm, dst.pos_mm)), (src.pos_mm, dst.pos_mm))

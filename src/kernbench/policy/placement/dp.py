@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from kernbench.common.values import value
-from kernbench.policy.placement.geometry import PlacementError, Window, split, tiles
+from kernbench.policy.placement.geometry import PlacementError, Window, split_window, tiles
 
 __all__ = [
     "SINGLE_PE",
@@ -14,7 +14,7 @@ __all__ = [
     "PlacementError",
     "ShardSpec",
     "column_wise",
-    "placed_windows",
+    "place_windows",
     "replicate",
     "resolve_dp_policy",
     "row_wise",
@@ -24,8 +24,8 @@ __all__ = [
 
 _CUTS: dict[str, Callable[[Window, int], list[Window]]] = {
     "replicate": lambda window, parts: [window] * parts,
-    "column_wise": lambda window, parts: split(window, -1, parts),
-    "row_wise": lambda window, parts: split(window, 0, parts),
+    "column_wise": lambda window, parts: split_window(window, -1, parts),
+    "row_wise": lambda window, parts: split_window(window, 0, parts),
 }
 
 
@@ -91,13 +91,13 @@ def resolve_dp_policy(
     A PE whose part is empty has no shard: an axis may have fewer elements than parts. PlacementError when the policy
     takes more cubes or PEs than there are, or splits a tensor without axes.
     """
-    placed = placed_windows(
+    placed = place_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
     )
     return [spec for spec, _ in placed]
 
 
-def placed_windows(
+def place_windows(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> list[tuple[ShardSpec, Window]]:
     """``resolve_dp_policy`` with the window of the tensor that each shard holds, stored row-major on its own."""
@@ -152,19 +152,19 @@ def tiled_column_major(
     shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int
 ) -> list[LocalShard]:
     """Tiles of a matrix, dealt to the PEs in turn down the columns; one shard a tile, in that order."""
-    return _dealt(tiles(tuple(shape), tile_m, tile_k, column_major=True), itemsize, num_pe)
+    return _deal(tiles(tuple(shape), tile_m, tile_k, column_major=True), itemsize, num_pe)
 
 
 def tiled_row_major(shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int) -> list[LocalShard]:
     """Tiles of a matrix, dealt to the PEs in turn along the rows; one shard a tile, in that order."""
-    return _dealt(tiles(tuple(shape), tile_m, tile_k, column_major=False), itemsize, num_pe)
+    return _deal(tiles(tuple(shape), tile_m, tile_k, column_major=False), itemsize, num_pe)
 
 
 def _by_pe(windows: list[Window], itemsize: int) -> list[LocalShard]:
-    return _dealt(windows, itemsize, len(windows))
+    return _deal(windows, itemsize, len(windows))
 
 
-def _dealt(windows: list[Window], itemsize: int, num_pe: int) -> list[LocalShard]:
+def _deal(windows: list[Window], itemsize: int, num_pe: int) -> list[LocalShard]:
     windows = [window for window in windows if window.size]  # what is empty comes last
     offsets = _offsets(windows, itemsize)
     return [

@@ -79,7 +79,7 @@ def even_parts(start: int, stop: int, parts: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def split(window: Window, axis: int, parts: int) -> list[Window]:
+def split_window(window: Window, axis: int, parts: int) -> list[Window]:
     """``parts`` windows side by side along ``axis`` (0 or -1); the last ones hold nothing where it is too short."""
     rank = len(window.bounds)
     if rank == 0:

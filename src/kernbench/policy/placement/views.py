@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kernbench.common.dtypes import Array
 from kernbench.common.values import value
-from kernbench.policy.placement.dp import DPPolicy, PlacementError, ShardSpec, placed_windows
+from kernbench.policy.placement.dp import DPPolicy, PlacementError, ShardSpec, place_windows
 from kernbench.policy.placement.geometry import Window
 
 
@@ -58,7 +58,7 @@ def shard_views(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> tuple[ShardView, ...]:
     """``resolve_dp_policy`` with each shard's window; the same order, the same errors."""
-    placed = placed_windows(
+    placed = place_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
     )
     return tuple(ShardView(spec, window) for spec, window in placed)
@@ -72,7 +72,7 @@ def first_copies(views: Iterable[ShardView]) -> tuple[ShardView, ...]:
     return tuple(first.values())
 
 
-def split(array: Array, views: Iterable[ShardView]) -> list[Array]:
+def split_array(array: Array, views: Iterable[ShardView]) -> list[Array]:
     """The contiguous array that each shard holds of ``array``, in the order of ``views``."""
     return [np.array(array[view.index], order="C", copy=True) for view in views]
 
@@ -142,7 +142,7 @@ def _basic(parts: tuple[Any, ...], shape: tuple[int, ...]) -> Selection:
             rest.append(None)
             continue
         extent = shape[len(bounds)]
-        bound, remaining = _sliced(part, extent) if isinstance(part, slice) else _picked(part, extent)
+        bound, remaining = _slice(part, extent) if isinstance(part, slice) else _pick(part, extent)
         bounds.append(bound)
         rest.append(remaining)
     dense = all(not isinstance(part, slice) or part.step in {1, -1} for part in rest)
@@ -169,12 +169,12 @@ def _without_ellipsis(parts: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
     return (*parts[:at], *full * (rank - named), *parts[at + 1 :])
 
 
-def _picked(part: SupportsIndex, extent: int) -> tuple[AxisBounds, int]:
+def _pick(part: SupportsIndex, extent: int) -> tuple[AxisBounds, int]:
     at = as_integer(part) % extent
     return (at, at + 1), 0
 
 
-def _sliced(part: slice, extent: int) -> tuple[AxisBounds, slice]:
+def _slice(part: slice, extent: int) -> tuple[AxisBounds, slice]:
     chosen = range(extent)[part]
     if not chosen:
         return (0, 0), slice(0, 0, 1)

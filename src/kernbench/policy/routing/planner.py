@@ -1,6 +1,7 @@
 """The way of every transaction through the machine, from the coordinates of its ends.
 
-- Inside a SIP: see ``cube_routes``.
+- Inside a cube: a part hangs on a router, directly or behind the xbar of its corner. Two parts of a corner meet at the
+  xbar. All other ways go over routers, X first, and from cube to cube over UCIe ports, X first as well.
 - To and from the IO chiplet: along the cube's own column (row) to the edge, the UCIe link there, ``io_noc``.
 - From SIP to SIP: over scale-up ports, by the fewest hops, through the ``io_noc`` of each SIP between; where no
   scale-up link leads, through the PCIe endpoints and the switch.
@@ -8,6 +9,10 @@
 
 A part inside a PE that has no link of its own is reached through its PE's DMA. An extra part is reached over its
 links, by the one that makes the fewest hops, the first of several; no way between others leads through it.
+
+A part in transit may choose another way than the planned one: ``RouteChoices`` gives those with the fewest hops. A hop
+counts the same wherever it is. Only links of the classes that the planned way uses are counted: no transfer from SIP to
+SIP leaves the scale-up links for PCIe, and none within a SIP takes the IO chiplet for a short cut.
 """
 
 from __future__ import annotations
@@ -18,11 +23,105 @@ from functools import cached_property
 from itertools import pairwise, product
 
 from kernbench.common.errors import TransportError
-from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, sip_part, sip_port_id
-from kernbench.policy.routing.cube_routes import CubeRoutes, NodePath
-from kernbench.topology.cube_plan import LINKED_PE_KINDS
+from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, router_id, sip_part, sip_port_id, ucie_id, xbar_id
+from kernbench.topology.cube_plan import LINKED_PE_KINDS, corner_router, m_cpu_router, sram_router, ucie_router
 from kernbench.topology.graph import Graph, Node
+from kernbench.topology.grid import OPPOSITE, SIDES, Side
 from kernbench.topology.spec import FabricLink, SipsSpec, fabric_links
+
+NodePath = tuple[str, ...]
+GridCell = tuple[int, int]
+
+
+class CubeRoutes:
+    """Routes between parts of cubes in the same SIP."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._cube = graph.spec.cube
+        self._mesh = graph.spec.sip.cube_mesh.grid
+        self._edge = graph.spec.sip.io_chiplet.edge
+        self._edge_cubes = graph.spec.sip.edge_cubes
+        noc = self._cube.noc.grid
+        self._m_cpu, self._sram = m_cpu_router(noc), sram_router(noc)
+        self._beside: dict[str, GridCell] = {side: ucie_router(noc, side) for side in SIDES}
+        self._beside |= {corner: corner_router(noc, corner) for corner in self._cube.pe_layout.corners}
+
+    def between(self, src: Node, dst: Node) -> NodePath:
+        """From a part to another of the same SIP, both ends included."""
+        sip, at = src.cube_coord
+        _, end = dst.cube_coord
+        if at == end:
+            return self._within(src, dst)
+        route: list[str] = []
+        here = src
+        cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
+        for cell, beyond in pairwise(cubes):
+            side = side_towards(cell, beyond)
+            leave = self._graph.node(ucie_id(sip, self._mesh.index(*cell), side))
+            route.extend(self._within(here, leave))
+            here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
+        return (*route, *self._within(here, dst))
+
+    def to_io(self, src: Node) -> NodePath:
+        """From a part along its own column (row) to the UCIe port that faces the IO chiplet."""
+        return self.between(src, self._io_facing(src))
+
+    def from_io(self, dst: Node) -> NodePath:
+        """From the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
+        return self.between(self._io_facing(dst), dst)
+
+    def _io_facing(self, node: Node) -> Node:
+        sip, cube = node.cube_coord
+        column_or_row = self._graph.spec.sip.io_ucie_of(cube)
+        return self._graph.node(ucie_id(sip, self._edge_cubes[column_or_row], self._edge))
+
+    def _within(self, src: Node, dst: Node) -> NodePath:
+        """From a part to another of the same cube, both ends included."""
+        if src.id == dst.id:
+            return (src.id,)
+        (up, first), (down, last) = self._stem(src), self._stem(dst)
+        if up[-1] == down[-1] and up[-1] != src.id and up[-1] != dst.id:
+            return (src.id, up[-1], dst.id)
+        if down[-1] == src.id or up[-1] == dst.id:
+            return (src.id, dst.id)
+        sip, cube = src.cube_coord
+        routers = [router_id(sip, cube, x, y) for x, y in xy_cells(first, last)]
+        return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
+
+    def _stem(self, node: Node) -> tuple[NodePath, GridCell]:
+        """A part, with its xbar when it hangs on one, and the router behind; of a router, itself."""
+        if node.xy is not None:
+            return (node.id,), node.xy
+        corner = None
+        if node.pe is not None:
+            corner = self._cube.pe_layout.corner_of(node.pe)
+        elif node.kind == "hbm_ctrl" and node.index is not None:
+            corner = self._cube.corner_of_slice(node.index)
+        if corner is not None:
+            return (node.id, xbar_id(*node.cube_coord, corner)), self._beside[corner]
+        if node.side is not None:
+            return (node.id,), self._beside[node.side]
+        return (node.id,), self._m_cpu if node.kind == "m_cpu" else self._sram
+
+
+def xy_cells(src: GridCell, dst: GridCell) -> Iterator[GridCell]:
+    """Every cell of the way over a grid, X first, both ends included."""
+    x, y = src
+    yield x, y
+    while x != dst[0]:
+        x += 1 if dst[0] > x else -1
+        yield x, y
+    while y != dst[1]:
+        y += 1 if dst[1] > y else -1
+        yield x, y
+
+
+def side_towards(src: GridCell, dst: GridCell) -> Side:
+    """The side on which a neighbouring cell lies."""
+    if src[0] != dst[0]:
+        return "E" if dst[0] > src[0] else "W"
+    return "S" if dst[1] > src[1] else "N"
 
 
 class SipRoutes:
@@ -96,9 +195,9 @@ class RoutePlanner:
         leads straight to the SIP of ``dst``. Raises TransportError when there is no way, UnknownNameError for a
         node that does not exist.
         """
-        start, end = self._linked(src), self._linked(dst)
+        start, end = self._find_linked(src), self._find_linked(dst)
         stems = product(self._stems(start), self._stems(end))
-        route = min((self._joined(leaving, entering, via_port) for leaving, entering in stems), key=len)
+        route = min((self._join(leaving, entering, via_port) for leaving, entering in stems), key=len)
         missing = [pair for pair in pairwise(route) if not self._graph.has_edge(*pair)]
         if missing:
             raise TransportError(
@@ -121,7 +220,7 @@ class RoutePlanner:
             waiting.extend((*stem, end) for end in ends)
         return found
 
-    def _joined(self, leaving: NodePath, entering: NodePath, via_port: str | None) -> NodePath:
+    def _join(self, leaving: NodePath, entering: NodePath, via_port: str | None) -> NodePath:
         """The way between the builtin ends of two stems, with the stems."""
         way = self._between(self._graph.node(leaving[-1]), self._graph.node(entering[-1]), via_port)
         if len(leaving) == len(entering) == 1:
@@ -171,7 +270,7 @@ class RoutePlanner:
         enter = () if dst.sip is None else (sip_part(dst.sip, "pcie_ep"),)
         return (*leave, SWITCH, *enter)
 
-    def _linked(self, node_id: str) -> Node:
+    def _find_linked(self, node_id: str) -> Node:
         node = self._graph.node(node_id)
         if node.pe is None or node.is_extra or node.kind in LINKED_PE_KINDS:
             return node

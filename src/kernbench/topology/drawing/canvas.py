@@ -21,7 +21,7 @@ SMALLEST_PT = 4.2
 UNDER, WIRES, BOXES, TEXT = 1, 2, 3, 4
 
 
-def centred(at: PointMm, size: PointMm) -> Rect:
+def center_rect(at: PointMm, size: PointMm) -> Rect:
     """The rectangle of this size around a point."""
     return Rect(at[0] - size[0] / 2, at[1] - size[1] / 2, *size)
 

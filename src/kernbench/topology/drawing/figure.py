@@ -112,7 +112,7 @@ def _board(figure: Figure, layout: PageLayout, view: Rect, graph: Graph) -> Canv
 
 
 def _cube(figure: Figure, layout: PageLayout, graph: Graph) -> tuple[Canvas, Rect]:
-    sip, cube, outline = _zoomed(graph)
+    sip, cube, outline = _choose_zoom(graph)
     margin = 0.06 * max(outline.w, outline.h)
     side = max(outline.w, outline.h) + 2 * margin
     view = Rect(outline.centre[0] - side / 2, outline.centre[1] - side / 2, side, side)
@@ -127,7 +127,7 @@ def _cube(figure: Figure, layout: PageLayout, graph: Graph) -> tuple[Canvas, Rec
     return canvas, outline
 
 
-def _zoomed(graph: Graph) -> tuple[int, int, Rect]:
+def _choose_zoom(graph: Graph) -> tuple[int, int, Rect]:
     """The cube to enlarge: the one nearest to the panel on the right."""
     geometry = MachineGeometry(graph.spec)
     sip = min(board_grid(graph.spec.system.sips).w, graph.spec.num_sips) - 1
@@ -154,10 +154,10 @@ def _heading(figure: Figure, layout: PageLayout, topology: Topology) -> None:
     sips, mesh, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} × {sips.grid.h}" if sips.two_dimensional else sips.topology
     words = (
-        f"{_counted(spec.num_sips, 'SIP')} ({shape})",
-        f"{_counted(spec.cubes_per_sip, 'cube')} ({mesh.w} × {mesh.h}) a SIP",
-        f"{_counted(spec.pes_per_cube, 'PE')} a cube",
-        f"{_counted(spec.num_pes, 'PE')} in all",
+        f"{_format_count(spec.num_sips, 'SIP')} ({shape})",
+        f"{_format_count(spec.cubes_per_sip, 'cube')} ({mesh.w} × {mesh.h}) a SIP",
+        f"{_format_count(spec.pes_per_cube, 'PE')} a cube",
+        f"{_format_count(spec.num_pes, 'PE')} in all",
         f"HBM {hbm.slices} × {format_size(hbm.bytes_per_slice)} a cube",
         f"{spec.cube.slice_bw_gbs:g} GB/s a slice",
     )
@@ -174,7 +174,7 @@ def _heading(figure: Figure, layout: PageLayout, topology: Topology) -> None:
     figure.text(left, (top - 0.68) / top, "  ·  ".join(words), fontsize=9.5, color=style.MUTED, va="center")
 
 
-def _counted(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

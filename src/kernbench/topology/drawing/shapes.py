@@ -70,7 +70,7 @@ def shapes_of(graph: Graph) -> CubeShapes:
     return CubeShapes(CubeGeometry(cube.size_mm.w, cube.size_mm.h, cube.noc.grid), cube)
 
 
-def led(hub: Node, part: Node) -> list[PointMm]:
+def lead_wire(hub: Node, part: Node) -> list[PointMm]:
     """A wire led so that no block hides it."""
     (x0, y0), (x1, y1) = hub.pos_mm, part.pos_mm
     if part.kind in {"hbm_ctrl", "xbar"}:
@@ -122,7 +122,7 @@ def scale_up_cables(graph: Graph) -> Iterator[Cable]:
     pairs = {(link.src, link.dst) for link in links}
     shown = [link for link in links if (link.dst, link.src) not in pairs or _first_of_pair(link)]
     for number, link in enumerate(shown):
-        yield Cable(tuple(_led(geometry, graph, link, number)), (link.dst, link.src) in pairs)
+        yield Cable(tuple(_lead_cable(geometry, graph, link, number)), (link.dst, link.src) in pairs)
 
 
 def host_cables(graph: Graph) -> Iterator[tuple[PointMm, ...]]:
@@ -156,10 +156,10 @@ def _first_of_pair(link: FabricLink) -> bool:
     return link.src.side in {"E", "S"}
 
 
-def _led(geometry: MachineGeometry, graph: Graph, link: FabricLink, number: int) -> Iterator[PointMm]:
+def _lead_cable(geometry: MachineGeometry, graph: Graph, link: FabricLink, number: int) -> Iterator[PointMm]:
     src, dst = _end(geometry, graph, link.src), _end(geometry, graph, link.dst)
     if link.src.side is None:
-        yield from _meshed(src, dst, number)
+        yield from _lead_in_mesh(src, dst, number)
         return
     along_row, forward = link.src.side == "E", _goes_forward(src, dst, link.src.side)
     lane = DIRECT_LANE if forward else ROW_WRAP_LANE if along_row else COLUMN_WRAP_LANE
@@ -191,7 +191,7 @@ def _between(src: _End, dst: _End, a: PointMm, b: PointMm, *, facing: bool) -> t
     return (a, (beside, a[1]), (beside, b[1]), b)
 
 
-def _meshed(src: _End, dst: _End, number: int) -> Iterator[PointMm]:
+def _lead_in_mesh(src: _End, dst: _End, number: int) -> Iterator[PointMm]:
     """A cable of a fully connected machine, on a level of its own along the row of its source, then of its target."""
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) * (number % LEVEL_COUNT) / LEVEL_COUNT
     beside = dst.outline.x - level - 1

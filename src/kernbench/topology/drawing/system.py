@@ -5,8 +5,8 @@ from __future__ import annotations
 from kernbench.common.ids import HOST, SWITCH, cube_part, sip_part
 from kernbench.common.units import format_size
 from kernbench.topology.drawing import style
-from kernbench.topology.drawing.canvas import BOXES, UNDER, Canvas, centred
-from kernbench.topology.drawing.shapes import CubeShapes, host_cables, led, scale_up_cables, shapes_of
+from kernbench.topology.drawing.canvas import BOXES, UNDER, Canvas, center_rect
+from kernbench.topology.drawing.shapes import CubeShapes, host_cables, lead_wire, scale_up_cables, shapes_of
 from kernbench.topology.drawing.style import Paint
 from kernbench.topology.geometry import PE_FLOORPLAN, MachineGeometry, PointMm, Rect
 from kernbench.topology.graph import Graph, Node
@@ -18,13 +18,13 @@ def pe_rects(graph: Graph, shapes: CubeShapes, sip: int, cube: int) -> list[Rect
     """The outlines of the PEs of a cube; a PE is centred on the middle of its parts."""
     middle = PE_FLOORPLAN[1][1]
     parts = (graph.node(cube_part(sip, cube, f"pe{pe}.{middle}")) for pe in range(graph.spec.pes_per_cube))
-    return [centred(part.pos_mm, shapes.pe) for part in parts]
+    return [center_rect(part.pos_mm, shapes.pe) for part in parts]
 
 
 def hbm_rects(graph: Graph, shapes: CubeShapes, sip: int, cube: int) -> list[Rect]:
     """The outlines of the HBM slices of a cube."""
     slices = (graph.node(cube_part(sip, cube, f"hbm{k}")) for k in range(graph.spec.cube.hbm.slices))
-    return [centred(node.pos_mm, shapes.hbm) for node in slices]
+    return [center_rect(node.pos_mm, shapes.hbm) for node in slices]
 
 
 def draw_cube(canvas: Canvas, graph: Graph, sip: int, cube: int, outline: Rect) -> None:
@@ -47,19 +47,19 @@ def _wires(canvas: Canvas, graph: Graph, nodes: list[Node]) -> None:
         ends = frozenset((edge.src, edge.dst))
         if edge.dst in inside and ends not in drawn:
             drawn.add(ends)
-            path = led(inside[edge.src], inside[edge.dst])
+            path = lead_wire(inside[edge.src], inside[edge.dst])
             canvas.lines([path], style.link_colour(edge.link_class), 1.4)
 
 
 def _part(canvas: Canvas, shapes: CubeShapes, node: Node) -> None:
     """A part with its name."""
     if node.pe is not None:
-        canvas.box(centred(node.pos_mm, shapes.pe_part), style.EXTRA if node.is_extra else style.PE_PART, width=0.6)
+        canvas.box(center_rect(node.pos_mm, shapes.pe_part), style.EXTRA if node.is_extra else style.PE_PART, width=0.6)
         short = _SHORT.get(node.kind, node.kind.removeprefix("pe_").upper())
         canvas.label(node.pos_mm, shapes.pe_part, short, largest=canvas.fitting(shapes.pe_part, "SCHED", 6.5))
         return
     size, paint, name = _look(shapes, node)
-    canvas.box(centred(node.pos_mm, size), paint, radius=0.12 * min(size), width=1.0)
+    canvas.box(center_rect(node.pos_mm, size), paint, radius=0.12 * min(size), width=1.0)
     if name:
         canvas.label(node.pos_mm, size, name)
 
@@ -146,7 +146,7 @@ def _chiplet(canvas: Canvas, graph: Graph, sip: int) -> None:
     looks = {"pcie_ep": style.HOST, "io_cpu": style.CPU, "io_noc": style.ROUTER}
     for name, paint in looks.items():
         at = graph.node(sip_part(sip, name)).pos_mm
-        canvas.box(centred(at, block), paint, radius=0.2, width=0.7)
+        canvas.box(center_rect(at, block), paint, radius=0.2, width=0.7)
         canvas.label(at, block, name, largest=6.5)
     canvas.label(chiplet.at(0.76, 0.78), block, "IO chiplet", largest=7)
     name = f"SIP {sip}"
@@ -170,7 +170,7 @@ def _die_links(canvas: Canvas, graph: Graph, sip: int) -> None:
     links = (edge for node in nodes for edge in graph.out_edges(node.id))
     ends = [(graph.node(e.src), graph.node(e.dst)) for e in links if e.link_class in {"cube_to_cube", "io_to_cube"}]
     canvas.boxes([_bridge(a, b) for a, b in ends if a.id < b.id], style.UCIE, width=0.7)
-    ports = [centred(node.pos_mm, (1.3, 1.3)) for node in nodes if node.kind == "sip_port"]
+    ports = [center_rect(node.pos_mm, (1.3, 1.3)) for node in nodes if node.kind == "sip_port"]
     canvas.boxes(ports, Paint(style.VERMILLION, style.VERMILLION), width=0.5)
 
 
