@@ -1,4 +1,4 @@
-"""From ``topology.yaml`` to a compiled machine, in named passes: load, validate, elaborate.
+"""The passes from ``topology.yaml`` to a compiled machine, by name: load, validate, elaborate.
 
 The fourth, ``wire``, belongs to the simulation engine and is the only one that knows it.
 """
@@ -27,7 +27,7 @@ from kernbench.topology.spec import TopologySpec
 
 
 def validate_topology(document: Document, registry: Registry) -> TopologySpec:
-    """The spec of a machine. Raises ConfigError with everything that is wrong with the file, in file order."""
+    """Return the spec of a machine. Raises ConfigError with everything wrong with the file, in file order."""
     checked = check(document, TopologySpec, context=registry)
     spec = checked.value
     found = _check_sound_sections(document, registry) if spec is None else list(check_rules(partial(_section_of, spec)))
@@ -44,7 +44,7 @@ def _section_of(spec: TopologySpec, path: str) -> Any:
 
 
 def _check_sound_sections(document: Document, registry: Registry) -> list[Complaint]:
-    """What the rules say about those sections of an unsound document that are sound by themselves."""
+    """Return the complaints about those sections of an unsound document that are sound by themselves."""
 
     @cache
     def sound_section(path: str) -> Any:
@@ -61,7 +61,7 @@ LOCAL_FILE = "topology.yaml"
 
 @dataclass(frozen=True)
 class Topology:
-    """A compiled machine and where it came from."""
+    """A compiled machine and its source."""
 
     topology_obj: Graph
     source: str
@@ -78,7 +78,7 @@ class Topology:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def resolved_yaml(self) -> str:
-        """The configuration in full, as YAML that compiles to the same machine."""
+        """Return the full configuration as YAML that compiles to the same machine."""
         return yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -96,7 +96,7 @@ def resolve_topology(
 
 
 def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
-    """The file that a ``--topology`` argument means."""
+    """Return the file that a ``--topology`` argument means."""
     if path_or_name is None:
         path_or_name = LOCAL_FILE if Path(LOCAL_FILE).exists() else DEFAULT_NAME
     if path_or_name == DEFAULT_NAME:

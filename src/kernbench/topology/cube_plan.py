@@ -56,28 +56,28 @@ class CubePlan:
 
 
 def ucie_router(noc: Grid, side: Side) -> tuple[int, int]:
-    """The router at the middle of an edge: the same column for N and S, the same row for W and E."""
+    """Return the router at the middle of an edge: the same column for N and S, the same row for W and E."""
     x, y = noc.w // 2, noc.h // 2
     return {"N": (x, 0), "S": (x, noc.h - 1), "W": (0, y), "E": (noc.w - 1, y)}[side]
 
 
 def corner_router(noc: Grid, corner: Corner) -> tuple[int, int]:
-    """The router at a corner."""
+    """Return the router at a corner."""
     return (noc.w - 1 if "E" in corner else 0), (noc.h - 1 if "S" in corner else 0)
 
 
 def m_cpu_router(noc: Grid) -> tuple[int, int]:
-    """The router of the M_CPU, north-west of the middle."""
+    """Return the router of the M_CPU, north-west of the middle."""
     return (noc.w - 1) // 2, (noc.h - 1) // 2
 
 
 def sram_router(noc: Grid) -> tuple[int, int]:
-    """The router of the SRAM, south-east of the middle."""
+    """Return the router of the SRAM, south-east of the middle."""
     return noc.w // 2, noc.h // 2
 
 
 def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
-    """The builtin parts of a cube outside its PEs, by the names that the plan gives them."""
+    """Return the builtin parts of a cube outside its PEs, by their names in the plan."""
     noc = cube.noc.grid
     routers = (_router_name(noc.xy(index)) for index in range(len(noc)))
     corners = (_xbar_name(corner) for corner in cube.pe_layout.corners)
@@ -86,7 +86,7 @@ def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
 
 
 def plan_cube(spec: TopologySpec) -> CubePlan:
-    """The plan of every cube of this machine."""
+    """Return the plan of every cube of this machine."""
     size, noc = spec.cube.size_mm, spec.cube.noc.grid
     draft = _CubeDraft(spec, CubeGeometry(size.w, size.h, noc))
     _routers(draft, noc)
@@ -115,12 +115,12 @@ class _CubeDraft:
         return part.name
 
     def at(self, name: str) -> PointMm:
-        """Where a part stands."""
+        """Return the position of a part."""
         return self.parts[self.place[name]].pos_mm
 
     @property
     def positions(self) -> list[PointMm]:
-        """Where parts stand."""
+        """The positions of all parts."""
         return [part.pos_mm for part in self.parts]
 
     def join(self, a: str, b: str, link: LinkSpec, link_class: str) -> None:
@@ -169,7 +169,7 @@ def _middle(draft: _CubeDraft, noc: Grid) -> None:
 
 
 def _corner(draft: _CubeDraft, noc: Grid, corner: Corner) -> None:
-    """The xbar of a corner, its slices and its PEs."""
+    """Add the xbar of a corner, its slices and its PEs."""
     cube = draft.spec.cube
     name, pos = _xbar_name(corner), draft.geometry.xbar(corner)
     xbar = draft.add(PlannedPart(name, cube.components.xbar, pos, side=corner))
@@ -203,7 +203,7 @@ def _pe_parts(draft: _CubeDraft, corner: Corner) -> Iterator[PlannedPart]:
 
 
 def _extras(draft: _CubeDraft) -> None:
-    """The extra parts of the cube and of each PE, then their links, which may join any two of them."""
+    """Add the extra parts of the cube and of each PE, then their links, which may join any two of them."""
     extra = draft.spec.cube.extra
     memories = {window.name: window for window in draft.spec.cube.extra_memories}
     for name, part in extra.items():
@@ -228,7 +228,7 @@ def _extras_of_pe(draft: _CubeDraft, pe: int) -> None:
 
 
 def _join_extras(draft: _CubeDraft, extra: Mapping[str, ExtraPart], named: Mapping[str, str]) -> None:
-    """The links of extra parts; ``named``: what the plan calls them and their neighbours, where it is another name."""
+    """Add the links of extra parts. ``named`` has the names of the plan where they differ from those of the file."""
     for name, part in extra.items():
         for link in part.links:
             draft.join(named.get(name, name), named.get(link.to, link.to), link, f"{name}_to_{link.to}")

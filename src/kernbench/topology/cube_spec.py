@@ -52,7 +52,7 @@ class PeLayoutSpec(ConfigModel):
         return self.pe_per_corner * len(self.corners)
 
     def corner_of(self, pe: int) -> Corner:
-        """The corner where a PE stands."""
+        """Return the corner where a PE stands."""
         return self.corners[pe // self.pe_per_corner]
 
 
@@ -124,16 +124,16 @@ class CubeSpec(WithExtras):
         return self.hbm.slices // len(self.pe_layout.corners)
 
     def corner_of_slice(self, index: int) -> Corner:
-        """The corner whose xbar a slice hangs on."""
+        """Return the corner whose xbar serves a slice."""
         return self.pe_layout.corners[index // self.slices_per_corner]
 
     def local_slice(self, pe: int) -> int:
-        """The slice next to a PE, always of the PE's own corner."""
+        """Return the slice next to a PE, always of the PE's own corner."""
         return pe * self.hbm.slices // self.pe_layout.pes
 
     @property
     def pc_bw_gbs(self) -> float:
-        """What a pseudo-channel sustains: its part of the link's bandwidth, as far as it can use it.
+        """The bandwidth that a pseudo-channel sustains: the usable part of its share of the link.
 
         With banks, what its bus does beside refresh.
         """
@@ -149,7 +149,7 @@ class CubeSpec(WithExtras):
 
     @property
     def slice_bw_gbs(self) -> float:
-        """What a slice sustains: all of its channels."""
+        """The bandwidth that a slice sustains: that of all its channels."""
         if self.hbm.banks is not None:
             return self.hbm.num_pcs * self.pc_bw_gbs
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
@@ -162,9 +162,9 @@ class CubeSpec(WithExtras):
 
     @property
     def sram_bw_gbs(self) -> float:
-        """What the SRAM sustains."""
+        """The bandwidth that the SRAM sustains."""
         return self.components.sram.attrs.bw_gbs or self.links.router_to_sram.bw_gbs
 
     def sram_ps(self, nbytes: int) -> int:
-        """Time of the SRAM for an access."""
+        """Return the time that the SRAM takes for an access."""
         return transfer_ps(nbytes, self.sram_bw_gbs)

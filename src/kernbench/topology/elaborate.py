@@ -20,7 +20,7 @@ from kernbench.topology.spec import TopologySpec, fabric_links, sip_ports
 
 
 def elaborate(spec: TopologySpec) -> Graph:
-    """The graph of a machine, in a fixed order: host and switch, then SIP by SIP, then scale-up links."""
+    """Return the graph of a machine, in a fixed order: host and switch, then SIP by SIP, then scale-up links."""
     draft = _GraphDraft(spec, MachineGeometry(spec), plan_cube(spec))
     parts, links = spec.system.components, spec.system.links
     draft.add(HOST, parts.host, draft.geometry.host().centre)
@@ -54,7 +54,7 @@ class _GraphDraft:
         self.connect(b, a, link, link_class)
 
     def connect(self, src: str, dst: str, link: LinkSpec, link_class: str) -> None:
-        """One direction of such a link."""
+        """Add one direction of such a link."""
         entered = self.nodes[dst]
         derived = manhattan_mm(self.nodes[src].pos_mm, entered.pos_mm)
         length = derived if link.length_mm is None else link.length_mm

@@ -40,8 +40,10 @@ class SizeMm(ConfigModel):
 
 
 class LinkSpec(ConfigModel):
-    """One direction of a link. Without ``length_mm`` the length follows from positions; without ``fifo_bytes`` the
-    FIFO at its far end is sized by ``transport``. ``overhead_ns`` is the link's own, beside the nodes'.
+    """One direction of a link.
+
+    Without ``length_mm`` the length follows from positions. Without ``fifo_bytes`` ``transport`` sizes the FIFO at its
+    far end. ``overhead_ns`` is the link's own, beside the nodes'.
     """
 
     bw_gbs: Bandwidth
@@ -67,7 +69,11 @@ A_co = TypeVar("A_co", bound=InnerAttrs, covariant=True)
 
 
 class ComponentSpec(ConfigModel, Generic[A_co]):
-    """``{ kind: xbar, impl: builtin.xbar, attrs: {...} }``; ``attrs`` is typed by the implementing class."""
+    """``{ kind: xbar, impl: builtin.xbar, attrs: {...} }``; the implementing class types ``attrs``.
+
+    That class declares ``Attrs`` as a subclass of its kind's model, with its own keys beside. What the file leaves out
+    costs nothing: times are 0. Counts, and the efficiency of HBM, default to the packaged machine's.
+    """
 
     kind: str
     impl: str
@@ -113,14 +119,14 @@ class Components(ConfigModel):
 
 
 def registry_of(info: ValidationInfo) -> Registry:
-    """The registry that a topology is validated against."""
+    """Return the registry that a topology is validated against."""
     if not isinstance(info.context, Registry):
         raise TypeError("a component is validated against a registry: pass one as context")
     return info.context
 
 
 def implementation_of(registry: Registry, impl: str) -> type[Part]:
-    """The class that ``impl`` means. ValueError, for pydantic, when it means none."""
+    """Return the class that ``impl`` names. Raises ValueError, for pydantic, when it names none."""
     try:
         return registry.lookup(impl)
     except InputError as error:
@@ -128,7 +134,7 @@ def implementation_of(registry: Registry, impl: str) -> type[Part]:
 
 
 def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
-    """The model for the attrs of ``part``: its own, which must extend the kind's; the kind's when it has none."""
+    """Return the model for the attrs of ``part``: its own, which must extend the kind's, or else the kind's."""
     assert isinstance(kind_model, type)
     assert issubclass(kind_model, InnerAttrs)
     attrs: object = part.Attrs
@@ -168,13 +174,13 @@ class ExtraPart(ComponentSpec[PartAttrs]):
     @field_validator("impl")
     @classmethod
     def _implements_kind(cls, impl: str, info: ValidationInfo) -> str:
-        """There is such a class; ``_of_kinds`` looks at its kinds once the part's own is known."""
+        """Check that there is such a class; ``_of_kinds`` checks its kinds once the part's own is known."""
         implementation_of(registry_of(info), impl)
         return impl
 
 
 def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, ExtraPart]:
-    """The parts with their kinds. What a class was registered for binds it, not what it is derived from."""
+    """Return the parts with their kinds. The kinds a class was registered for bind it, not those of its base."""
     registry, complaints = registry_of(info), []
     for name, part in parts.items():
         kind = part.kind or name
@@ -212,7 +218,7 @@ class WithExtras(ConfigModel):
 
 @value
 class AddressWindow:
-    """The addresses of an extra memory: ``nbytes`` from ``offset`` on, in the part of the addresses that has them."""
+    """The addresses of an extra memory: ``nbytes`` from ``offset`` on, in the addresses of its cube or PE."""
 
     name: str
     offset: int
@@ -225,7 +231,7 @@ class AddressWindow:
 
 
 def windows(extra: Mapping[str, ExtraPart], behind: int) -> Iterator[AddressWindow]:
-    """The windows of the memories among ``extra``, in their order, the first one behind offset ``behind``."""
+    """Yield the windows of the memories among ``extra``, in their order, the first behind offset ``behind``."""
     for name, part in extra.items():
         if part.bytes is not None:
             window = AddressWindow(name, -(-behind // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
@@ -234,7 +240,7 @@ def windows(extra: Mapping[str, ExtraPart], behind: int) -> Iterator[AddressWind
 
 
 def unreachable(extra: Mapping[str, ExtraPart]) -> list[str]:
-    """The parts that have links to each other only."""
+    """Return the parts that have links to each other only."""
     left = dict(extra)
     while True:
         joined = [name for name, part in left.items() if any(link.to not in left for link in part.links)]

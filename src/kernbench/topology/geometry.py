@@ -1,4 +1,4 @@
-"""Where things stand, in mm: x to the east, y to the south, from the north-west corner of the board.
+"""The positions of all parts in mm: x to the east, y to the south, from the north-west corner of the board.
 
 Pure functions of the sizes in the spec. A cube's floorplan, as fractions of its sides: routers in the middle, UCIe at
 the middle of each edge, and in each corner the PEs along the north or south edge, the HBM slices along the west or
@@ -54,12 +54,12 @@ class Rect:
 
 
 def point(x: float, y: float) -> PointMm:
-    """A position without the noise of floating-point sums."""
+    """Round a position, which frees it from the noise of floating-point sums."""
     return round(x, 6), round(y, 6)
 
 
 def manhattan_mm(a: PointMm, b: PointMm) -> float:
-    """The length of a wire between two points."""
+    """Return the length of a wire between two points."""
     return round(abs(a[0] - b[0]) + abs(a[1] - b[1]), 6)
 
 
@@ -72,44 +72,44 @@ class CubeGeometry:
     noc: Grid
 
     def router(self, x: int, y: int) -> PointMm:
-        """The router in column ``x`` of row ``y``."""
+        """Return the position of the router in column ``x`` of row ``y``."""
         return point(_spread(x, self.noc.w) * self.w, _spread(y, self.noc.h) * self.h)
 
     def xbar(self, corner: Corner) -> PointMm:
-        """The xbar of a corner."""
+        """Return the position of the xbar of a corner."""
         return self._mirror(corner, *XBAR_INSET)
 
     def ucie(self, side: Side) -> PointMm:
-        """The middle of an edge, as far as the NoC's grid has one: the UCIe port faces its router."""
+        """Return the middle of an edge, as far as the NoC's grid has one: the UCIe port faces its router."""
         along = {"N": (0.5, UCIE_INSET), "S": (0.5, 1 - UCIE_INSET), "W": (UCIE_INSET, 0.5), "E": (1 - UCIE_INSET, 0.5)}
         x, y = along[side]
         return point(x * self.w, y * self.h)
 
     def pe(self, corner: Corner, place: int, of: int) -> PointMm:
-        """The ``place``-th of ``of`` PEs of a corner."""
+        """Return the position of the ``place``-th of ``of`` PEs of a corner."""
         counted = of - 1 - place if "E" in corner else place  # west to east in every corner
         return self._mirror(corner, _along(PE_ARM, counted, of), PE_CENTRE)
 
     def pe_size(self, of: int) -> PointMm:
-        """Width and height of a PE, ``of`` of them sharing a corner."""
+        """Return width and height of a PE, ``of`` of them sharing a corner."""
         return point(0.92 * (PE_ARM[1] - PE_ARM[0]) / of * self.w, PE_HEIGHT * self.h)
 
     def pe_part(self, corner: Corner, centre: PointMm, kind: str, of: int) -> PointMm:
-        """A part of the PE at ``centre``."""
+        """Return the position of a part of the PE at ``centre``."""
         row, column = next((r, line.index(kind)) for r, line in enumerate(PE_FLOORPLAN) if kind in line)
         return self._pe_cell(corner, centre, row, column, of)
 
     def hbm(self, corner: Corner, place: int, of: int) -> PointMm:
-        """The ``place``-th of ``of`` HBM slices of a corner."""
+        """Return the position of the ``place``-th of ``of`` HBM slices of a corner."""
         counted = of - 1 - place if "S" in corner else place  # north to south in every corner
         return self._mirror(corner, HBM_CENTRE, _along(HBM_ARM, counted, of))
 
     def hbm_size(self, of: int) -> PointMm:
-        """Width and height of a slice, ``of`` of them sharing a corner."""
+        """Return width and height of a slice, ``of`` of them sharing a corner."""
         return point(HBM_WIDTH * self.w, 0.88 * (HBM_ARM[1] - HBM_ARM[0]) / of * self.h)
 
     def near(self, router: tuple[int, int], *, towards: Side) -> PointMm:
-        """A place beside a router near the middle: to its south-east (``E``) or north-west (``W``)."""
+        """Return a place beside a router near the middle: to its south-east (``E``) or north-west (``W``)."""
         x, y = self.router(*router)
         sign = 1 if towards == "E" else -1
         step_x = min(_pitch(self.noc.w) / 2, NEAR_MIDDLE) * self.w
@@ -117,14 +117,17 @@ class CubeGeometry:
         return point(x + sign * step_x, y + sign * step_y)
 
     def free_place(self, near: PointMm, taken: Collection[PointMm]) -> PointMm:
-        """The middle of the cell of the NoC that is nearest to ``near`` and not ``taken``; one that is when all are."""
+        """Return the middle of the cell of the NoC that is nearest to ``near`` and not ``taken``.
+
+        When all cells are taken, return the nearest of them.
+        """
         columns, rows = range(max(1, self.noc.w - 1)), range(max(1, self.noc.h - 1))
         cells = [self.near((x, y), towards="E") for y in rows for x in columns]
         free = [cell for cell in cells if cell not in taken]
         return min(free or cells, key=lambda cell: manhattan_mm(cell, near))
 
     def beside_pe(self, corner: Corner, centre: PointMm, turn: int, of: int) -> PointMm:
-        """The ``turn``-th extra part of the PE at ``centre``: in rows of its own, further in."""
+        """Return the position of the ``turn``-th extra part of the PE at ``centre``: in rows of its own, further in."""
         return self._pe_cell(corner, centre, len(PE_FLOORPLAN) + turn // 3, turn % 3, of)
 
     def _pe_cell(self, corner: Corner, centre: PointMm, row: int, column: int, of: int) -> PointMm:
@@ -133,7 +136,7 @@ class CubeGeometry:
         return point(centre[0] + (column - 1) * w / 3, centre[1] + (row - 1) * h / 3)
 
     def _mirror(self, corner: Corner, x: float, y: float) -> PointMm:
-        """The place given for the north-west corner, in another corner."""
+        """Mirror a place given for the north-west corner into another corner."""
         return point((1 - x if "E" in corner else x) * self.w, (1 - y if "S" in corner else y) * self.h)
 
 
@@ -160,20 +163,21 @@ class ChipletGeometry:
     edge: Side
 
     def at(self, u: float, v: float) -> PointMm:
-        """A place in the chiplet."""
+        """Return a place in the chiplet."""
         r = self.rect
         x, y = {"N": (u, 1 - v), "S": (u, v), "W": (1 - v, u), "E": (v, u)}[self.edge]
         return point(r.x + x * r.w, r.y + y * r.h)
 
     def facing(self, cube: Rect) -> PointMm:
-        """The UCIe port for a cube: opposite its middle, as far as the chiplet reaches."""
+        """Return the position of the UCIe port for a cube: opposite its middle, as far as the chiplet reaches."""
         x, y = cube.centre
         along = (x - self.rect.x) / self.rect.w if self.edge in {"N", "S"} else (y - self.rect.y) / self.rect.h
         return self.at(min(max(along, 0.04), 0.96), 0.1)
 
     def port(self, port: SipPort, count: int) -> PointMm:
-        """A scale-up port, one of ``count``: at the end or on the outer edge that looks its way. The one that would
-        look at the cubes sits at an end, beside its neighbour there.
+        """Return the position of a scale-up port, one of ``count``: at the end or on the outer edge on its side.
+
+        The port on the side of the cubes sits at an end, beside its neighbour there.
         """
         ends = self._ends()
         if port.side is None:
@@ -185,7 +189,7 @@ class ChipletGeometry:
         return self.at(float(ends.index(port.side)), 0.5) if port.side in ends else self.at(1.0, 0.2)
 
     def leaves_by(self, side: Side | None) -> Side:
-        """The direction in which a port's cable leaves the chiplet."""
+        """Return the direction in which a port's cable leaves the chiplet."""
         if side is None or side == self.edge:
             return self.edge
         return side if side in self._ends() else self._ends()[1]
@@ -207,11 +211,11 @@ class MachineGeometry:
         return CubeGeometry(size.w, size.h, self.spec.cube.noc.grid)
 
     def host(self) -> Rect:
-        """The host, north of everything."""
+        """Return the outline of the host, north of everything."""
         return Rect((self.board_width - HOST_MM[0]) / 2, 0.0, *HOST_MM)
 
     def switch(self) -> Rect:
-        """The switch, between the host and the SIPs."""
+        """Return the outline of the switch, between the host and the SIPs."""
         return Rect((self.board_width - SWITCH_MM[0]) / 2, HOST_MM[1] + BOARD_GAP_MM / 2, *SWITCH_MM)
 
     @property
@@ -222,7 +226,7 @@ class MachineGeometry:
         return max(columns * (width + BOARD_GAP_MM) - BOARD_GAP_MM, HOST_MM[0], SWITCH_MM[0])
 
     def sip_size(self) -> PointMm:
-        """Width and height of a SIP: cubes and IO chiplet."""
+        """Return width and height of a SIP: cubes and IO chiplet."""
         cubes_w, cubes_h = self._cubes_size()
         along, depth = self._chiplet_size()
         if self.spec.sip.io_chiplet.edge in {"N", "S"}:
@@ -230,7 +234,7 @@ class MachineGeometry:
         return point(cubes_w + self._io_gap() + depth, max(cubes_h, along))
 
     def sip(self, sip: int) -> Rect:
-        """The outline of a SIP."""
+        """Return the outline of a SIP."""
         grid = board_grid(self.spec.system.sips)
         columns, (column, row) = grid.w, grid.xy(sip)
         width, height = self.sip_size()
@@ -240,7 +244,7 @@ class MachineGeometry:
         return Rect(*point(x, y), width, height)
 
     def cube_rect(self, outline: Rect, cube: int) -> Rect:
-        """The outline of a cube of the SIP with this outline."""
+        """Return the outline of a cube of the SIP with this outline."""
         size, gap = self.spec.cube.size_mm, self._cube_gap()
         column, row = self.spec.sip.cube_mesh.grid.xy(cube)
         left, top = self._cubes_corner(outline)
@@ -248,7 +252,7 @@ class MachineGeometry:
         return Rect(*point(x, y), size.w, size.h)
 
     def chiplet(self, outline: Rect) -> ChipletGeometry:
-        """The IO chiplet of the SIP with this outline, centred along its edge."""
+        """Return the IO chiplet of the SIP with this outline, centred along its edge."""
         edge = self.spec.sip.io_chiplet.edge
         along, depth = self._chiplet_size()
         w, h = (along, depth) if edge in {"N", "S"} else (depth, along)
@@ -281,7 +285,7 @@ class MachineGeometry:
 
 
 def board_grid(sips: SipsSpec) -> Grid:
-    """How SIPs are laid out, row by row: as their grid when 2-D, else in rows of at most four."""
+    """Return the grid in which SIPs are laid out: their own when 2-D, else rows of at most four."""
     if sips.two_dimensional:
         return sips.grid
     columns = sips.count if sips.count <= 4 else -(-sips.count // -(-sips.count // 4))

@@ -1,4 +1,4 @@
-"""What an HBM's banks take: the named timings, and the fields of an address in its order."""
+"""The HBM of a cube: its keys, the named timings of banks, and the fields of an address."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class HbmTiming(ConfigModel):
 
     @property
     def burst_work_ns(self) -> float:
-        """What a burst takes of its bus, refresh included."""
+        """The time that a burst takes of its bus, refresh included."""
         return self.ccd_s_ns / (1 - self.refresh_share)
 
 
@@ -101,7 +101,7 @@ Fold = Literal[FieldName, "above"]
 
 
 class MappingField(ConfigModel):
-    """A field of an address: ``values`` of it here (what is left of it, unless given), and what is folded into it.
+    """A field of an address: ``values`` of it here (all that are left, unless given), and the bits folded into it.
 
     ``fold: above`` is the XOR of all that lies above the field in the address. A field's name is the XOR with the next
     bits of that field: those that fields before this one have not taken.
@@ -140,7 +140,7 @@ MAPPINGS = {"MOP4CLXOR": MOP4CLXOR, "RoBaRaCoCh": ROBARACOCH}
 
 
 def interleave(bursts: int, xor: bool) -> AddressMapping:
-    """``bursts`` on a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks."""
+    """Map ``bursts`` to a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks."""
     return _fields(
         ("column", bursts, None),
         ("pc", None, "above" if xor else None),
@@ -192,7 +192,7 @@ class HbmSpec(ConfigModel):
 
     @property
     def folds_channels(self) -> bool:
-        """Whether ``channel_hash`` is xor."""
+        """True when ``channel_hash`` is xor."""
         return self.channel_hash != "mod"
 
     @property
@@ -202,7 +202,7 @@ class HbmSpec(ConfigModel):
 
     @property
     def interleaves(self) -> bool:
-        """Whether ``burst_bytes`` and ``channel_hash`` say where addresses lie."""
+        """True when ``burst_bytes`` and ``channel_hash`` decide where addresses lie."""
         return self.banks is None or self.mapping in (None, "interleave")
 
     @property
@@ -211,7 +211,7 @@ class HbmSpec(ConfigModel):
         return self.queue_entries or 64
 
     def fields(self, banks: HbmTiming) -> AddressMapping:
-        """The fields of an address, from the lowest up."""
+        """Return the fields of an address, from the lowest up."""
         if isinstance(self.mapping, tuple):
             return self.mapping
         named = MAPPINGS.get(self.mapping or "interleave")
@@ -219,7 +219,7 @@ class HbmSpec(ConfigModel):
 
 
 class HbmCtrlAttrs(PartAttrs):
-    """An HBM slice: the part of a channel's bandwidth that is usable without banks, time before the first byte."""
+    """An HBM slice: the usable part of a channel's bandwidth without banks, the time before the first byte."""
 
     efficiency: Share | None = None
     access_ns: Duration = 0.0

@@ -1,4 +1,4 @@
-"""The ``pe`` section: what a processing element is made of."""
+"""The ``pe`` section: the units and parts of a processing element."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class TcmSpec(BankedSpec):
 
     @property
     def scratch_bytes(self) -> int:
-        """What is left for kernels and queues."""
+        """The bytes left for kernels and queues."""
         return self.bytes - self.scheduler_reserved_bytes
 
     def read_ps(self, nbytes: int) -> int:
-        """Time of the read port."""
+        """Return the time of the read port."""
         return transfer_ps(nbytes, self.read_bw_gbs)
 
     def write_ps(self, nbytes: int) -> int:
-        """Time of the write port."""
+        """Return the time of the write port."""
         return transfer_ps(nbytes, self.write_bw_gbs)
 
 
 class GemmSpec(ConfigModel):
-    """The matrix unit: its tile, what it accumulates in, how many bytes of results it keeps, its rate by type."""
+    """The matrix unit: its tile, the type of its sums, the bytes of results that it keeps, its rate by type."""
 
     tile_m: PositiveCount
     tile_k: PositiveCount
@@ -80,7 +80,7 @@ class GemmSpec(ConfigModel):
         return tuple(dtype(name) for name in self.macs_per_ns)
 
     def rate(self, element: DType) -> float:
-        """Multiply-accumulates a ns for operands of this type. Raises UnsupportedError."""
+        """Return multiply-accumulates a ns for operands of this type. Raises UnsupportedError."""
         found = self.macs_per_ns.get(element.name)
         if found is None:
             known = ", ".join(self.macs_per_ns)
@@ -88,11 +88,11 @@ class GemmSpec(ConfigModel):
         return found
 
     def tile_ns(self, element: DType) -> float:
-        """Time of one tile, however much of it is used."""
+        """Return the time of one tile, full or not."""
         return self.tile_m * self.tile_k * self.tile_n / self.rate(element)
 
     def tile_ps(self, element: DType) -> int:
-        """``tile_ns`` in ps."""
+        """Return ``tile_ns`` in ps."""
         return ns_to_ps(self.tile_ns(element))
 
 
@@ -103,11 +103,11 @@ class MathSpec(ConfigModel):
     bytes_per_ns: Rate
 
     def operation_ns(self, nbytes: int) -> float:
-        """Time of an operation whose widest operand or result has ``nbytes``."""
+        """Return time of an operation whose widest operand or result has ``nbytes``."""
         return self.startup_ns + nbytes / self.bytes_per_ns
 
     def operation_ps(self, nbytes: int) -> int:
-        """``operation_ns`` in ps."""
+        """Return ``operation_ns`` in ps."""
         return ns_to_ps(self.operation_ns(nbytes))
 
 
@@ -124,7 +124,7 @@ class DmaSpec(ConfigModel):
 
 
 class MmuSpec(ConfigModel):
-    """The MMU: the unit of its TLB, how many translations that keeps (0: there is none), and what a miss costs."""
+    """The MMU: the unit of its TLB, the translations that the TLB keeps (0: there is none), the cost of a miss."""
 
     page_bytes: Size
     tlb_entries: int = Field(default=0, ge=0, le=1_000_000)
@@ -137,7 +137,7 @@ class MmuSpec(ConfigModel):
 
 
 class PeCpuAttrs(PartAttrs):
-    """The CPU of a PE: the time to start a kernel, to issue a command, and to read what a handle holds."""
+    """The CPU of a PE: the time to start a kernel, to issue a command, and to read the value of a handle."""
 
     launch_ns: Duration = 0.0
     issue_ns: Duration = 0.0

@@ -62,7 +62,7 @@ PARTS_PER_PE = sum(map(len, PE_FLOORPLAN))
 
 @value
 class FormatLimits:
-    """How many bits an address format has for a SIP and for a cube of it."""
+    """The bits that an address format has for a SIP and for a cube of it."""
 
     sip_bits: int
     cube_bits: int
@@ -87,7 +87,7 @@ def _at(path: str, message: str) -> Complaint:
 
 
 def _sips_form_a_grid(sips: SipsSpec) -> Iterator[Complaint]:
-    """2-D kinds need w x h = count; the others have no w and h."""
+    """Check that 2-D kinds have w x h = count, and that the others have no w and h."""
     given = [name for name, value in (("w", sips.w), ("h", sips.h)) if value is not None]
     if not sips.two_dimensional:
         only = f"only {one_of(TWO_DIMENSIONAL)} take w and h, not {sips.topology}"
@@ -176,7 +176,7 @@ def _slices_fill_corners(layout: PeLayoutSpec, hbm: HbmSpec) -> Iterator[Complai
 
 
 def channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Channels that are folded are a power of two; pieces fill bursts."""
+    """Check that folded channels are a power of two, and that pieces fill bursts."""
     if hbm.interleaves and hbm.folds_channels and hbm.num_pcs.bit_count() != 1:
         yield _at("cube.hbm.num_pcs", f"found {hbm.num_pcs}, must be a power of two; channel_hash: mod takes any")
     if hbm.banks is None and hbm.interleave_bytes % hbm.piece_bytes:
@@ -187,7 +187,7 @@ def channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
 
 
 def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
-    """What the timing or the mapping does not use would say nothing."""
+    """Complain about keys that the timing or the mapping does not use."""
     if hbm.banks is None:
         if hbm.mapping not in (None, "interleave"):
             yield _at("cube.hbm.mapping", "timing: ideal has no banks, so it can only be interleave (or null)")
@@ -205,14 +205,14 @@ def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
 
 
 def efficiency_is_used(hbm: HbmSpec, controller: ComponentSpec[HbmCtrlAttrs]) -> Iterator[Complaint]:
-    """Banks say themselves what they can use."""
+    """Complain about an efficiency beside banks, which decide themselves how much they can use."""
     if hbm.banks is not None and controller.attrs.efficiency is not None:
         path = "cube.components.hbm_ctrl.attrs.efficiency"
         yield _at(path, "only timing: ideal uses this, banks lose what they lose: leave it out, or null")
 
 
 def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]:
-    """All buses together do no more than the link to the slice."""
+    """Check that the link to the slice carries all buses together."""
     banks = hbm.banks
     if banks is not None and hbm.num_pcs * banks.pc_gbs > links.xbar_to_hbm.bw_gbs:
         peak = f"{hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s are {hbm.num_pcs * banks.pc_gbs:g} GB/s"
@@ -221,7 +221,7 @@ def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]
 
 
 def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Rows hold whole bursts, queues a row, and time is left beside refresh."""
+    """Check that rows hold whole bursts and queues a row, and that time is left beside refresh."""
     banks = hbm.banks
     if banks is None:
         return
@@ -290,7 +290,7 @@ def _page_is_a_power_of_two(mmu: MmuSpec) -> Iterator[Complaint]:
 
 
 def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iterator[Complaint]]:
-    """A memory serves packets; addresses of memories are aligned to powers of two."""
+    """Make a check: banks serve whole packets, and their size is a power of two, as addresses are aligned."""
 
     def check(memory: BankedSpec, transport: TransportSpec) -> Iterator[Complaint]:
         if memory.banks > 1 and memory.bank_bytes < transport.packet_bytes:
@@ -312,7 +312,7 @@ def _transport_fifos_hold_packets(transport: TransportSpec) -> Iterator[Complain
 
 
 def _holds_packets(path: str, size: int | None, transport: TransportSpec) -> Iterator[Complaint]:
-    """With fewer than four packets a link waits for credits that no hardware would lack."""
+    """Check that a FIFO holds four packets; with fewer a link waits for credits that no hardware would lack."""
     if size is not None and size < transport.least_fifo:
         packets = f"{PACKETS_PER_FIFO} packets of transport.packet_bytes, which is {transport.packet_bytes}"
         advice = f"must be at least {transport.least_fifo}: {packets}; {path}=null is always enough"
@@ -347,7 +347,7 @@ def _link_fifo(path: str, link: LinkSpec, transport: TransportSpec) -> Iterator[
 
 
 def cube_extras_fit(cube: CubeSpec) -> Iterator[Complaint]:
-    """The extra parts of a cube: their links end at the parts of the cube outside its PEs."""
+    """Check the extra parts of a cube: their links end at the parts of the cube outside its PEs."""
     if cube.extra:
         names = names_in_cube(cube)
         pes = [f"pe{pe}" for pe in range(cube.pe_layout.pes)]
@@ -356,7 +356,7 @@ def cube_extras_fit(cube: CubeSpec) -> Iterator[Complaint]:
 
 
 def pe_extras_fit(pe: PeSpec) -> Iterator[Complaint]:
-    """The extra parts of a PE: their links end at those of its parts that have links, or at the xbar of its corner."""
+    """Check the extra parts of a PE: their links end at its parts that have links, or at the xbar of its corner."""
     yield from _extras_fit(
         ("pe", "extra"), pe.extra, neighbours=(*LINKED_PE_KINDS, XBAR), taken=(*PE_KINDS, XBAR), of="a PE"
     )
@@ -384,7 +384,7 @@ def _extras_fit(
 def _link_problems(
     name: str, end: str, listed: Collection[str], known: Collection[str], extra: Mapping[str, ExtraPart]
 ) -> Iterator[str]:
-    """What is wrong with a link of part ``name`` to ``end``, after those to the neighbours ``listed``."""
+    """Yield the problems of a link of part ``name`` to ``end``, after those to the neighbours ``listed``."""
     before = list(extra)[: list(extra).index(name)]
     if end not in known:
         yield f"unknown neighbour {end!r}; {close_to(end, known)}there are: {one_of(known)}"
@@ -407,7 +407,7 @@ def _has_addresses(section: str, memories: Collection[AddressWindow], limit: int
 
 @value
 class Census:
-    """Parts and directed links."""
+    """Numbers of parts and directed links."""
 
     parts: int = 0
     links: int = 0
@@ -427,7 +427,7 @@ class Census:
 def count_machine(
     sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
 ) -> dict[str, Census]:
-    """Parts and links by the section of the file that most of them follow from; together all there are."""
+    """Count all parts and links, by the section of the file that most of them follow from."""
     cubes = sips.count * len(mesh.grid)
     routers = Census(len(noc.grid), 2 * _pairs(noc.grid)) * cubes
     slices = Census(hbm.slices, 2 * hbm.slices) * cubes
@@ -442,7 +442,7 @@ def count_machine(
 
 
 def count_extras(sips: SipsSpec, mesh: CubeMeshSpec, cube: CubeSpec, pe: PeSpec) -> dict[str, Census]:
-    """The same of extra parts, which come on top."""
+    """Count extra parts and their links, which come on top."""
     cubes = sips.count * len(mesh.grid)
     return {
         "cube.extra": _of_extras(cube.extra.values()) * cubes,
@@ -455,18 +455,18 @@ def _of_extras(parts: Iterable[ExtraPart]) -> Census:
 
 
 def _pairs(grid: Grid) -> int:
-    """How many entries of a grid are side by side."""
+    """Count the pairs of neighbours in a grid."""
     return (grid.w - 1) * grid.h + grid.w * (grid.h - 1)
 
 
 def _io_chiplet(mesh: CubeMeshSpec, chiplet: IoChipletSpec) -> Census:
-    """The IO chiplet of a SIP without its scale-up ports, and the links between its cubes."""
+    """Count the IO chiplet of a SIP without its scale-up ports, and the links between its cubes."""
     ucies = mesh.w if chiplet.edge in {"N", "S"} else mesh.h
     return Census(3, 6) + Census(1, 4) * ucies + Census(0, 2 * _pairs(mesh.grid))
 
 
 def _fabric(sips: SipsSpec) -> Census:
-    """The scale-up ports and their links."""
+    """Count the scale-up ports and their links."""
     grid, count = sips.grid, sips.count
     around = 2 * (grid.w > 1) + 2 * (grid.h > 1)
     ports = {"fully_connected": count * (count - 1), "mesh_2d_no_wrap": 2 * _pairs(grid), "switch": 0}
@@ -478,7 +478,7 @@ def _fabric(sips: SipsSpec) -> Census:
 def _size_is_bearable(
     sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
 ) -> Iterator[Complaint]:
-    """What cannot be compiled is refused before it is tried, at the section that most of it follows from."""
+    """Refuse a machine too large to compile, at the section that most of it follows from."""
     yield from _too_many(count_machine(sips, mesh, chiplet, noc, layout, hbm), Census())
 
 
@@ -491,7 +491,7 @@ def _extras_are_bearable(
 
 
 def _too_many(counted: dict[str, Census], others: Census) -> Iterator[Complaint]:
-    """Parts and links by section, and ``others`` that are there too."""
+    """Complain when the parts and links counted by section, and ``others``, are too many."""
     found = sum(counted.values(), others)
     if found.total > MOST_PARTS_AND_LINKS:
         size = f"the machine would have {found.parts:,} parts and {found.links:,} links"
@@ -531,7 +531,7 @@ RULES: tuple[TopologyRule, ...] = (
 
 
 def check_rules(section_at: Callable[[str], Any]) -> Iterator[Complaint]:
-    """Every complaint; ``section_at`` gives the sound section at a path, or None when it is not sound."""
+    """Yield every complaint; ``section_at`` gives the sound section at a path, or None when it is not sound."""
     for rule in RULES:
         sections = [section_at(path) for path in rule.sections]
         if all(section is not None for section in sections):

@@ -26,7 +26,7 @@ PACKETS_PER_FIFO = 4
 
 
 def current_topology_name(name: Any) -> Any:
-    """``mesh_2d`` is what ``torus_2d`` was called before; everything else stays as it is."""
+    """Return ``torus_2d`` for its old name ``mesh_2d``; return everything else as it is."""
     return "torus_2d" if name == "mesh_2d" else name
 
 
@@ -37,13 +37,13 @@ SipTopology = Annotated[
 
 
 class AddressSpec(ConfigModel):
-    """Which physical address format the machine uses."""
+    """The physical address format of the machine."""
 
     format: Literal["narrow", "wide"]
 
 
 class TransportSpec(ConfigModel):
-    """How transactions are cut up, and how much may wait at the far end of a link."""
+    """The sizes of packets, and of the FIFOs at the far ends of links."""
 
     packet_bytes: Size
     header_bytes: Annotated[Size, Field(le=1 << 16)]
@@ -57,11 +57,11 @@ class TransportSpec(ConfigModel):
         return PACKETS_PER_FIFO * self.packet_bytes
 
     def fifo_of(self, link: LinkSpec) -> int:
-        """Bytes of FIFO of a link inside a cube."""
+        """Return bytes of FIFO of a link inside a cube."""
         return link.fifo_bytes or self.fifo_bytes or self.least_fifo
 
     def long_fifo_of(self, link: LinkSpec, overhead_ns: float) -> int:
-        """Bytes of FIFO of a link outside the cubes: twice what is under way in ``overhead_ns``, and some packets.
+        """Return bytes of FIFO of a link outside the cubes: twice those under way in ``overhead_ns``, and four packets.
 
         Below the bandwidth-delay product a link is throttled by its credits. ``overhead_ns`` is all of a hop: the
         node entered, the wire and the link's own.
@@ -71,7 +71,7 @@ class TransportSpec(ConfigModel):
 
 
 class SipsSpec(ConfigModel):
-    """How many SIPs there are and how they are joined; 2-D kinds take ``w`` and ``h``."""
+    """The number of SIPs and the way they are joined; 2-D kinds take ``w`` and ``h``."""
 
     count: PositiveCount
     topology: SipTopology
@@ -169,7 +169,7 @@ class SipSpec(ConfigModel):
         return tuple(grid.index(0 if edge == "W" else grid.w - 1, y) for y in range(grid.h))
 
     def io_ucie_of(self, cube: int) -> int:
-        """The index of the IO chiplet's UCIe port in a cube's column (edge N, S) or row (edge E, W)."""
+        """Return the index of the IO chiplet's UCIe port in a cube's column (edge N, S) or row (edge E, W)."""
         x, y = self.cube_mesh.grid.xy(cube)
         return x if self.io_chiplet.edge in {"N", "S"} else y
 
@@ -230,7 +230,7 @@ class TopologySpec(ConfigModel):
         return -(-self.cube.hbm.quantum_bytes // self.transport.packet_bytes)
 
     def wire_ns(self, length_mm: float) -> float:
-        """Time on a wire of this length."""
+        """Return the time on a wire of this length."""
         return length_mm * self.ns_per_mm
 
     @property
@@ -258,7 +258,7 @@ class FabricLink:
 
 
 def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
-    """The SIP beyond each side that has a port, in the order E, W, N, S; empty for kinds without sides."""
+    """Return the SIP beyond each side that has a port, in the order E, W, N, S; empty for kinds without sides."""
     grid = sips.grid
     if sips.topology in {"ring_1d", "ring_1d_unidir"}:
         return grid.neighbours(sip, ("E", "W"), wrap=True)
@@ -268,7 +268,7 @@ def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
 
 
 def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
-    """The scale-up ports of a SIP, in the order that breaks ties between ways."""
+    """Return the scale-up ports of a SIP, in the order that breaks ties between ways."""
     if sips.topology == "fully_connected":
         peers = (peer for peer in range(sips.count) if peer != sip)
         return tuple(SipPort(sip, index, None, peer) for index, peer in enumerate(peers))
@@ -277,7 +277,7 @@ def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
 
 
 def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:
-    """Every directed scale-up link, by sending SIP and port. In ``ring_1d_unidir`` only the E ports send."""
+    """Yield every directed scale-up link, by sending SIP and port. In ``ring_1d_unidir`` only the E ports send."""
     ports = [port for sip in range(sips.count) for port in sip_ports(sips, sip)]
     by_ends = {(port.sip, port.side, port.peer): port for port in ports}
     for port in ports:

@@ -1,4 +1,4 @@
-"""The drawing of a machine: the board to scale, one cube enlarged, and what its links are like."""
+"""The drawing of a machine: the board to scale, one cube enlarged, and the figures of its links."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class PageLayout:
         return max(self.board_h, CUBE_INCHES + 0.5)
 
     def place(self, x: float, y: float, w: float, h: float) -> tuple[float, float, float, float]:
-        """A rectangle in inches as matplotlib's fractions."""
+        """Return a rectangle given in inches as matplotlib's fractions."""
         width, height = self.size
         return x / width, y / height, w / width, h / height
 
 
 def draw(topology: Topology) -> Figure:
-    """The drawing of a machine. Use ``to_svg`` or ``to_png`` for a file."""
+    """Draw a machine. Use ``to_svg`` or ``to_png`` for a file."""
     graph = topology.topology_obj
     view = _board_view(graph)
     layout = _layout(view)
@@ -67,7 +67,7 @@ def draw(topology: Topology) -> Figure:
 
 
 def to_svg(topology: Topology) -> str:
-    """The drawing as SVG; the same machine gives the same text."""
+    """Return the drawing as SVG; the same machine gives the same text."""
     with rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "none", "font.family": "DejaVu Sans"}):
         figure, text = draw(topology), io.StringIO()
         FigureCanvasSVG(figure)
@@ -76,7 +76,7 @@ def to_svg(topology: Topology) -> str:
 
 
 def to_png(topology: Topology, dpi: int = 150) -> bytes:
-    """The drawing as PNG."""
+    """Return the drawing as PNG."""
     with rc_context({"font.family": "DejaVu Sans"}):
         figure, data = draw(topology), io.BytesIO()
         FigureCanvasAgg(figure)
@@ -94,7 +94,7 @@ def _board_view(graph: Graph) -> Rect:
 
 
 def _layout(view: Rect) -> PageLayout:
-    """As high as the cube's panel or as wide as a page, but large enough to read, and never endless."""
+    """Choose the size: the height of the cube's panel or the width of a page, but readable, and never endless."""
     page = min((CUBE_INCHES + 0.5) / view.h, PAGE_INCHES / view.w)
     inches_per_mm = min(max(page, READABLE_PT_PER_MM / POINTS_PER_INCH), LARGEST_INCHES / max(view.w, view.h))
     return PageLayout(view.w * inches_per_mm, view.h * inches_per_mm)
@@ -128,7 +128,7 @@ def _cube(figure: Figure, layout: PageLayout, graph: Graph) -> tuple[Canvas, Rec
 
 
 def _choose_zoom(graph: Graph) -> tuple[int, int, Rect]:
-    """The cube to enlarge: the one nearest to the panel on the right."""
+    """Return the cube to enlarge: the one nearest to the panel on the right."""
     geometry = MachineGeometry(graph.spec)
     sip = min(board_grid(graph.spec.system.sips).w, graph.spec.num_sips) - 1
     cube = graph.spec.sip.cube_mesh.w - 1
@@ -136,7 +136,7 @@ def _choose_zoom(graph: Graph) -> tuple[int, int, Rect]:
 
 
 def _zoom_lines(figure: Figure, board: Canvas, cube: Canvas, rect: Rect) -> None:
-    """From the cube on the board to its enlargement."""
+    """Draw lines from the cube on the board to its enlargement."""
     for y in (rect.y, rect.y + rect.h):
         line = ConnectionPatch((rect.x + rect.w, y), (rect.x, y), "data", "data", axesA=board.axes, axesB=cube.axes)
         line.set(color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=-1)
@@ -179,7 +179,7 @@ def _format_count(number: int, noun: str) -> str:
 
 
 def _links(figure: Figure, layout: PageLayout, graph: Graph) -> None:
-    """A row of words for each link class, in columns."""
+    """Write a row of words for each link class, in columns."""
     order = {name: at for at, name in enumerate(style.LINK_COLOURS)}
     rows = sorted(link_rows(graph), key=lambda row: order.get(row.link_class, len(order)))
     per_column = 5

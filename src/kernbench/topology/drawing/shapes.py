@@ -15,7 +15,7 @@ from kernbench.topology.spec import FabricLink, SipPort, fabric_links
 
 @value
 class CubeShapes:
-    """Sizes of the blocks of a cube in mm; where they stand comes from the graph."""
+    """Sizes of the blocks of a cube in mm; their positions are in the graph."""
 
     geometry: CubeGeometry
     spec: CubeSpec
@@ -55,7 +55,7 @@ class CubeShapes:
         return 0.105 * self.geometry.w, 0.06 * self.geometry.h
 
     def ucie(self, side: str | None) -> PointMm:
-        """A UCIe port, long side along the edge."""
+        """Return the size of a UCIe port, long side along the edge."""
         along, across = 0.1, 0.05
         return (
             (along * self.geometry.w, across * self.geometry.h)
@@ -65,13 +65,13 @@ class CubeShapes:
 
 
 def shapes_of(graph: Graph) -> CubeShapes:
-    """The shapes of every cube of a machine."""
+    """Return the shapes of every cube of a machine."""
     cube = graph.spec.cube
     return CubeShapes(CubeGeometry(cube.size_mm.w, cube.size_mm.h, cube.noc.grid), cube)
 
 
 def lead_wire(hub: Node, part: Node) -> list[PointMm]:
-    """A wire led so that no block hides it."""
+    """Lead a wire so that no block hides it."""
     (x0, y0), (x1, y1) = hub.pos_mm, part.pos_mm
     if part.kind in {"hbm_ctrl", "xbar"}:
         return [(x0, y0), (x0, y1), (x1, y1)]
@@ -93,7 +93,7 @@ LEVELS, LEVEL_COUNT = (1.2, 5.0), 6
 
 @value
 class Cable:
-    """A scale-up cable: the way it is led, and whether it carries both directions."""
+    """A scale-up cable: its path, and whether it carries both directions."""
 
     path: tuple[PointMm, ...]
     both_ways: bool
@@ -101,14 +101,14 @@ class Cable:
 
 @value
 class _End:
-    """Where a cable leaves a SIP: the point, the direction, the SIP's outline."""
+    """An end of a cable at a SIP: the point, the direction, the SIP's outline."""
 
     at: PointMm
     side: Side
     outline: Rect
 
     def out(self, lane: float) -> PointMm:
-        """The point ``lane`` mm outside the outline, straight ahead."""
+        """Return the point ``lane`` mm outside the outline, straight ahead."""
         o = self.outline
         edge = {"E": o.x + o.w, "W": o.x, "N": o.y, "S": o.y + o.h}[self.side]
         dx, dy = STEP[self.side]
@@ -116,7 +116,7 @@ class _End:
 
 
 def scale_up_cables(graph: Graph) -> Iterator[Cable]:
-    """Every scale-up cable once."""
+    """Yield every scale-up cable once."""
     geometry, sips = MachineGeometry(graph.spec), graph.spec.system.sips
     links = list(fabric_links(sips))
     pairs = {(link.src, link.dst) for link in links}
@@ -126,7 +126,7 @@ def scale_up_cables(graph: Graph) -> Iterator[Cable]:
 
 
 def host_cables(graph: Graph) -> Iterator[tuple[PointMm, ...]]:
-    """The way from the switch to each PCIe endpoint: a bus above each row of SIPs, and a trunk west of them."""
+    """Yield the path from the switch to each PCIe endpoint: a bus above each row of SIPs, a trunk west of them."""
     geometry = MachineGeometry(graph.spec)
     switch, west = geometry.switch(), geometry.sip(0).x - SIDE_LANE - 1
     first = geometry.sip(0).y - BUS_LANE
@@ -170,14 +170,14 @@ def _lead_cable(geometry: MachineGeometry, graph: Graph, link: FabricLink, numbe
 
 
 def _goes_forward(src: _End, dst: _End, side: Side) -> bool:
-    """True for a link to the next SIP on the board, false for one that goes back to the other end or to another row."""
+    """Return True for a link to the next SIP on the board, False for one back to the other end or to another row."""
     if side == "E":
         return dst.outline.x > src.outline.x and dst.outline.y == src.outline.y
     return dst.outline.y > src.outline.y
 
 
 def _between(src: _End, dst: _End, a: PointMm, b: PointMm, *, facing: bool) -> tuple[PointMm, ...]:
-    """The corners from ``a``, in front of one end, to ``b``, in front of the other."""
+    """Return the corners from ``a``, in front of one end, to ``b``, in front of the other."""
     if src.side in {"E", "W"} and dst.side in {"E", "W"}:
         if facing and src.side != dst.side:
             return (a, (a[0], b[1]), b)
@@ -192,7 +192,7 @@ def _between(src: _End, dst: _End, a: PointMm, b: PointMm, *, facing: bool) -> t
 
 
 def _lead_in_mesh(src: _End, dst: _End, number: int) -> Iterator[PointMm]:
-    """A cable of a fully connected machine, on a level of its own along the row of its source, then of its target."""
+    """Lead a cable of a fully connected machine along the row of its source, then of its target, on its own level."""
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) * (number % LEVEL_COUNT) / LEVEL_COUNT
     beside = dst.outline.x - level - 1
     a, b = _up(src, level), _up(dst, level)
@@ -205,7 +205,7 @@ def _lead_in_mesh(src: _End, dst: _End, number: int) -> Iterator[PointMm]:
 
 
 def _up(end: _End, level: float) -> tuple[PointMm, ...]:
-    """From a port to the level beside its row: straight, or past the side of the SIP."""
+    """Lead a cable from a port to the level beside its row: straight, or past the side of the SIP."""
     if end.side in {"N", "S"}:
         return (end.out(level),)
     x, y = end.out(level)
