@@ -26,7 +26,7 @@ class AttentionParams(ConfigModel):
 
 @bench("attention", "flash-style attention, one head per PE", params=AttentionParams)
 def run(torch: RuntimeContext[AttentionParams]) -> None:
-    """O = softmax(Q Kᵀ / √d) V for every head, on the PEs of the first cubes of a SIP."""
+    """Compute O = softmax(Q Kᵀ / √d) V for every head, on the PEs of the first cubes of a SIP."""
     p = torch.params
     by_head = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=p.cubes)
     lengths = {"Q": p.lq, "K": p.lk, "V": p.lk}

@@ -34,7 +34,7 @@ class CclAllReduceParams(ConfigModel):
     params=CclAllReduceParams,
 )
 def run(torch: RuntimeContext[CclAllReduceParams]) -> str:
-    """Rank r contributes r+1 in every row."""
+    """Reduce rows to which rank r contributes r+1."""
     made: list[Tensor] = []
     world_size = torch.topology.num_sips
     torch.multiprocessing.spawn(_rank, args=(torch, made), nprocs=world_size)
@@ -61,7 +61,7 @@ def _rank(rank: int, torch: RuntimeContext[CclAllReduceParams], made: list[Tenso
 
 
 def _owners(config: AlgorithmConfig, machine: TopologySpec) -> list[tuple[int, int]]:
-    """The PEs (cube, pe) of a SIP that have a row each, so that the algorithm accepts the tensor."""
+    """Return the PEs (cube, pe) of a SIP that have a row each, so that the algorithm accepts the tensor."""
     if config.validator == "row_per_cube":
         return pe0_of_every_cube(machine, 0)
     if config.validator == "multi_pe_sip_local" and config.module != ANY_LAYOUT:

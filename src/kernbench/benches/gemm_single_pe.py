@@ -23,7 +23,7 @@ class GemmParams(ConfigModel):
 
 @bench("gemm-single-pe", "full host-to-PE path, one PE, both operands streamed", params=GemmParams)
 def run(torch: RuntimeContext[GemmParams]) -> None:
-    """C = A B on PE 0 of cube 0."""
+    """Compute C = A B on PE 0 of cube 0."""
     p = torch.params
     a_host = make_later_data((p.m, p.k), p.dtype, seed=1)
     b_host = make_later_data((p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)

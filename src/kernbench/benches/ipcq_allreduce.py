@@ -30,7 +30,7 @@ class IpcqAllReduceParams(ConfigModel):
 
 @bench("ipcq-allreduce", "an all-reduce of ccl.yaml on raw queues, PEs or SIPs as ranks", params=IpcqAllReduceParams)
 def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
-    """PE number i that takes part contributes i+1 to every element."""
+    """Reduce contributions: PE number i that takes part contributes i+1 to every element."""
     p = torch.params
     plan = torch.install_ipcq(algorithm=p.algorithm, world_size_override=p.world_size)
     if plan.world_size > 1 and not plan.queues.edges:
@@ -49,7 +49,7 @@ def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
 def _make_contributions(
     torch: RuntimeContext[IpcqAllReduceParams], plan: IpcqPlan, pes: list[PeCoord], sip: int, n_elem: int
 ) -> Contribution:
-    """A row for each PE of a SIP that takes part."""
+    """Make a row for each PE of a SIP that takes part."""
     own = [pe for pe in pes if pe[0] == sip]
     rows, policy = spread_rows(own)
     if rows != len(own):

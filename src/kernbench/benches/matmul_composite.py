@@ -33,7 +33,7 @@ class CompositeParams(ConfigModel):
 
 @bench("matmul-composite", "one GEMM by tile plan, shape and staging variant as parameters", params=CompositeParams)
 def run(torch: RuntimeContext[CompositeParams]) -> None:
-    """C = epilogue(A B) on PE 0 of cube 0."""
+    """Compute C = epilogue(A B) on PE 0 of cube 0."""
     p = torch.params
     a_host = make_later_data((p.m, p.k), p.dtype, seed=1)
     b_host = make_later_data((p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)

@@ -21,7 +21,7 @@ class QkvMultiPeParams(ConfigModel):
 
 @bench("qkv-gemm-multi-pe", "GPT-3-width QKV projection, weights column-sharded over a SIP", params=QkvMultiPeParams)
 def run(torch: RuntimeContext[QkvMultiPeParams]) -> None:
-    """X on every PE, W_Q, W_K, W_V and the results split by columns over all cubes and PEs."""
+    """Project X, which is on every PE; the weights and results are split by columns over all cubes and PEs."""
     p = torch.params
     everywhere, by_column = DPPolicy("replicate", "replicate"), DPPolicy("column_wise", "column_wise")
     project(torch, p.m, p.width, p.width, p.dtype, inputs=everywhere, weights=by_column)

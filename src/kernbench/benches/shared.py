@@ -30,7 +30,7 @@ _COLUMNS_AT_ONCE = 2048
 
 
 def make_later_data(shape: tuple[int, ...], dtype: str, *, seed: int, scale: float = 1.0) -> LaterArray:
-    """Normally distributed numbers, repeated with a long period, made when somebody reads a value."""
+    """Make normally distributed numbers, repeated with a long period, when somebody reads a value."""
 
     def make() -> Array:
         count = min(_PERIOD, prod(shape))
@@ -43,21 +43,21 @@ def make_later_data(shape: tuple[int, ...], dtype: str, *, seed: int, scale: flo
 def make_normal_data(
     torch: RuntimeContext[Any], shape: tuple[int, ...], dtype: str, *, seed: int, scale: float = 1.0
 ) -> Array:
-    """The same for programs that take them apart: made now; memory-less zeros when the run has no data."""
+    """Make such numbers now, for programs that take them apart; memory-less zeros when the run has no data."""
     if not torch.has_data:
         return np.broadcast_to(np.zeros((), dtype_of(dtype).numpy), shape)
     return np.asarray(make_later_data(shape, dtype, seed=seed, scale=scale))
 
 
 def multiply_f32(left: Source, right: Source) -> Array:
-    """``left @ right`` in f32, some columns at a time so that large weights are never held in f32."""
+    """Compute ``left @ right`` in f32, some columns at a time so that large weights are never held in f32."""
     wide, b = np.asarray(left, np.float32), np.asarray(right)
     columns = range(0, b.shape[1], _COLUMNS_AT_ONCE)
     return np.concatenate([wide @ b[:, at : at + _COLUMNS_AT_ONCE].astype(np.float32) for at in columns], axis=1)
 
 
 def product_atol(dtype: str) -> float:
-    """Absolute tolerance for sums of many products that are about 1: a unit in the last place, and f32's noise."""
+    """Return the absolute tolerance for sums of many products of about 1: a unit in the last place, and f32's noise."""
     unit = ml_dtypes.finfo(dtype_of(dtype).numpy).eps  # type: ignore[no-untyped-call]
     return max(float(unit), 1e-4)
 
@@ -67,12 +67,12 @@ TOLERANCE: dict[FloatName, float] = {"f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}
 
 
 def compute_gelu(x: Array) -> Array:
-    """GELU in its tanh form."""
+    """Compute GELU in its tanh form."""
     return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
 
 
 def compute_attention(queries: Source, keys: Source, values: Source, *, causal: bool) -> Array:
-    """The same in f32, a head at a time; the last query sees all keys."""
+    """Compute attention in f32, a head at a time; the last query sees all keys."""
     q, k, v = map(np.asarray, (queries, keys, values))
     wide_q, wide_k, wide_v = (x.astype(np.float32) for x in (q, k, v))
     scores = wide_q @ wide_k.swapaxes(1, 2) / np.sqrt(np.float32(q.shape[2]))
@@ -84,7 +84,7 @@ def compute_attention(queries: Source, keys: Source, values: Source, *, causal: 
 
 
 def make_mlp_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str, *, seed: int) -> MlpWeights:
-    """Weights that keep values at about 1."""
+    """Make weights that keep values at about 1."""
     return MlpWeights(
         w_up=make_normal_data(torch, (hidden, ffn), dtype, seed=seed, scale=hidden**-0.5),
         b_up=make_normal_data(torch, (ffn,), dtype, seed=seed + 1),
@@ -94,7 +94,7 @@ def make_mlp_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: s
 
 
 def compute_mlp(x: Array, weights: MlpWeights) -> Array:
-    """The same on one device, in f64."""
+    """Compute the MLP on one device, in f64."""
     w_up, b_up, w_down, b_down = (
         each.astype(np.float64) for each in (weights.w_up, weights.b_up, weights.w_down, weights.b_down)
     )
@@ -102,7 +102,7 @@ def compute_mlp(x: Array, weights: MlpWeights) -> Array:
 
 
 def run_on_every_rank(torch: RuntimeContext[Any], program: Callable[[], Tensor]) -> list[Tensor]:
-    """Run ``program`` on a rank for every SIP, all one tensor-parallel group; the result of each."""
+    """Run ``program`` on a rank for every SIP, all one tensor-parallel group; return the result of each."""
     results: dict[int, Tensor] = {}
     ranks = torch.topology.num_sips
 
@@ -120,7 +120,7 @@ def run_on_every_rank(torch: RuntimeContext[Any], program: Callable[[], Tensor])
 def check_ranks(
     torch: RuntimeContext[Any], results: list[Tensor], expected: Callable[[], Array], dtype: FloatName
 ) -> None:
-    """The first result is near ``expected``, the others have the same bits."""
+    """Check that the first result is near ``expected``, and that the others have the same bits."""
     first, *others = results
     torch.testing.assert_close(first, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], name="rank 0")
     for rank, other in enumerate(others, 1):
@@ -128,14 +128,14 @@ def check_ranks(
 
 
 def over_cubes(cubes: int) -> DPPolicy:
-    """Weights by columns over all PEs of the first cubes."""
+    """Return the policy of weights by columns over all PEs of the first cubes."""
     return DPPolicy("column_wise", "column_wise", num_cubes=cubes)
 
 
 def project(
     torch: RuntimeContext[Any], m: int, k: int, n: int, dtype: FloatName, *, inputs: DPPolicy, weights: DPPolicy
 ) -> None:
-    """Q, K, V (m, n) of X (m, k), which lies as ``inputs`` say; weights and results lie as ``weights`` say."""
+    """Project X (m, k), placed as ``inputs`` say, to Q, K, V (m, n), placed with the weights as ``weights`` say."""
     x_host = make_later_data((m, k), dtype, seed=1)
     w_host = {which: make_later_data((k, n), dtype, seed=seed, scale=k**-0.5) for seed, which in enumerate("QKV", 2)}
     x = torch.empty(m, k, dtype=dtype, dp=inputs, name="X").copy_(x_host)
@@ -148,18 +148,18 @@ def project(
 
 @value
 class Contribution:
-    """A tensor of which every row is a contribution of ``value``, and what all of it becomes."""
+    """A tensor of which every row is a contribution, and the value that all of it has after the reduction."""
 
     tensor: Tensor
     expected: float
 
     def all_of_it(self) -> Array:
-        """What the tensor is to become."""
+        """Return the tensor after the reduction."""
         return np.full(self.tensor.shape, self.expected, np.float32)
 
 
 def reduce_values(op: ReduceName, values: Sequence[float]) -> float:
-    """What the elements of contributions, one value each, become."""
+    """Reduce one value of each contribution."""
     match op:
         case "sum":
             return sum(values)
@@ -172,7 +172,7 @@ def reduce_values(op: ReduceName, values: Sequence[float]) -> float:
 
 
 def spread_rows(pes: Collection[PeCoord]) -> tuple[int, DPPolicy]:
-    """How many rows give each of these PEs of a SIP one, and the policy that does."""
+    """Return the number of rows that gives each of these PEs of a SIP one, and the policy that does."""
     cubes, in_cube = {pe[1] for pe in pes}, {pe[2] for pe in pes}
     policy = DPPolicy(
         cube="row_wise" if len(cubes) > 1 else "replicate",
@@ -184,7 +184,7 @@ def spread_rows(pes: Collection[PeCoord]) -> tuple[int, DPPolicy]:
 
 
 def compare_contributions(torch: RuntimeContext[Any], name: str, world_size: int, made: Iterable[Contribution]) -> str:
-    """Compare; ``NAME (ws=N): K OK``, K the rows that are right, or what is wrong with the first tensor that is not."""
+    """Compare; return ``NAME (ws=N): K OK``, K the rows that are right, or a line about the first wrong tensor."""
     head, right = f"{name} (ws={world_size})", 0
     failed: list[Contribution] = []
     for each in made:

@@ -43,7 +43,7 @@ class TpBlockParams(ConfigModel):
 
 @bench("tp-block", "transformer block over all SIPs, two all-reduces", params=TpBlockParams)
 def run(torch: RuntimeContext[TpBlockParams]) -> None:
-    """y = x + attention(norm(x)); y + mlp(norm(y)), the same on every rank."""
+    """Compute y = x + attention(norm(x)); y + mlp(norm(y)), the same on every rank."""
     p = torch.params
     x_host = make_normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
     weights = make_block_weights(torch, p.hidden, p.ffn, p.dtype)
@@ -62,7 +62,7 @@ def run(torch: RuntimeContext[TpBlockParams]) -> None:
 
 
 def make_block_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str) -> BlockWeights:
-    """Weights that keep values at about 1."""
+    """Make weights that keep values at about 1."""
 
     def matrix(seed: int) -> Array:
         return make_normal_data(torch, (hidden, hidden), dtype, seed=seed, scale=hidden**-0.5)
@@ -76,7 +76,7 @@ def make_block_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype:
 
 
 def compute_block(x: Array, weights: BlockWeights, heads: int, *, causal: bool) -> Array:
-    """The same on one device, in f64."""
+    """Compute the block on one device, in f64."""
     wide = x.astype(np.float64)
     y = wide + _attend(_normalize(wide, weights.norm1), weights.attention, heads, causal=causal)
     return np.asarray(y + compute_mlp(_normalize(y, weights.norm2), weights.mlp))

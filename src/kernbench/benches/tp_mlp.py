@@ -33,7 +33,7 @@ class TpMlpParams(ConfigModel):
 
 @bench("tp-mlp", "Megatron MLP over all SIPs, one all-reduce", params=TpMlpParams)
 def run(torch: RuntimeContext[TpMlpParams]) -> None:
-    """y = gelu(x W_up + b_up) W_down + b_down, the same on every rank."""
+    """Compute y = gelu(x W_up + b_up) W_down + b_down, the same on every rank."""
     p = torch.params
     x_host = make_normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
     weights = make_mlp_weights(torch, p.hidden, p.ffn, p.dtype, seed=2)

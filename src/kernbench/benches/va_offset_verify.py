@@ -21,7 +21,7 @@ class VaOffsetParams(ConfigModel):
 
 @bench("va-offset-verify", "base + program_id * stride copies over a sharded tensor", params=VaOffsetParams)
 def run(torch: RuntimeContext[VaOffsetParams]) -> None:
-    """A copy is right only if every program's virtual addresses lead to its own shard."""
+    """Copy rows; the copy is right only if every program's virtual addresses lead to its own shard."""
     p = torch.params
     shape = (p.rows_per_pe * torch.topology.pes_per_sip, p.columns)
     by_row = DPPolicy("row_wise", "row_wise")

@@ -43,7 +43,7 @@ BUILTIN_KERNELS: MappingProxyType[str, Callable[..., None]] = MappingProxyType(
 
 
 def builtin_kernel(name: str) -> Callable[..., None]:
-    """The kernel called ``name``, with or without ``builtin.``; UnknownNameError lists the names."""
+    """Return the kernel called ``name``, with or without ``builtin.``; UnknownNameError lists the names."""
     found = BUILTIN_KERNELS.get(name) or BUILTIN_KERNELS.get(f"builtin.{name}")
     if found is None:
         raise UnknownNameError("kernel", name, tuple(BUILTIN_KERNELS))

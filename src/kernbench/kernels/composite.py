@@ -30,7 +30,7 @@ class Matmul(NamedTuple):
 
 
 def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None:
-    """C = epilogue(A B), all row-major: one composite for each block of staged operands, one alone when they fit."""
+    """Compute C = epilogue(A B), all row-major: one composite for each block of staged operands, or one for all."""
     m, k, n, dtype, variant = product[:5]
     stage_a, stage_b = _parse_variant(variant)
     item = tl.itemsize(dtype)
@@ -53,7 +53,7 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
 
 
 def product_dtype(factor: Any, out_dtype: Any) -> Any:
-    """The type of a product of ``factor``: ``out_dtype``, else its own, or i32 for integers."""
+    """Return the type of a product of ``factor``: ``out_dtype``, else its own, or i32 for integers."""
     return out_dtype or (factor.dtype if factor.dtype.is_float else "i32")
 
 
@@ -69,7 +69,7 @@ def _make_operand(staged: bool, ptr: int, shape: tuple[int, int], dtype: Any, ro
 
 
 def _make_steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> list[tuple[Any, ...]]:
-    """The epilogue for the block of the result at ``at``."""
+    """Make the epilogue for the block of the result at ``at``."""
     names = product.epilogue
     names = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
     return [(name, *_make_arguments(name, product, at, shape, tl)) for name in names]
@@ -78,7 +78,7 @@ def _make_steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl
 def _make_arguments(
     name: str, product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any
 ) -> tuple[Any, ...]:
-    """What the step ``name`` works with."""
+    """Make the arguments of the step ``name``."""
     (i, j), item, n = at, tl.itemsize(product.dtype), product.n
     if name == "bias":
         return (tl.ref(_require_ptr(name, product.bias_ptr) + j * item, shape[1], product.dtype),)

@@ -8,7 +8,7 @@ from kernbench.kernels.shares import blocks, own_lines, share
 
 
 def offset_copy(src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: Any, block: int = 65536, *, tl: Any) -> None:
-    """Program p copies ``n`` elements from ``src_ptr + p * stride`` bytes to ``dst_ptr + p * stride``.
+    """Copy ``n`` elements in program p from ``src_ptr + p * stride`` bytes to ``dst_ptr + p * stride``.
 
     Programs count by cube, then PE. At most ``block`` elements move at a time.
     """
@@ -32,7 +32,7 @@ def strided_copy(
     *,
     tl: Any,
 ) -> None:
-    """An array of ``shape`` from one place to another; strides and offsets in bytes.
+    """Copy an array of ``shape`` from one place to another; strides and offsets in bytes.
 
     The first axis is split over programs; at most ``block`` elements move at a time, and at least one of that axis.
     """
@@ -44,7 +44,7 @@ def strided_copy(
 
 
 def shards_to_rows(src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_bytes: int, dtype: Any, *, tl: Any) -> None:
-    """Every program takes its own shards of a matrix to where they belong in one that is row-major.
+    """Copy each program's own shards of a matrix to their places in one that is row-major.
 
     ``shards``: six numbers for each, (cube, PE, offset_bytes, rows, columns, offset_bytes in the result), whose rows
     have ``row_bytes``.
@@ -60,7 +60,7 @@ def shards_to_rows(src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_byte
 def copy_windows(
     src_ptr: int, dst_ptr: int, lines: tuple[int, ...], axes: int, dtype: Any, block: int = 65536, *, tl: Any
 ) -> None:
-    """Boxes of elements from one tensor to another, at most ``block`` elements at a time.
+    """Copy boxes of elements from one tensor to another, at most ``block`` elements at a time.
 
     ``lines``: (cube, pe, src offset, dst offset, then of ``axes`` axes the extents, the strides in the source, the
     strides in the target), offsets and strides in bytes.
@@ -73,7 +73,7 @@ def copy_windows(
 
 
 def _boxes(shape: tuple[int, ...], block: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Corners and extents of boxes of at most ``block`` elements that make up an array of ``shape``."""
+    """Yield corners and extents of boxes of at most ``block`` elements that make up an array of ``shape``."""
     inner = prod(shape[1:])
     if inner <= block:
         for at, count in blocks(shape[0], max(1, block // inner)):

@@ -23,7 +23,7 @@ def elementwise(
     *,
     tl: Any,
 ) -> None:
-    """``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)``, by the name of an elementwise operator.
+    """Compute ``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)``, by the name of an elementwise operator.
 
     Pointers that the operator does not take are None. A comparison makes i8, everything else ``dtype``.
     """
@@ -34,21 +34,21 @@ def elementwise(
 def add(
     x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
-    """``out = x + y``."""
+    """Compute ``out = x + y``."""
     _map_blocks(lambda x, y: x + y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def mul(
     x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
-    """``out = x * y``."""
+    """Compute ``out = x * y``."""
     _map_blocks(lambda x, y: x * y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def silu_mul(
     gate_ptr: int, up_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
-    """``out = silu(gate) * up``, the gate of a gated MLP; computed in f32 and rounded once."""
+    """Compute ``out = silu(gate) * up``, the gate of a gated MLP, in f32; round it once."""
 
     def apply_gate(gate: Any, up: Any) -> Any:
         return tl.cast(tl.silu(tl.cast(gate, "f32")) * tl.cast(up, "f32"), dtype)
@@ -70,7 +70,7 @@ def elementwise_composite(
     *,
     tl: Any,
 ) -> None:
-    """``elementwise`` on matrices as one composite, which streams operands and result; rows are split over programs.
+    """Do ``elementwise`` on matrices as one composite that streams operands and result; programs split the rows.
 
     The result has ``out_dtype``, else ``dtype``.
     """
@@ -96,7 +96,7 @@ def elementwise_shards(
     *,
     tl: Any,
 ) -> None:
-    """``op`` of x, of x and y, or of x and a number (``number_first``: of the number and x), by an operator's name.
+    """Apply ``op`` to x, to x and y, or to x and a number (``number_first``: to the number and x), by its name.
 
     ``lines``: (cube, pe, offset in bytes, elements) of every shard and copy; all tensors lie in the same way.
     """
@@ -114,7 +114,7 @@ def elementwise_shards(
 def _map_blocks(
     function: Callable[..., Any], pointers: Any, out_ptr: int, n: int, dtype: Any, block: int, split: bool, tl: Any
 ) -> None:
-    """``function`` of a block of each array, block by block."""
+    """Apply ``function`` to a block of each array, block by block."""
     first, mine = share(n, tl, split)
     item = tl.itemsize(dtype)
     for at, count in blocks(mine, block, first):

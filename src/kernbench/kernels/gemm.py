@@ -13,7 +13,7 @@ from kernbench.kernels.shares import blocks, own_lines, part, share
 
 
 class BlockedProduct(NamedTuple):
-    """What is multiplied, (m, k) by (k, n), and how."""
+    """A product (m, k) by (k, n): its types and the sizes of its blocks."""
 
     m: int
     k: int
@@ -42,7 +42,7 @@ def gemm_simple(
     *,
     tl: Any,
 ) -> None:
-    """C = A B, where A is (m, k) and B is (k, n): every program computes all of it."""
+    """Compute C = A B, where A is (m, k) and B is (k, n): every program computes all of it."""
     product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply(a_ptr, (b_ptr,), (c_ptr,), product, 0, tl)
 
@@ -63,7 +63,7 @@ def gemm_columns(
     *,
     tl: Any,
 ) -> None:
-    """C = A B, where B and C are split by columns over cubes, then PEs: each program computes its columns of C."""
+    """Compute this program's columns of C = A B, where B and C are split by columns over cubes, then PEs."""
     product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(a_ptr, (b_ptr,), (c_ptr,), product, tl)
 
@@ -71,7 +71,7 @@ def gemm_columns(
 def multiply_columns(
     a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedProduct, tl: Any
 ) -> None:
-    """This program's columns of A times each B."""
+    """Multiply A by this program's columns of each B."""
     first, columns = share(product.n, tl)
     before = first * product.k * tl.itemsize(product.dtype)
     multiply(a_ptr, [b + before for b in b_ptrs], c_ptrs, product._replace(n=columns), first, tl)
@@ -80,7 +80,7 @@ def multiply_columns(
 def multiply(
     a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedProduct, first_column: int, tl: Any
 ) -> None:
-    """A times each B, which are (k, n); a block of A is read once for all of them.
+    """Multiply A by each B, which are (k, n); a block of A is read once for all of them.
 
     A column shard is stored as a matrix of its own, behind those before it: ``first_column`` columns in each C.
     """
@@ -120,7 +120,7 @@ def gemm_composite(
     *,
     tl: Any,
 ) -> None:
-    """C = epilogue(A B) by the tile scheduler, where A is (m, k) and B is (k, n): every program computes all of it.
+    """Compute C = epilogue(A B) by the tile scheduler, A (m, k), B (k, n): every program computes all of it.
 
     ``variant``: ``ref_ref`` streams both operands, ``load_ref`` loads A first, ``load_load`` both; a loaded one goes in
     blocks of ``stage_bytes`` at most. ``epilogue_ops``: names of steps in order, ``"bias,gelu"`` or a sequence;
@@ -149,7 +149,7 @@ def mlp(
     *,
     tl: Any,
 ) -> None:
-    """``y = gelu(x W1 + b1) W2 + b2``: x (m, k), W1 (k, hidden), W2 (hidden, n); the part in between goes to memory.
+    """Compute ``y = gelu(x W1 + b1) W2 + b2``: x (m, k), W1 (k, hidden), W2 (hidden, n); the middle goes to memory.
 
     ``hidden_ptr``: room for (m, hidden) elements of ``dtype``. Rows of x, of the hidden part and of y are split over
     programs (``split=False``: every program takes all). Products by composites, as in ``gemm_composite``.
@@ -182,7 +182,7 @@ def linear(
     *,
     tl: Any,
 ) -> None:
-    """``y = x W + bias``: x (m, k) and y (m, n) row-major in virtual addresses, wherever their rows lie; bias (n,).
+    """Compute ``y = x W + bias``: x (m, k), y (m, n) row-major in virtual addresses, wherever rows lie; bias (n,).
 
     W (k, n) lies on the first ``weight_grid`` = (cubes, PEs of each); the other programs have nothing to do. Along an
     axis of the grid W is split by columns where ``by_column`` says 1, and then each program computes its columns; where
@@ -207,7 +207,7 @@ def linear(
 def _own_part(
     shape: tuple[int, int], place: tuple[int, int], grid: tuple[int, int], by_column: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """First and number of the rows, and of the columns, of y that the program at ``place`` computes."""
+    """Return first and number of the rows, and of the columns, of y that the program at ``place`` computes."""
     parts = [(0, extent) for extent in shape]
     for at, size, axis in zip(place, grid, by_column, strict=True):
         first, count = parts[axis]
@@ -229,7 +229,7 @@ def gemm_windows(
     *,
     tl: Any,
 ) -> None:
-    """Windows of C = A B, where A (m, k) and B (k, n) are row-major in virtual addresses, wherever they lie.
+    """Compute windows of C = A B; A (m, k) and B (k, n) are row-major in virtual addresses, wherever they lie.
 
     ``lines``: (cube, pe, first row, rows, first column, columns, offset in bytes of the window in C, bytes from row to
     row there). A is staged, ``stage_bytes`` at a time; B is streamed.

@@ -24,7 +24,7 @@ def softmax(
     *,
     tl: Any,
 ) -> None:
-    """``y = softmax(x)`` along each row, numerically stable, in f32.
+    """Compute ``y = softmax(x)`` along each row, numerically stable, in f32.
 
     Rows are split over programs (``split=False``: every program takes all). At most ``block`` elements are worked on at
     a time; rows that are longer are read twice, with a running maximum and sum.
@@ -62,7 +62,7 @@ def layernorm(
     *,
     tl: Any,
 ) -> None:
-    """``y = (x - mean) / sqrt(variance + eps) * weight + bias`` for each row; weight and bias (columns,), or None."""
+    """Compute ``y = (x - mean) / sqrt(variance + eps) * weight + bias`` by rows; weight, bias (columns,), or None."""
     x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     weight, bias = (_vector(ptr, columns, dtype, block, tl) for ptr in (weight_ptr, bias_ptr))
     for row, rows_of_x in row_blocks(x, rows, block, split, tl):
@@ -86,7 +86,7 @@ def rmsnorm(
     *,
     tl: Any,
 ) -> None:
-    """``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,), or None."""
+    """Compute ``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,), or None."""
     x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     weight = _vector(weight_ptr, columns, dtype, block, tl)
     for row, rows_of_x in row_blocks(x, rows, block, split, tl):
@@ -100,7 +100,7 @@ def _vector(ptr: int | None, columns: int, dtype: Any, block: int, tl: Any) -> R
 
 
 def _mean(x: RowBlock, columns: int, of: Callable[[Any], Any], tl: Any) -> Any:
-    """The mean of ``of(x)`` along each row, shape (rows, 1)."""
+    """Return the mean of ``of(x)`` along each row, shape (rows, 1)."""
     sums = [tl.sum(of(part), 1, keepdims=True) for _, part in x.pieces()]
     total = sums[0]
     for more in sums[1:]:
@@ -134,7 +134,7 @@ def add_bias(
     *,
     tl: Any,
 ) -> None:
-    """``y = x + bias`` for each row, in f32 and rounded once; bias (columns,). y may be x.
+    """Compute ``y = x + bias`` for each row, in f32 and rounded once; bias (columns,). y may be x.
 
     Rows are split over programs (``split=False``: every program takes all), at most ``block`` elements at a time.
     """

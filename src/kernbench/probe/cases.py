@@ -34,7 +34,7 @@ class ProbeFlow:
 
     @property
     def data_ends(self) -> tuple[str, str]:
-        """Where the data comes from and where it goes."""
+        """The source and the destination of the data."""
         return (self.memory, self.initiator) if self.reading else (self.initiator, self.memory)
 
 
@@ -48,7 +48,7 @@ class StreamPlan:
 
 
 def transaction(flow: ProbeFlow, nbytes: int, number: int = 0) -> HostMsg:
-    """Transaction ``number`` of a flow: successive ones lie side by side as far as the flow has room."""
+    """Make transaction ``number`` of a flow: successive ones lie side by side as far as the flow has room."""
     pa = flow.pa + number % (flow.room_bytes // nbytes) * nbytes
     if flow.pe is not None:
         return PeDmaMsg(pe=flow.pe, pa=pa, nbytes=nbytes, op="read" if flow.reading else "write")
@@ -56,7 +56,7 @@ def transaction(flow: ProbeFlow, nbytes: int, number: int = 0) -> HostMsg:
 
 
 def dma_stream(flow: ProbeFlow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
-    """A whole stream of a PE's DMA as one request."""
+    """Make a whole stream of a PE's DMA as one request."""
     fits = plan.transactions * plan.nbytes <= flow.room_bytes
     return PeDmaMsg(
         pe=pe,
@@ -104,34 +104,34 @@ class Site:
         self._format = AddressFormat(graph.spec.address.format)
 
     def host_flow(self, at: HbmSlice, *, reading: bool) -> ProbeFlow:
-        """The host reads or writes a slice."""
+        """Make the flow of the host, which reads or writes a slice."""
         return self._hbm_flow(None, at, reading, WHOLE)
 
     def pe_read(self, pe: PeCoord, at: HbmSlice, share: MemoryShare = WHOLE) -> ProbeFlow:
-        """A PE reads a slice."""
+        """Make the flow of a PE that reads a slice."""
         return self._hbm_flow(pe, at, True, share)
 
     def pe_read_sram(self, pe: PeCoord) -> ProbeFlow:
-        """A PE reads the SRAM of its cube."""
+        """Make the flow of a PE that reads the SRAM of its cube."""
         sip, cube, _ = pe
         pa = PhysAddr.cube_sram_addr(0, sip, cube, 0, self._format)
         room = self.spec.cube.sram.bytes
         return self._flow(pe, cube_part(sip, cube, "sram"), pa, room, True)
 
     def local_slice(self, pe: PeCoord) -> HbmSlice:
-        """The slice next to a PE."""
+        """Return the slice next to a PE."""
         return HbmSlice(pe[0], pe[1], self.graph.local_slice(pe[2]))
 
     def slices(self, sip: int, cubes: Iterable[int]) -> list[HbmSlice]:
-        """All slices of some cubes of a SIP."""
+        """Return all slices of some cubes of a SIP."""
         return [HbmSlice(sip, cube, index) for cube in cubes for index in range(self.spec.cube.hbm.slices)]
 
     def nearest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
-        """The slice with the shortest way there and back on an empty machine; of equals, the first."""
+        """Return the slice with the shortest way there and back on an empty machine; of equals, the first."""
         return min(among, key=lambda at: (self._round_trip_ns(pe, at), at))
 
     def farthest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
-        """The slice with the longest way there and back on an empty machine; of equals, the first."""
+        """Return the slice with the longest way there and back on an empty machine; of equals, the first."""
         return min(among, key=lambda at: (-self._round_trip_ns(pe, at), at))
 
     def _round_trip_ns(self, pe: PeCoord | None, at: HbmSlice) -> float:
@@ -163,7 +163,7 @@ FIRST_PE = (0, 0, 0)
 
 @value
 class Absent:
-    """A machine does not have what a case is about, and why."""
+    """The reason why a machine cannot have a case."""
 
     why: str
 
@@ -181,7 +181,7 @@ class ProbeCase:
 
 
 def find_case(name: str) -> ProbeCase:
-    """The case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
+    """Return the case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
     found = next((case for case in CASES if case.name == name), None)
     if found is None:
         raise UnknownNameError("probe case", name, (*(case.name for case in CASES), MEMORY))

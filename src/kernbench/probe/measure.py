@@ -1,4 +1,4 @@
-"""Running probe cases: every measurement on an engine of its own, so that none depends on another."""
+"""The measurement of probe cases: each on an engine of its own, so that none depends on another."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BUSIEST_LINKS = 5
 
 @value
 class FlowSpan:
-    """From the first request of a flow to its last completion."""
+    """The time from the first request of a flow to its last completion."""
 
     start_ps: int
     end_ps: int
 
     @property
     def ps(self) -> int:
-        """How long."""
+        """The length of the span."""
         return self.end_ps - self.start_ps
 
 
@@ -86,7 +86,7 @@ def probe_case(
 
 
 def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[FlowSpan, ...]:
-    """One transaction of every flow, all at once."""
+    """Run one transaction of every flow, all at once."""
     handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
     for handle in handles:
         engine.wait(handle)
@@ -94,7 +94,7 @@ def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tu
 
 
 def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[FlowSpan, ...]:
-    """A stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
+    """Run a stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
     queued = {at: engine.submit(dma_stream(flow, flow.pe, plan)) for at, flow in enumerate(flows) if flow.pe}
     spans = {at: _host_stream(engine, flow, plan) for at, flow in enumerate(flows) if flow.pe is None}
     for at, handle in queued.items():
@@ -104,7 +104,7 @@ def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPla
 
 
 def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> FlowSpan:
-    """Transactions of the host: a new one when the oldest has ended."""
+    """Run transactions of the host: a new one when the oldest has ended."""
     start_ps = ns_to_ps(engine.now)
     under_way: deque[RequestHandle] = deque()
     for number in range(plan.transactions):
@@ -147,7 +147,7 @@ def _sweep_step(topology: Topology, flows: Sequence[ProbeFlow], nbytes: int) -> 
 
 
 def _trace(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[TraceRow, ...]:
-    """The hops of one transaction alone."""
+    """Return the hops of one transaction alone."""
     engine = GraphEngine(topology, enable_data=False, trace_hops=True)
     handle = engine.submit(transaction(flow, nbytes))
     engine.wait(handle)
@@ -155,7 +155,7 @@ def _trace(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[TraceRow, 
 
 
 def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> StreamPlan:
-    """Enough transactions under way to cover the round trip of each at its rate, and enough of them to last.
+    """Plan enough transactions under way to cover the round trip of each at its rate, and enough of them to last.
 
     The round trip is that of transactions sent at once, which is what the flows meet in each other's company.
     """

@@ -1,4 +1,4 @@
-"""The case ``memory``: what one slice with banks gives to patterns of accesses, alone, without a machine around it.
+"""The case ``memory``: patterns of accesses to one slice with banks, alone, without a machine around it.
 
 A source always has a next access, or comes at random times with a share of what that got: by pattern, the part of peak,
 the row hits, and the mean latency over load. Beside it stands what a cycle-accurate simulator of DRAM gives, where it
@@ -39,7 +39,7 @@ AccessStep = tuple[Access, bool]
 
 
 def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
-    """The accesses of a pattern in ``room`` bytes of memory, for ever."""
+    """Yield the accesses of a pattern in ``room`` bytes of memory, for ever."""
     name, *rest = pattern.split("_")
     mixed = rest[-1:] == ["5050"]
     if name == "random":
@@ -52,7 +52,7 @@ def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[Acce
 
 
 def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: AddressMapping) -> int:
-    """Bytes after which half of the banks have been passed."""
+    """Return the bytes after which half of the banks have been passed."""
     sizes = {"pc": num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks, "column": banks.columns}
     names = [entry.field for entry in mapping]
     last = max(names.index(name) for name in ("pc", "stack", "group", "bank"))
@@ -112,7 +112,7 @@ class SliceFigures:
 
 @value
 class PatternRow:
-    """What a pattern got; ``reference``: what the cycle-accurate simulator has for it, if that was asked."""
+    """The figures of a pattern; ``reference``: those of the cycle-accurate simulator, if it has them."""
 
     pattern: str
     requesters: int
@@ -137,7 +137,7 @@ class Latency:
 
 @value
 class SliceReport:
-    """A slice, and what it gives."""
+    """A slice and its figures."""
 
     timing: str
     mapping: str
@@ -166,7 +166,7 @@ class SliceUnderTest:
     room: int
 
     def make(self) -> BankedMemory:
-        """One that is idle."""
+        """Make such a slice, idle."""
         return BankedMemory(self.banks, self.num_pcs, self.fields, self.queue, self.quantum)
 
     @property
@@ -175,7 +175,7 @@ class SliceUnderTest:
         return self.num_pcs * self.banks.pc_gbs
 
     def steps(self, pattern: str, requester: int = 0) -> Iterator[tuple[Access, bool]]:
-        """The accesses of a requester, each with a part of the memory and random numbers of its own."""
+        """Yield the accesses of a requester, each with a part of the memory and random numbers of its own."""
         room = self.room // max(REQUESTERS)
         if not requester:
             room = self.room
@@ -187,7 +187,7 @@ class SliceUnderTest:
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
-    """The slice of a machine; with the mappings of the reference too, unless it has a mapping of its choice.
+    """Return the slice of a machine, and with the reference's mappings too, unless it has a mapping of its choice.
 
     Under ``timing: ideal``, which has no banks: HBM3's channel with those mappings.
     """
@@ -216,7 +216,7 @@ def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
 
 
 def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, bursts: int = BURSTS) -> SliceReport:
-    """All patterns with one requester, some with more, and those over load."""
+    """Probe all patterns with one requester, some with more, and those over load."""
     rows = [saturate(slice_, pattern, 1, bursts) for pattern in patterns]
     shared = [pattern for pattern in patterns if pattern in SHARED]
     rows += [saturate(slice_, pattern, n, bursts) for n in REQUESTERS[1:] for pattern in shared]
@@ -243,11 +243,11 @@ class _Served(Request):
         self.ended_ps = stretch.last_ps
 
     def cut(self, end: int) -> None:
-        """What comes later says when it ends."""
+        """Do nothing: a later part tells when the access ends."""
 
 
 def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> PatternRow:
-    """What requesters get that always have a next access, of ``bursts`` in all."""
+    """Measure a pattern with requesters that always have a next access, of ``bursts`` in all."""
     memory, clock = slice_.make(), Clock()
     turns = Slice(memory, clock)
     sources = [slice_.steps(pattern, requester) for requester in range(requesters)]
@@ -265,7 +265,7 @@ def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int)
 
 
 def mean_latency_ns(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> float:
-    """The mean latency when four requesters in turn ask at random times, ``gbs`` in the mean."""
+    """Measure the mean latency when four requesters in turn ask at random times, ``gbs`` in the mean."""
     memory, clock, rng = slice_.make(), Clock(), random.Random(0)
     turns = Slice(memory, clock)
     steps = list(islice(slice_.steps(pattern), bursts))
@@ -293,7 +293,7 @@ def _reference_rows() -> tuple[str, dict[tuple[str, str], SliceFigures]]:
 
 
 def _reference(slice_: SliceUnderTest, pattern: str) -> SliceFigures | None:
-    """The simulator's figures: of one channel of the timing it was asked for."""
+    """Return the simulator's figures, which are of one channel of a certain timing."""
     memory, rows = _reference_rows()
     alike = slice_.banks == TIMINGS[memory] and slice_.num_pcs == 2 and slice_.queue == 64
     return rows.get((slice_.mapping, pattern)) if alike else None

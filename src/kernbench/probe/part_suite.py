@@ -50,13 +50,13 @@ EVERYWHERE = DPPolicy("row_wise", "row_wise")
 
 
 def run_all_programs(torch: RuntimeContext[Any]) -> Iterator[str]:
-    """All of the traffic, one program after another; they say what has come out wrong."""
+    """Run all programs, one after another; yield what is wrong with their results."""
     for program in (copy_from_host, run_kernels, run_collective, access_raw, use_extra_memories):
         yield from program(torch)
 
 
 def copy_from_host(torch: RuntimeContext[Any]) -> Iterator[str]:
-    """Copies both ways to all PEs, and fills by the device."""
+    """Copy both ways to all PEs, and let the device fill tensors."""
     values = np.arange(4 * 300, dtype=np.float32).reshape(4, 300)
     x = torch.tensor(values, dp=EVERYWHERE, name="x")
     ones = torch.full((4, 700), 1.0, dp=EVERYWHERE)
@@ -65,7 +65,7 @@ def copy_from_host(torch: RuntimeContext[Any]) -> Iterator[str]:
 
 
 def multiply(x_ptr: int, w_ptr: int, streamed_ptr: int, staged_ptr: int, n: int, *, tl: Any) -> None:
-    """A product of several tiles, streamed; the same of what lies in TCM, and math on it."""
+    """Multiply matrices of several tiles by streaming; do the same in TCM, with math on the product."""
     tl.composite("gemm", tl.ref(x_ptr, (n, n), "f32"), tl.ref(w_ptr, (n, n), "f32"), streamed_ptr, out_dtype="f32")
     a, b = tl.load(x_ptr, (n, n), "f32"), tl.load(w_ptr, (n, n), "f32")
     tl.barrier()
@@ -73,14 +73,14 @@ def multiply(x_ptr: int, w_ptr: int, streamed_ptr: int, staged_ptr: int, n: int,
 
 
 def double(x_ptr: int, n: int, *, tl: Any) -> None:
-    """Twice the row of the PE."""
+    """Double the row of the PE."""
     row = x_ptr + 4 * n * (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0))
     tl.store(row, tl.load(row, (n,), "f32") * 2)
     tl.barrier()
 
 
 def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
-    """A product on one PE, and a kernel on all of a SIP."""
+    """Run a product on one PE, and a kernel on all of a SIP."""
     values = (np.arange(n * n) % 5).astype(np.float32).reshape(n, n)
     x, w = torch.tensor(values), torch.tensor(values)
     streamed, staged = torch.empty(n, n, dtype="f32"), torch.empty(n, n, dtype="f32")
@@ -94,7 +94,7 @@ def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
 
 
 def run_collective(torch: RuntimeContext[Any]) -> Iterator[str]:
-    """An all-reduce between all SIPs, through queues."""
+    """Run an all-reduce between all SIPs, through queues."""
     n_sips, shape, found = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
 
     def rank_program(rank: int) -> None:
@@ -112,7 +112,7 @@ def run_collective(torch: RuntimeContext[Any]) -> Iterator[str]:
 
 
 def access_raw(torch: RuntimeContext[Any]) -> Iterator[str]:
-    """PEs and the host read and write HBM, SRAM and the TCM of another, all at once: only times come of it."""
+    """Read and write HBM, SRAM and the TCM of another PE from PEs and the host, all at once: only times come of it."""
     for handle in [torch.submit(message) for message in _accesses(torch)]:
         torch.wait(handle)
     yield from ()
@@ -140,13 +140,13 @@ def _accesses(torch: RuntimeContext[Any]) -> Iterator[HostMsg]:
 
 
 def copy_through(x_ptr: int, ptr: int, n: int, *, tl: Any) -> None:
-    """There and back by another memory, and one more."""
+    """Copy there and back by another memory, and add one."""
     tl.store(ptr, tl.load(x_ptr, (n,), "f32"))
     tl.store(x_ptr, tl.load(ptr, (n,), "f32") + 1)
 
 
 def use_extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str]:
-    """Of ``cube.extra`` and ``pe.extra``: a kernel uses each of the first SIP, then PEs and the host, all at once."""
+    """Use each extra memory of the first SIP: by a kernel, then by PEs and the host at once."""
     memories = [node for node in torch.engine.topology.topology_obj.nodes.values() if node.window and node.sip == 0]
     for node in memories:
         values = np.arange(n, dtype=np.float32)
@@ -165,7 +165,7 @@ def use_extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str
 
 
 def make_fill(torch: RuntimeContext[Any]) -> HostMsg:
-    """The M_CPU of the first cube fills some of its HBM."""
+    """Make a request to the M_CPU of the first cube to fill some of its HBM."""
     spec, fmt = torch.topology, AddressFormat(torch.topology.address.format)
     pa = PhysAddr.pe_hbm_addr(0, 0, 0, 0, 0, spec.cube.hbm.bytes_per_slice, fmt).encode()
     return MemoryWriteMsg(pa=pa, nbytes=5_000, pattern=b"x")
@@ -188,7 +188,7 @@ _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "uc
 
 @value
 class PartCheck:
-    """A check of a part at a place of one kind; ``problem``: why it does not hold, None: it does."""
+    """A check of a part at a place of one kind; ``problem``: why it does not hold, or None."""
 
     kind: str
     name: str
@@ -196,12 +196,12 @@ class PartCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether it holds."""
+        """True when the check holds."""
         return self.problem is None
 
 
 class Trial:
-    """A machine on which all of the traffic has run; ``wrong``: what has come out wrong."""
+    """A machine on which all programs have run; ``wrong``: the errors in their results."""
 
     def __init__(self, topology: Topology) -> None:
         self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
@@ -216,7 +216,7 @@ class Trial:
 
 
 class Subject:
-    """The part that is checked, by the name that YAML knows it by, at its places of one kind."""
+    """A part to be checked, by its name in the YAML file, at its places of one kind."""
 
     def __init__(self, impl: str, kind: str) -> None:
         self.impl = impl
@@ -228,13 +228,13 @@ class Subject:
         return Trial(self.machine())
 
     def machine(self, *sets: str) -> Topology:
-        """The small machine with it; ``sets``: keys of its own section, and values."""
+        """Make the small machine with the part; ``sets``: keys of its own section, and values."""
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
         own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
         return resolve_topology("default", [*SMALL_MACHINE, *(own or self._extra(sets))])
 
     def _extra(self, sets: Sequence[str]) -> list[str]:
-        """The same of a part of no builtin kind: it has a link, and addresses if it is a memory."""
+        """Do the same for a part of no builtin kind: give it a link, and addresses if it is a memory."""
         place, kind = (self.kind, "checked") if self.kind in EXTRA else (EXTRA[0], self.kind)
         neighbour = "sram" if place == EXTRA[0] else "pe_dma"
         keys = [f"kind={kind}", f"impl={self.impl}", f"links=[{{to: {neighbour}, bw_gbs: 64}}]"]
@@ -243,7 +243,7 @@ class Subject:
 
 
 def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
-    """All checks of a part, as they are made, at every kind of place that it is for: ``kinds``, else those it tells.
+    """Make all checks of a part at every kind of place that it is for: ``kinds``, else those it tells.
 
     ``name``: one that is registered, ``my_pkg.parts:Part`` or ``file.py:Part``. InputError for one that is no part, and
     for kinds that are none.
@@ -265,7 +265,7 @@ def _kinds(cls: type[Part], name: str, wanted: Sequence[str]) -> Sequence[str]:
 
 
 def _checks(subject: Subject) -> Iterator[PartCheck]:
-    """One after another; after the first that fails the others would only repeat it."""
+    """Make one check after another; after the first that fails the others would only repeat it."""
     for name, check in CHECKS.items():
         problem = _problem(check, subject)
         yield PartCheck(subject.kind, name, problem)
@@ -286,7 +286,7 @@ def _problem(check: Callable[[Subject], Iterator[str]], subject: Subject) -> str
 
 
 def is_wired(subject: Subject) -> Iterator[str]:
-    """The machine can be made, and every part of the kind in it."""
+    """Check that the machine can be made, and every part of the kind in it."""
     engine = GraphEngine(subject.machine())
     for node in engine.machine.graph.nodes.values():
         if node.impl == subject.impl and not isinstance(engine.component(node.id), Component):
@@ -294,7 +294,7 @@ def is_wired(subject: Subject) -> Iterator[str]:
 
 
 def has_typed_attributes(subject: Subject) -> Iterator[str]:
-    """A key that the class does not know is refused."""
+    """Check that a key is refused which the class does not know."""
     try:
         subject.machine("attrs.no_such_key=1")
     except ConfigError:
@@ -303,7 +303,7 @@ def has_typed_attributes(subject: Subject) -> Iterator[str]:
 
 
 def answers_all(subject: Subject) -> Iterator[str]:
-    """Every request is over, well, and nothing waits any more."""
+    """Check that every request is over, well, and that nothing waits any more."""
     engine = subject.trial.engine
     yield from (f"{handle} is not over" for handle in engine.handles if not handle.done)
     for part in engine.machine.components:
@@ -311,7 +311,7 @@ def answers_all(subject: Subject) -> Iterator[str]:
 
 
 def conserves_bytes(subject: Subject) -> Iterator[str]:
-    """What is sent arrives, as often and as it was: at its destination, and in the tensors that are read back."""
+    """Check that all bytes arrive once and unchanged: at their destination, and in the tensors that are read back."""
     trial, network = subject.trial, subject.trial.engine.machine.network
     yield from trial.wrong
     if network.undelivered:
@@ -329,7 +329,7 @@ def conserves_bytes(subject: Subject) -> Iterator[str]:
 
 
 def keeps_time(subject: Subject) -> Iterator[str]:
-    """Nothing ends before it begins, and all that has begun ends."""
+    """Check that nothing ends before it begins, and that all that has begun ends."""
     found = subject.trial.engine.machine.log.columns()
     for number in np.flatnonzero((found.end < found.start) | (found.start < 0)):
         begin, end = int(found.start[number]), int(found.end[number])
@@ -338,7 +338,7 @@ def keeps_time(subject: Subject) -> Iterator[str]:
 
 
 def is_deterministic(subject: Subject) -> Iterator[str]:
-    """The same twice."""
+    """Check that two runs are the same."""
     first, second = (trial.engine.machine.log.columns() for trial in (subject.trial, Trial(subject.machine())))
     if first.parts != second.parts or first.start.size != second.start.size:
         yield f"{second.start.size:,} things happen in a second run, {first.start.size:,} in the first"
@@ -349,7 +349,7 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
 
 
 def resets(subject: Subject) -> Iterator[str]:
-    """After a kernel has failed, and one was given up, programs take as long as on a new machine at the same time."""
+    """Check that programs take as long after a failed kernel and an abandoned one as on a new machine."""
     disturbed, fresh = (GraphEngine(subject.machine(), limits=LIMITS) for _ in range(2))
     for program in (fail_launch, abandon_launch):
         with suppress(_PlannedError), RuntimeContext[Any](disturbed) as torch:
@@ -369,11 +369,11 @@ def resets(subject: Subject) -> Iterator[str]:
 
 
 class _PlannedError(Exception):
-    """What is to go wrong."""
+    """An error that a program raises on purpose."""
 
 
 def fail_launch(torch: RuntimeContext[Any]) -> None:
-    """A launch that fails on one PE."""
+    """Launch a kernel that fails on one PE."""
 
     def kernel(ptr: int, *, tl: Any) -> None:
         tl.load(ptr, (4,), "f32")
@@ -383,7 +383,7 @@ def fail_launch(torch: RuntimeContext[Any]) -> None:
 
 
 def abandon_launch(torch: RuntimeContext[Any]) -> None:
-    """A program that ends while its launch goes on."""
+    """Launch a kernel that goes on, and end the program."""
 
     def kernel(ptr: int, *, tl: Any) -> None:
         while True:

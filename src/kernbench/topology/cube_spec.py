@@ -155,7 +155,7 @@ class CubeSpec(WithExtras):
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
-    def queued_write_bytes(self) -> int:
+    def write_queue_bytes(self) -> int:
         """Bytes of writes that a slice may keep back in its queues; 0 without banks."""
         banks = self.hbm.banks
         return 0 if banks is None else -(-self.hbm.num_pcs // 2) * self.hbm.queue * banks.burst_bytes

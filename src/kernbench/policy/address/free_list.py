@@ -64,7 +64,7 @@ class FreeList:
         return max(self.holes, key=lambda hole: hole.nbytes, default=AddressExtent(self.extent.start, 0))
 
     def alloc(self, nbytes: int, *, from_end: bool = False) -> int:
-        """Start of ``nbytes`` free bytes in the first hole that fits, or at the end of the last one.
+        """Take ``nbytes`` in the first hole that fits, or at the end of the last one; return their start.
 
         Raises AllocationError for a size below one byte, and with what is free when no hole fits.
         """
@@ -91,12 +91,12 @@ class FreeList:
         self._give_back(start, start + -(-nbytes // granule) * granule)
 
     def summary(self) -> str:
-        """What is free, for error messages."""
+        """Describe the free space, for error messages."""
         size, hole = self.extent.nbytes, self.largest_hole.nbytes
         return f"{self.free_bytes} of {size} bytes are free, the largest hole has {hole}"
 
     def _first_fit(self, nbytes: int) -> tuple[int, int]:
-        """Which hole, and the start in it; (-1, 0) for none."""
+        """Return the number of the hole, and the start in it; (-1, 0) for none."""
         alignment, ends = self._alignment, self._ends
         for at, hole in enumerate(self._starts):
             start = -(-hole // alignment) * alignment
@@ -113,7 +113,7 @@ class FreeList:
         return -1, 0
 
     def _take(self, at: int, start: int, end: int) -> None:
-        """``start`` to ``end`` leave hole ``at``: nothing of it, one part or two are left."""
+        """Take ``start`` to ``end`` out of hole ``at``: nothing of it, one part or two are left."""
         starts, ends = self._starts, self._ends
         before, after = start > starts[at], end < ends[at]
         if before and after:
@@ -127,7 +127,7 @@ class FreeList:
             del starts[at], ends[at]
 
     def _give_back(self, start: int, end: int) -> None:
-        """``start`` to ``end`` become free: one hole with those that they touch."""
+        """Free ``start`` to ``end``: one hole with the holes that they touch."""
         starts, ends = self._starts, self._ends
         at = bisect_right(starts, start)
         touches_before = at > 0 and ends[at - 1] == start
@@ -163,7 +163,7 @@ class Block:
         self._spare = spare
 
     def free(self) -> None:
-        """It goes back; AllocationError when it has gone back before."""
+        """Give the block back; AllocationError when it was given back before."""
         if self.label is None:
             raise AllocationError(f"scratch: nothing is allocated at {self.address:#x} (freed twice)")
         self.label = None
@@ -191,7 +191,7 @@ class ScratchAllocator:
         )
 
     def alloc(self, nbytes: int, owner_label: str) -> Block:
-        """``nbytes`` for the handle ``owner_label``.
+        """Allocate ``nbytes`` for the handle ``owner_label``.
 
         Raises AllocationError that says how much each live handle holds.
         """
@@ -224,7 +224,7 @@ class ScratchAllocator:
             spare.clear()
 
     def live(self) -> tuple[tuple[str, int], ...]:
-        """Owner and bytes of every live allocation, the largest first."""
+        """Return owner and bytes of every live allocation, the largest first."""
         held = [(block.label, block.nbytes) for block in self._blocks.values() if block.label is not None]
         return tuple(sorted(held, key=lambda each: (-each[1], each[0])))
 

@@ -31,7 +31,7 @@ class MappedRange:
 
 
 class KnownRanges:
-    """The ranges of tensors that have one copy of each part: for all PEs the same, so they are made once."""
+    """The ranges of tensors that have one copy of each part: they are the same for all PEs, so they are made once."""
 
     __slots__ = ("_by_va",)
 
@@ -39,12 +39,12 @@ class KnownRanges:
         self._by_va: dict[int, tuple[TensorMapping, list[MappedRange]]] = {}
 
     def of(self, mapping: TensorMapping) -> list[MappedRange] | None:
-        """Those of ``mapping``, if they have been made."""
+        """Return the ranges of ``mapping``, if they have been made."""
         known = self._by_va.get(mapping.va_base)
         return known[1] if known is not None and known[0] is mapping else None
 
     def keep(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
-        """These are those of ``mapping``."""
+        """Keep the ranges of ``mapping``."""
         self._by_va[mapping.va_base] = mapping, ranges
 
 
@@ -103,12 +103,12 @@ class PeMMU:
         del self._starts[gone], self._ranges[gone]
 
     def translate(self, va: int) -> PhysAddr:
-        """Where the byte at ``va`` lies. Raises as ``segments`` does."""
+        """Return the physical address of the byte at ``va``. Raises as ``segments`` does."""
         found = self._range_at(va, 1)
         return found.at(va, self._fmt)
 
     def segments(self, va: int, nbytes: int) -> tuple[tuple[PhysAddr, int], ...]:
-        """Where the ``nbytes`` at ``va`` lie: address and bytes of each stretch, in the order of the access.
+        """Return address and bytes of each stretch of the ``nbytes`` at ``va``, in the order of the access.
 
         Raises AddressFaultError with the PE, the VA, the nearest tensor and by how many bytes the access is out of it.
         """
@@ -119,7 +119,7 @@ class PeMMU:
         return ((first, found.end - va), *self._rest(found.end, va + nbytes))
 
     def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
-        """As ``segments``, with encoded addresses."""
+        """Return ``segments`` with encoded addresses."""
         at = bisect_right(self._starts, va) - 1
         if at >= 0 < nbytes:
             found = self._ranges[at]
@@ -200,7 +200,7 @@ def _place(tensor: TensorMapping) -> str:
 
 
 def _miss(va: int, nbytes: int, near: TensorMapping) -> str:
-    """How an access misses a tensor, and by how many bytes."""
+    """Describe how an access misses a tensor, and by how many bytes."""
     if va < near.va_base:
         return f"starts {near.va_base - va} bytes before"
     if va >= near.va_end:
@@ -211,7 +211,7 @@ def _miss(va: int, nbytes: int, near: TensorMapping) -> str:
 
 
 class Tlb:
-    """``entries`` pages at most, by number; when another comes, the one that was used longest ago goes.
+    """A TLB of at most ``entries`` pages, by number; a new page replaces the one that was used longest ago.
 
     ``hits`` and ``misses`` count look-ups.
     """
@@ -224,7 +224,7 @@ class Tlb:
         self.hits = self.misses = 0
 
     def look_up(self, page: int) -> bool:
-        """Whether ``page`` is there; it is afterwards."""
+        """Return True when ``page`` is there; put it there otherwise."""
         pages = self._pages
         found = page in pages
         if found:

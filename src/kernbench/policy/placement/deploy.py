@@ -33,7 +33,7 @@ class Deployment:
     shards: tuple[MappedShard, ...]
 
     def mapping(self) -> TensorMapping:
-        """What the MMUs are told; InputError without a virtual range."""
+        """Return the mapping for the MMUs; InputError without a virtual range."""
         if self.va_base is None:
             raise InputError(f"tensor {self.name!r} was deployed without virtual addresses")
         return TensorMapping(name=self.name, va_base=self.va_base, nbytes=self.nbytes, shards=self.shards)

@@ -29,7 +29,7 @@ class ShardView:
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """What selects the shard's elements from the tensor."""
+        """The index that selects the shard's elements from the tensor."""
         return self.window.index
 
     @property
@@ -40,14 +40,14 @@ class ShardView:
 
 @value
 class WindowPiece:
-    """What one shard has of a window: ``source`` counts from the shard's corner, ``target`` from the window's."""
+    """The part of a window in one shard: ``source`` counts from the shard's corner, ``target`` from the window's."""
 
     view: ShardView
     source: Window
     target: Window
 
     def span(self, itemsize: int) -> tuple[int, int]:
-        """Offset in the shard and length, in bytes, of the shortest stretch that holds the piece."""
+        """Return offset in the shard and length, in bytes, of the shortest stretch that holds the piece."""
         first = last = 0
         for extent, (start, stop) in zip(self.view.shape, self.source.bounds, strict=True):
             first, last = first * extent + start, last * extent + stop - 1
@@ -57,7 +57,7 @@ class WindowPiece:
 def shard_views(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> tuple[ShardView, ...]:
-    """``resolve_dp_policy`` with each shard's window; the same order, the same errors."""
+    """Resolve a policy as ``resolve_dp_policy`` does, with each shard's window; the same order, the same errors."""
     placed = place_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
     )
@@ -65,7 +65,7 @@ def shard_views(
 
 
 def first_copies(views: Iterable[ShardView]) -> tuple[ShardView, ...]:
-    """Of each part the first copy: together they hold every element once."""
+    """Return the first copy of each part: together they hold every element once."""
     first: dict[int, ShardView] = {}
     for view in views:
         first.setdefault(view.spec.offset_bytes, view)
@@ -73,14 +73,14 @@ def first_copies(views: Iterable[ShardView]) -> tuple[ShardView, ...]:
 
 
 def split_array(array: Array, views: Iterable[ShardView]) -> list[Array]:
-    """The contiguous array that each shard holds of ``array``, in the order of ``views``."""
+    """Return the contiguous array that each shard holds of ``array``, in the order of ``views``."""
     return [np.array(array[view.index], order="C", copy=True) for view in views]
 
 
 def assemble(
     shape: tuple[int, ...], dtype: npt.DTypeLike, views: Sequence[ShardView], arrays: Sequence[Array]
 ) -> Array:
-    """The tensor of ``shape`` whose shards ``views`` hold ``arrays`` (any shape with the right count of elements).
+    """Assemble the tensor of ``shape`` whose shards ``views`` hold ``arrays`` (any shape of the right size).
 
     ``views`` may be all shards or the first copies; of several copies the first counts. PlacementError when the
     shards do not hold every element.
@@ -97,7 +97,7 @@ def assemble(
 
 
 def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...]:
-    """What each shard has of ``window``; shards that have nothing are left out, copies are not."""
+    """Return the parts of ``window`` that shards hold; copies count, shards that have nothing of it do not."""
     found = []
     for view in views:
         both = view.window.meet(window)
@@ -122,7 +122,7 @@ class Selection:
 
 
 def select(index: Any, shape: tuple[int, ...]) -> Selection:
-    """The smallest window that holds ``tensor[index]`` of a tensor of ``shape``, and the index that remains.
+    """Return the smallest window that holds ``tensor[index]`` of a tensor of ``shape``, and the index that remains.
 
     Integers, slices with any step, ``...`` and None narrow the window; arrays and lists of indices take the whole
     tensor. IndexError as NumPy raises it, also for an integer out of range.

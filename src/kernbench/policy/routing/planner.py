@@ -48,7 +48,7 @@ class CubeRoutes:
         self._beside |= {corner: corner_router(noc, corner) for corner in self._cube.pe_layout.corners}
 
     def between(self, src: Node, dst: Node) -> NodePath:
-        """From a part to another of the same SIP, both ends included."""
+        """Route from a part to another of the same SIP, both ends included."""
         sip, at = src.cube_coord
         _, end = dst.cube_coord
         if at == end:
@@ -64,11 +64,11 @@ class CubeRoutes:
         return (*route, *self._within(here, dst))
 
     def to_io(self, src: Node) -> NodePath:
-        """From a part along its own column (row) to the UCIe port that faces the IO chiplet."""
+        """Route from a part along its own column (row) to the UCIe port that faces the IO chiplet."""
         return self.between(src, self._io_facing(src))
 
     def from_io(self, dst: Node) -> NodePath:
-        """From the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
+        """Route from the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
         return self.between(self._io_facing(dst), dst)
 
     def _io_facing(self, node: Node) -> Node:
@@ -77,7 +77,7 @@ class CubeRoutes:
         return self._graph.node(ucie_id(sip, self._edge_cubes[column_or_row], self._edge))
 
     def _within(self, src: Node, dst: Node) -> NodePath:
-        """From a part to another of the same cube, both ends included."""
+        """Route from a part to another of the same cube, both ends included."""
         if src.id == dst.id:
             return (src.id,)
         (up, first), (down, last) = self._stem(src), self._stem(dst)
@@ -90,7 +90,7 @@ class CubeRoutes:
         return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
 
     def _stem(self, node: Node) -> tuple[NodePath, GridCell]:
-        """A part, with its xbar when it hangs on one, and the router behind; of a router, itself."""
+        """Return a part, with its xbar when it has one, and the router behind; of a router, itself."""
         if node.xy is not None:
             return (node.id,), node.xy
         corner = None
@@ -106,7 +106,7 @@ class CubeRoutes:
 
 
 def xy_cells(src: GridCell, dst: GridCell) -> Iterator[GridCell]:
-    """Every cell of the way over a grid, X first, both ends included."""
+    """Yield every cell of the way over a grid, X first, both ends included."""
     x, y = src
     yield x, y
     while x != dst[0]:
@@ -118,7 +118,7 @@ def xy_cells(src: GridCell, dst: GridCell) -> Iterator[GridCell]:
 
 
 def side_towards(src: GridCell, dst: GridCell) -> Side:
-    """The side on which a neighbouring cell lies."""
+    """Return the side on which a neighbouring cell lies."""
     if src[0] != dst[0]:
         return "E" if dst[0] > src[0] else "W"
     return "S" if dst[1] > src[1] else "N"
@@ -132,7 +132,7 @@ class SipRoutes:
         self._distances: dict[int, dict[int, int]] = {}
 
     def between(self, src: int, dst: int, via_port: str | None = None) -> tuple[FabricLink, ...] | None:
-        """The links from one SIP to another; None when no scale-up way leads there.
+        """Return the links from one SIP to another; None when no scale-up way leads there.
 
         ``via_port`` asks to leave by the port on that side, which counts when it leads straight to ``dst``.
         """
@@ -165,7 +165,7 @@ class SipRoutes:
         return found
 
     def _distance_to(self, dst: int) -> dict[int, int]:
-        """Hops to ``dst`` from every SIP that can reach it."""
+        """Return hops to ``dst`` from every SIP that can reach it."""
         known = self._distances.get(dst)
         if known is not None:
             return known
@@ -181,7 +181,7 @@ class SipRoutes:
 
 
 class RoutePlanner:
-    """Plans routes of one machine; who uses them keeps them."""
+    """Plans routes of one machine; its user keeps them."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -189,7 +189,7 @@ class RoutePlanner:
         self._sips = SipRoutes(graph.spec.system.sips)
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> NodePath:
-        """Node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
+        """Return node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
 
         ``via_port`` ("E", "W", "N", "S") asks to leave the source's SIP by that scale-up port, which counts when it
         leads straight to the SIP of ``dst``. Raises TransportError when there is no way, UnknownNameError for a
@@ -206,7 +206,7 @@ class RoutePlanner:
         return route
 
     def _stems(self, node: Node) -> list[NodePath]:
-        """From an extra part over its links, and those of extra parts there, to each builtin one; of that, itself."""
+        """Return the ways from an extra part, over other extra parts, to builtin ones; a builtin part itself."""
         found: list[NodePath] = []
         waiting: deque[NodePath] = deque([(node.id,)])
         seen = {node.id}
@@ -221,7 +221,7 @@ class RoutePlanner:
         return found
 
     def _join(self, leaving: NodePath, entering: NodePath, via_port: str | None) -> NodePath:
-        """The way between the builtin ends of two stems, with the stems."""
+        """Join two stems by the way between their builtin ends."""
         way = self._between(self._graph.node(leaving[-1]), self._graph.node(entering[-1]), via_port)
         if len(leaving) == len(entering) == 1:
             return way
@@ -235,13 +235,13 @@ class RoutePlanner:
         return _without_detours([*self._to_hub(src), *self._hub_to_hub(src, dst, via_port), *self._from_hub(dst)])
 
     def _to_hub(self, node: Node) -> NodePath:
-        """From a part to the ``io_noc`` of its SIP; from the host to the switch."""
+        """Route from a part to the ``io_noc`` of its SIP; from the host to the switch."""
         if node.sip is None:
             return (HOST, SWITCH) if node.id == HOST else (SWITCH,)
         return (*self._cubes_to_io(node), sip_part(node.sip, "io_noc"))
 
     def _from_hub(self, node: Node) -> NodePath:
-        """The other way."""
+        """Route the other way."""
         if node.sip is None:
             return (SWITCH, HOST) if node.id == HOST else (SWITCH,)
         return (sip_part(node.sip, "io_noc"), *self._io_to_cubes(node))
@@ -259,7 +259,7 @@ class RoutePlanner:
         return (port, *self._cubes.from_io(node))
 
     def _hub_to_hub(self, src: Node, dst: Node, via_port: str | None) -> NodePath:
-        """What lies between the hubs: ports and hubs of SIPs on the way, or PCIe endpoints and the switch."""
+        """Route between the hubs: ports and hubs of SIPs on the way, or PCIe endpoints and the switch."""
         if src.sip == dst.sip:
             return ()
         if src.sip is not None and dst.sip is not None:
@@ -278,13 +278,13 @@ class RoutePlanner:
 
 
 def _crossing(link: FabricLink) -> NodePath:
-    """The ports at both ends of a scale-up link, and the hub behind the far one."""
+    """Return the ports at both ends of a scale-up link, and the hub behind the far one."""
     src, dst = link.src, link.dst
     return sip_port_id(src.sip, src.index), sip_port_id(dst.sip, dst.index), sip_part(dst.sip, "io_noc")
 
 
 def _without_detours(stops: Iterable[str]) -> NodePath:
-    """The stops without any loop back to one already passed, as when a port's own hub is entered and left again."""
+    """Return the stops without any loop back to an earlier one, as when a port's own hub is entered and left again."""
     route: dict[str, None] = {}
     for stop in stops:
         if stop in route:
@@ -298,7 +298,7 @@ LinkClasses = frozenset[str]
 
 
 class RouteChoices:
-    """Ways on from the parts of one machine; who uses them keeps them."""
+    """Ways on from the parts of one machine; its user keeps them."""
 
     def __init__(self, graph: Graph, planner: RoutePlanner) -> None:
         self._graph = graph
@@ -306,7 +306,7 @@ class RouteChoices:
         self._distances: dict[tuple[str, LinkClasses], dict[str, int]] = {}
 
     def instead_of(self, planned: NodePath) -> tuple[NodePath, ...]:
-        """The ways that may be taken instead of ``planned``, from a part to a destination.
+        """Return the ways that may be taken instead of ``planned``, from a part to a destination.
 
         One for each other link that begins a way with the fewest hops. It goes on as is planned from the first part on
         where that has the fewest hops too.
@@ -317,7 +317,7 @@ class RouteChoices:
         return tuple((here, *self._shortest(each, dst, classes)) for each in others)
 
     def _shortest(self, src: str, dst: str, classes: LinkClasses) -> NodePath:
-        """A way with the fewest hops: the planned one from the first part on where there is such a one."""
+        """Return a way with the fewest hops, as planned from the first part on where the plan has the fewest too."""
         way: list[str] = []
         while True:
             planned = self._planner.route(src, dst)
@@ -327,14 +327,14 @@ class RouteChoices:
             src = next(self._next(src, dst, classes))
 
     def _next(self, here: str, dst: str, classes: LinkClasses) -> Iterator[str]:
-        """The parts that are one hop nearer, in the order of the links."""
+        """Yield the parts that are one hop nearer, in the order of the links."""
         distance = self._distances_to(dst, classes)
         for edge in self._graph.out_edges(here):
             if edge.link_class in classes and distance.get(edge.dst) == distance[here] - 1:
                 yield edge.dst
 
     def _distances_to(self, dst: str, classes: LinkClasses) -> dict[str, int]:
-        """Hops to ``dst`` over links of some classes, from every part that they lead from."""
+        """Return hops to ``dst`` over links of some classes, from every part that they lead from."""
         found = self._distances.get((dst, classes))
         if found is None:
             found = self._distances[dst, classes] = {dst: 0}
