@@ -1,8 +1,8 @@
 """The case ``memory``: patterns of accesses to one slice with banks, alone, without a machine around it.
 
-A source always has a next access, or comes at random times with a share of what that got: by pattern, the part of peak,
-the row hits, and the mean latency over load. Beside it stands what a cycle-accurate simulator of DRAM gives, where it
-was asked.
+A source always has a next access, or sends accesses at random times at a share of the bandwidth that it had then. The
+results are, by pattern, the part of the peak bandwidth, the row hits, and the mean latency over load. Beside them stand
+the figures of a cycle-accurate simulator of DRAM, for the patterns that it has run.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ PATTERNS = (
     "stride_1024B_64B_5050",
     *(f"seq_copy_{size}_alt{off}" for size in ("64B", "1KB", "4KB") for off in ("", "_bankoff")),
 )
+"""``seq`` and ``seq_write``: sequential reads, writes. ``random_SIZE``: accesses of SIZE at random places.
+``stride_STEP_SIZE``: accesses of SIZE, STEP apart. With ``_5050`` half of them are writes.
+``seq_copy_SIZE_alt``: reads of SIZE in turn with writes of as many bytes far away; with ``_bankoff`` half of all banks
+further.
+"""
 SMALL = 64
 """Bytes of an access of a sequential pattern"""
 
@@ -39,7 +44,7 @@ AccessStep = tuple[Access, bool]
 
 
 def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
-    """Yield the accesses of a pattern in ``room`` bytes of memory, for ever."""
+    """Return the accesses of a pattern in ``room`` bytes of memory, without end."""
     name, *rest = pattern.split("_")
     mixed = rest[-1:] == ["5050"]
     if name == "random":

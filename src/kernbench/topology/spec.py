@@ -2,6 +2,8 @@
 
 Field names are the YAML keys. Lengths in mm, bandwidth in GB/s, time in ns, sizes in bytes. What holds between
 values is in ``rules``; once a spec has been compiled, its properties can be relied on.
+
+At the end of the file ``fabric_links`` derives the scale-up links between SIPs; every other room asks there.
 """
 
 from __future__ import annotations
@@ -251,7 +253,11 @@ class SipPort:
 
 @value
 class FabricLink:
-    """A directed scale-up link between two ports."""
+    """A directed scale-up link between two ports.
+
+    It leaves by a port on one side and arrives by the port on the opposite side of the peer. So a ring of two SIPs has
+    two links in each direction: 0.E to 1.W and 1.E to 0.W are different wires.
+    """
 
     src: SipPort
     dst: SipPort

@@ -1,4 +1,7 @@
-"""The sizes of blocks, and the ways of wires and cables, that every picture of a machine has in common."""
+"""The sizes of blocks, and the paths of wires and cables, that every picture of a machine has in common.
+
+Cables between SIPs run over the board in right angles, through the gaps between the SIPs.
+"""
 
 from __future__ import annotations
 
