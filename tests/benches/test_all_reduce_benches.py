@@ -135,7 +135,7 @@ def test_raw_queues(algorithm: str, world_size: str, rows: int) -> None:
 
 
 def test_a_line_for_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ccl_allreduce, "expected_reduction", lambda *_: 7.0)
+    monkeypatch.setattr(ccl_allreduce, "reduce_values", lambda *_: 7.0)
     result = run("ccl-allreduce")
     assert result.value == "[FAIL] intercube_allreduce (ws=2): got mean=12, expected=7"
     assert not result.ok

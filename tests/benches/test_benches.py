@@ -7,7 +7,7 @@ import pytest
 from compiled import compiled
 from covering import covering, sample, slow
 from kernbench import benches
-from kernbench.benches.operands import matmul_f32, normal_data
+from kernbench.benches.shared import make_normal_data, multiply_f32
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import known_benches, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
@@ -120,12 +120,12 @@ def test_a_bench_that_nobody_reads_draws_no_operands(name, monkeypatch):
 
 def test_a_kernel_at_a_wrong_offset_is_caught():
     torch = RuntimeContext(GraphEngine(machine()))
-    rows = normal_data(torch, (256, 12288), "f16", seed=1)
+    rows = make_normal_data(torch, (256, 12288), "f16", seed=1)
     assert len({row.tobytes() for row in rows}) == 256
-    assert (normal_data(torch, (8, 8), "f16", seed=1) == rows.reshape(-1)[:64].reshape(8, 8)).all()
+    assert (make_normal_data(torch, (8, 8), "f16", seed=1) == rows.reshape(-1)[:64].reshape(8, 8)).all()
 
 
 def test_the_product_on_the_host():
     torch = RuntimeContext(GraphEngine(machine()))
-    a, b = normal_data(torch, (3, 5), "f32", seed=1), normal_data(torch, (5, 5000), "f32", seed=2)
-    assert abs(matmul_f32(a, b) - a @ b).max() < 1e-5
+    a, b = make_normal_data(torch, (3, 5), "f32", seed=1), make_normal_data(torch, (5, 5000), "f32", seed=2)
+    assert abs(multiply_f32(a, b) - a @ b).max() < 1e-5

@@ -36,8 +36,8 @@ from kernbench.messages.requests import KernelLaunchMsg, KernelRef, MemoryWriteM
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.component import ThinkingPart
-from kernbench.topology.attrs import MCpuAttrs
 from kernbench.topology.builder import resolve_topology
+from kernbench.topology.cube_spec import MCpuAttrs
 
 HBM = PhysAddr.pe_hbm_addr(0, 0, 0, 0, 0, 6 << 30).encode()
 SECTIONS = {"m_cpu": "cube", "io_cpu": "sip", "host": "system", "pe_gemm": "pe"}

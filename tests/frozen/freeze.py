@@ -46,9 +46,8 @@ from kernbench.common.errors import KernbenchError  # noqa: E402
 from kernbench.engine.requests import Limits  # noqa: E402
 from kernbench.observe.statistics import link_traffic  # noqa: E402
 from kernbench.probe.cases import CASES as PROBES  # noqa: E402
-from kernbench.probe.cases import ProbeCase  # noqa: E402
+from kernbench.probe.cases import ProbeCase, Site  # noqa: E402
 from kernbench.probe.measure import run_once, run_streams, stream_plan  # noqa: E402
-from kernbench.probe.site import Site  # noqa: E402
 from kernbench.runtime_api.bench_registry import lookup_bench  # noqa: E402
 from kernbench.runtime_api.bench_runner import run_bench  # noqa: E402
 from kernbench.runtime_api.requests import RequestRecord  # noqa: E402

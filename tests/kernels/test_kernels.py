@@ -14,7 +14,7 @@ from kernbench.kernels import BUILTIN_KERNELS, builtin_kernel
 from kernbench.kernels.copy import offset_copy
 from kernbench.kernels.gemm import gemm_columns, gemm_simple
 from kernbench.kernels.qkv import qkv_projection
-from kernbench.policy.placement.dp import DPPolicy, placed_windows
+from kernbench.policy.placement.dp import DPPolicy, place_windows
 
 TYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
 COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
@@ -112,7 +112,7 @@ def test_column_shards_are_where_the_placement_puts_them(item: DType, cubes: int
 
 def placed(shape: tuple[int, ...], item: DType, cubes: int, pes: int) -> list[tuple[int, Any]]:
     """Offset and window of every shard."""
-    windows = placed_windows(COLUMNS, shape=shape, itemsize=item.itemsize, num_pe=pes, num_cubes=cubes, target_sip=0)
+    windows = place_windows(COLUMNS, shape=shape, itemsize=item.itemsize, num_pe=pes, num_cubes=cubes, target_sip=0)
     return [(spec.offset_bytes, window) for spec, window in windows]
 
 

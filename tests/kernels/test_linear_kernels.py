@@ -11,9 +11,10 @@ from reference import Array, Machine, assert_near, normal, wide
 from kernbench.common.dtypes import BF16, F16, F32, I32, DType
 from kernbench.kernels.copy import shards_to_rows, strided_copy
 from kernbench.kernels.embedding import NOT_HERE, embedding_one_hot, embedding_rows
-from kernbench.kernels.linear import add_bias, linear
+from kernbench.kernels.gemm import linear
+from kernbench.kernels.rows import add_bias
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.policy.placement.views import shard_views, split
+from kernbench.policy.placement.views import shard_views, split_array
 
 GRID = (2, 3)
 floats = st.sampled_from((F32, F16, BF16))
@@ -24,7 +25,7 @@ def put_shards(machine: Machine, array: Array, policy: DPPolicy) -> int:
     views = shard_views(
         policy, shape=array.shape, itemsize=array.itemsize, num_pe=GRID[1], num_cubes=GRID[0], target_sip=0
     )
-    parts = {view.spec.offset_bytes: part for view, part in zip(views, split(array, views), strict=True)}
+    parts = {view.spec.offset_bytes: part for view, part in zip(views, split_array(array, views), strict=True)}
     return machine.put(np.concatenate([parts[offset].reshape(-1) for offset in sorted(parts)]))
 
 

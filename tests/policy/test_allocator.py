@@ -16,10 +16,9 @@ from kernbench.policy.address.allocator import (
     PEMemAllocator,
     address_config,
 )
-from kernbench.policy.address.free_list import Extent, FreeList
+from kernbench.policy.address.free_list import AddressExtent, FreeList, ScratchAllocator
 from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, AddressOwner
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
-from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.policy.address.va_allocator import VirtualAllocator, va_size
 from kernbench.topology import rules
 
@@ -41,14 +40,14 @@ def test_allocations_and_holes_always_tile_the_space(script, alignment, granule,
                 continue
             assert start % alignment == 0
             live[start] = size
-        taken = [Extent(s, -(-n // granule) * granule) for s, n in live.items()]
+        taken = [AddressExtent(s, -(-n // granule) * granule) for s, n in live.items()]
         tiling = sorted([*taken, *space.holes])
         assert sum(part.nbytes for part in tiling) == 2000
         assert all(a.end == b.start for a, b in pairwise(tiling))
         assert all(a.end < b.start for a, b in pairwise(space.holes))
     for start, size in live.items():
         space.free(start, size)
-    assert space.holes == (Extent(base, 2000),)
+    assert space.holes == (AddressExtent(base, 2000),)
 
 
 def test_first_fit_takes_the_lowest_hole():
@@ -124,7 +123,7 @@ def test_rings_and_tensors_never_overlap(script, memory):
         except AllocationError:
             continue
         assert addr.encode() % 64 == 0
-        taken.append(Extent(addr.component_offset, nbytes))
+        taken.append(AddressExtent(addr.component_offset, nbytes))
     assert all(a.end <= b.start for a, b in pairwise(sorted(taken)))
     limit = {"hbm": 96 << 10, "tcm": 48 << 10, "sram": 48 << 10}[memory]
     assert all(part.end <= limit for part in taken)

@@ -7,7 +7,7 @@ from kernbench.policy.address.allocator import AddressConfig, PEMemAllocator
 from kernbench.policy.address.pe_mmu import PeMMU
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.va_allocator import VirtualAllocator
-from kernbench.policy.placement.deploy import deploy_tensor, release
+from kernbench.policy.placement.deploy import deploy_tensor, release_deployment
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 
 SHAPE = (16, 8)
@@ -41,10 +41,10 @@ def test_every_shard_lies_with_its_pe(allocators, cfg, mem_kind):
         assert (addr.component, addr.cube_id) == (mem_kind, shard.cube)
         pe = addr.pe_id if mem_kind == "tcm" else addr.component_offset // cfg.hbm_bytes_per_pe
         assert pe == shard.pe
-    release(done, allocators, virtual)
+    release_deployment(done, allocators, virtual)
     assert untouched(allocators, virtual)
     with pytest.raises(AllocationError):
-        release(done, allocators, virtual)
+        release_deployment(done, allocators, virtual)
 
 
 def test_the_mapping_reads_back_the_placement(allocators):
@@ -61,7 +61,7 @@ def test_without_virtual_addresses(allocators):
     assert done.va_base is None
     with pytest.raises(InputError, match="without virtual"):
         done.mapping()
-    release(done, allocators)
+    release_deployment(done, allocators)
 
 
 def test_a_failure_gives_everything_back(allocators):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.common.errors import AllocationError
-from kernbench.policy.address.free_list import Extent, FreeList
+from kernbench.policy.address.free_list import AddressExtent, FreeList
 
 SIZE = 512
 
@@ -39,9 +39,9 @@ class ByteMap:
         assert self.taken[at : at + need] == [not taken] * need
         self.taken[at : at + need] = [taken] * need
 
-    def holes(self) -> list[Extent]:
+    def holes(self) -> list[AddressExtent]:
         edges = [0, *(i for i in range(1, SIZE) if self.taken[i] != self.taken[i - 1]), SIZE]
-        return [Extent(self.base + a, b - a) for a, b in pairwise(edges) if not self.taken[a]]
+        return [AddressExtent(self.base + a, b - a) for a, b in pairwise(edges) if not self.taken[a]]
 
 
 steps = st.lists(st.tuples(st.integers(-20, 120), st.booleans()), max_size=30)
@@ -67,7 +67,7 @@ def test_the_free_list_does_what_a_map_of_bytes_does(script, alignment, granule,
                 live[place] = size
         assert list(space.holes) == bytes_.holes()
         assert space.free_bytes == bytes_.taken.count(False)
-        assert space.live == tuple(Extent(s, n) for s, n in sorted(live.items()))
+        assert space.live == tuple(AddressExtent(s, n) for s, n in sorted(live.items()))
         assert space.largest_hole.nbytes == max((h.nbytes for h in space.holes), default=0)
 
 
@@ -76,14 +76,14 @@ def test_a_free_joins_the_holes_on_both_sides():
     a, b, c = (space.alloc(10) for _ in range(3))
     space.free(a, 10)
     space.free(c, 10)
-    assert space.holes == (Extent(10, 10), Extent(30, 20))
+    assert space.holes == (AddressExtent(10, 10), AddressExtent(30, 20))
     space.free(b, 10)
-    assert space.holes == (Extent(10, 40),)
+    assert space.holes == (AddressExtent(10, 40),)
 
 
 def test_an_empty_space_has_no_hole():
     space = FreeList("m", 64, 0)
-    assert (space.holes, space.free_bytes, space.largest_hole) == ((), 0, Extent(64, 0))
+    assert (space.holes, space.free_bytes, space.largest_hole) == ((), 0, AddressExtent(64, 0))
     with pytest.raises(AllocationError, match="0 of 0 bytes are free, the largest hole has 0"):
         space.alloc(1)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.policy.address.tlb import Tlb
+from kernbench.policy.address.pe_mmu import Tlb
 
 
 @pytest.mark.parametrize(

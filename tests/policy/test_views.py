@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import basic_indices
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy, PlacementError, tiled_column_major, tiled_row_major
 from kernbench.policy.placement.geometry import Window
-from kernbench.policy.placement.views import ShardView, assemble, first_copies, pieces, select, shard_views, split
+from kernbench.policy.placement.views import ShardView, assemble, first_copies, pieces, select, shard_views, split_array
 
 NAMES = ("replicate", "column_wise", "row_wise")
 shapes = st.lists(st.integers(1, 9), max_size=3).map(tuple)
@@ -35,9 +35,9 @@ def numbered(shape: tuple[int, ...]) -> np.ndarray:
 def test_apart_and_together_again(case):
     shape, views = case
     array = numbered(shape)
-    assert np.array_equal(assemble(shape, np.int32, views, split(array, views)), array)
+    assert np.array_equal(assemble(shape, np.int32, views, split_array(array, views)), array)
     firsts = first_copies(views)
-    assert np.array_equal(assemble(shape, np.int32, firsts, split(array, firsts)), array)
+    assert np.array_equal(assemble(shape, np.int32, firsts, split_array(array, firsts)), array)
 
 
 @given(placed())
@@ -59,7 +59,7 @@ def test_rows_lie_in_virtual_order_as_in_memory(cube, pe, rows):
     array = numbered((rows, 3))
     views = shard_views(DPPolicy(cube, pe), shape=(rows, 3), itemsize=4, num_pe=3, num_cubes=2, target_sip=0)
     firsts = first_copies(views)
-    assert b"".join(part.tobytes() for part in split(array, firsts)) == array.tobytes()
+    assert b"".join(part.tobytes() for part in split_array(array, firsts)) == array.tobytes()
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4), st.booleans())
@@ -67,7 +67,7 @@ def test_tiles_come_together(m, k, tile_m, tile_k, by_column):
     deal = tiled_column_major if by_column else tiled_row_major
     views = [ShardView(s.on(0, 0), s.window) for s in deal((m, k), 4, 3, tile_m=tile_m, tile_k=tile_k)]
     array = numbered((m, k))
-    assert np.array_equal(assemble((m, k), np.int32, views, split(array, views)), array)
+    assert np.array_equal(assemble((m, k), np.int32, views, split_array(array, views)), array)
 
 
 def test_the_first_copy_counts():
@@ -83,7 +83,7 @@ def test_any_index_reads_what_numpy_reads(case, data):
     array = numbered(shape)
     index = data.draw(basic_indices(shape, allow_newaxis=True))
     selection = select(index, shape)
-    shards = dict(zip(views, split(array, views), strict=True))
+    shards = dict(zip(views, split_array(array, views), strict=True))
     fetched = np.empty(selection.window.shape, array.dtype)
     for piece in pieces(first_copies(views), selection.window):
         flat = shards[piece.view].reshape(-1).view(np.uint8)

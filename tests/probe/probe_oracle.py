@@ -8,9 +8,10 @@ from functools import cache
 
 from kernbench.common.ids import HOST
 from kernbench.policy.routing.planner import RoutePlanner
-from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
 from kernbench.topology.builder import Topology
+from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.graph import Edge, Graph
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.topology.spec import TopologySpec
 
 

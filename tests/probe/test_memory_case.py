@@ -8,15 +8,16 @@ from compiled import compiled
 from kernbench.cli.main import main
 from kernbench.cli.probe_memory import draw_memory, memory_document
 from kernbench.probe.memory_case import (
+    PATTERNS,
     REQUESTERS,
-    Row,
+    PatternRow,
     SliceUnderTest,
+    accesses,
     mean_latency_ns,
     probe_slice,
     saturate,
     slices_of,
 )
-from kernbench.probe.memory_patterns import PATTERNS, accesses
 
 BURSTS = 1000
 
@@ -27,7 +28,7 @@ def channels() -> tuple[SliceUnderTest, ...]:
 
 
 @pytest.fixture(scope="module")
-def rows(channels: tuple[SliceUnderTest, ...]) -> dict[str, list[Row]]:
+def rows(channels: tuple[SliceUnderTest, ...]) -> dict[str, list[PatternRow]]:
     return {each.mapping: [saturate(each, pattern, 1, 4 * BURSTS) for pattern in PATTERNS] for each in channels}
 
 

@@ -19,7 +19,7 @@ from kernbench.core.log import Kind
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.probe.part_suite import CHECKS, check_part
-from kernbench.topology.attrs import MCpuAttrs
+from kernbench.topology.cube_spec import MCpuAttrs
 
 REGISTERED = [(impl, kind) for impl in REGISTRY.known_impls() for kind in REGISTRY.kinds_of(REGISTRY.lookup(impl))]
 # They are all on the machine that is made with one of them.

@@ -10,10 +10,9 @@ import pytest
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
-from kernbench.probe.cases import CASES, Absent, find_case
+from kernbench.probe.cases import CASES, Absent, Site, find_case, transaction
 from kernbench.probe.measure import probe_case, run_once
 from kernbench.probe.report import NotHere, ProbeReport
-from kernbench.probe.site import Site, transaction
 from kernbench.topology.builder import Topology
 
 MakeMachine = Callable[..., Topology]

@@ -14,11 +14,10 @@ from kernbench.common.ids import sip_part
 from kernbench.core.observed import Observed
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import link_traffic
-from kernbench.probe.cases import CASES, Absent, find_case
-from kernbench.probe.closed_form import closed_form
+from kernbench.probe.cases import CASES, Absent, ProbeFlow, Site, StreamPlan, dma_stream, find_case
+from kernbench.probe.closed_form import compute_closed_form
 from kernbench.probe.measure import probe_case, run_once, run_streams
 from kernbench.probe.report import ProbeReport
-from kernbench.probe.site import ProbeFlow, Site, StreamPlan, dma_stream
 from kernbench.topology.builder import Topology
 from kernbench.transport import Link, Network
 from observed import log_of, logged, watched
@@ -209,5 +208,5 @@ def test_the_hops_tell_the_same_time(reports: dict[str, ProbeReport], machine: T
     assert rows[0].node == rows[-1].node == reports[name].initiator
     assert [row.node for row in rows if row.leg == "memory"] == [reports[name].memory]
     flow = next(f for f in flows_of(machine, name) if f.initiator == reports[name].initiator)
-    alone = closed_form(GraphEngine(machine, enable_data=False).machine, flow, 4096)
+    alone = compute_closed_form(GraphEngine(machine, enable_data=False).machine, flow, 4096)
     assert rows[-1].tail_ps == alone.total_ps

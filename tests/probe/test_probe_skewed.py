@@ -8,10 +8,9 @@ import pytest
 from probe_oracle import hbm_ns
 
 from kernbench.common.ids import HOST
-from kernbench.probe.cases import CASES, Absent
+from kernbench.probe.cases import CASES, Absent, Site
 from kernbench.probe.measure import probe_cases
 from kernbench.probe.report import ProbeReport
-from kernbench.probe.site import Site
 from skewed import set_up_ns, skewed, way
 
 HEADER, NBYTES = 24, 4096

@@ -14,11 +14,10 @@ from rich.console import Console
 from kernbench.cli.probe_output import print_reports, probe_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeCoord
-from kernbench.probe.cases import ProbeCase
-from kernbench.probe.closed_form import Breakdown, closed_form, is_exact
+from kernbench.probe.cases import HbmSlice, ProbeCase, ProbeFlow, Site
+from kernbench.probe.closed_form import Breakdown, compute_closed_form, is_exact
 from kernbench.probe.measure import probe_case, run_once
 from kernbench.probe.report import ProbeReport
-from kernbench.probe.site import HbmSlice, ProbeFlow, Site
 from kernbench.topology.builder import Topology
 
 MakeMachine = Callable[..., Topology]
@@ -38,7 +37,7 @@ def write_by(topology: Topology, pe: PeCoord | None, at: HbmSlice, offset: int) 
 def both_ps(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[int, int]:
     """What a transaction takes alone, and its closed form."""
     engine = GraphEngine(topology, enable_data=False)
-    form = closed_form(engine.machine, flow, nbytes).total_ps
+    form = compute_closed_form(engine.machine, flow, nbytes).total_ps
     return run_once(engine, [flow], nbytes)[0].ps, form
 
 
@@ -96,7 +95,7 @@ def test_a_write_after_a_pause_is_not_faster_than_its_bound(machine: Topology) -
     """A lower bound holds at any time, also when the slice has been idle since long before."""
     flow, nbytes = write_by(machine, (0, 0, 0), NEAR, 256), 64 << 10
     engine = GraphEngine(machine, enable_data=False)
-    form = closed_form(engine.machine, flow, nbytes).total_ps
+    form = compute_closed_form(engine.machine, flow, nbytes).total_ps
     run_once(engine, [write_by(machine, (0, 0, 1), FAR, 0)], nbytes)
     assert run_once(engine, [flow], nbytes)[0].ps == form < both_ps(machine, flow, nbytes)[0]
 

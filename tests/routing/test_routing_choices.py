@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from kernbench.policy.routing.choices import RouteChoices
-from kernbench.policy.routing.planner import RoutePlanner
+from kernbench.policy.routing.planner import RouteChoices, RoutePlanner
 from kernbench.topology.graph import Graph
 
 

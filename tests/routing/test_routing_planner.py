@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernbench.common.errors import UnknownNameError
-from kernbench.policy.routing.cube_routes import xy_cells
-from kernbench.policy.routing.planner import RoutePlanner, SipRoutes
+from kernbench.policy.routing.planner import RoutePlanner, SipRoutes, xy_cells
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Graph, Node
 

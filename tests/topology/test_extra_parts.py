@@ -13,9 +13,9 @@ from kernbench.di.registry import Registry
 from kernbench.engine.address_map import AddressMap
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.builder import Topology, compile_topology
-from kernbench.topology.census import Census, count_extras, count_machine
 from kernbench.topology.drawing.figure import to_svg
 from kernbench.topology.export import link_rows, machine_rows, part_rows, to_dot, to_json
+from kernbench.topology.rules import Census, count_extras, count_machine
 
 MIB = 1 << 20
 SMALL = ("system.sips={count: 2, topology: ring_1d}", "sip.cube_mesh={w: 2, h: 1}")

@@ -9,8 +9,7 @@ from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
 from kernbench.components.hbm.banked import BankedMemory
 from kernbench.messages.fabric import Access
-from kernbench.topology.cube_spec import HbmSpec
-from kernbench.topology.hbm_timing import HBM2, HBM3, HbmTiming, interleave
+from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, interleave
 
 PLAIN = ("cube.hbm.burst_bytes=512",)
 FIELDS = "[{field: pc}, {field: group}, {field: column}, {field: stack}, {field: bank, fold: row}, {field: row}]"

@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 
 from kernbench.topology.builder import Topology
-from kernbench.topology.drawing.cables import host_cables, scale_up_cables
 from kernbench.topology.drawing.canvas import round_length
 from kernbench.topology.drawing.figure import draw, to_png, to_svg
+from kernbench.topology.drawing.shapes import host_cables, scale_up_cables
 from kernbench.topology.export import link_rows, machine_rows, part_rows, to_dot, to_json
 from kernbench.topology.geometry import MachineGeometry, Rect
 

@@ -21,9 +21,9 @@ from kernbench.common.ids import pe_part
 from kernbench.di.part import PE_KINDS
 from kernbench.di.registry import Registry
 from kernbench.topology.builder import Topology, compile_topology, resolve_topology, topology_file
-from kernbench.topology.fabric import fabric_links, sip_neighbours, sip_ports
 from kernbench.topology.geometry import MachineGeometry, manhattan_mm
 from kernbench.topology.graph import Graph
+from kernbench.topology.spec import fabric_links, sip_neighbours, sip_ports
 
 Compile = Callable[..., Topology]
 

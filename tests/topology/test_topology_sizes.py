@@ -12,10 +12,9 @@ from kernbench.common.config import Path, apply_overrides, parse_document, path_
 from kernbench.common.errors import ConfigError
 from kernbench.di.registry import Registry
 from kernbench.topology.builder import compile_topology, resolve_topology
-from kernbench.topology.census import Census, count_machine
 from kernbench.topology.cube_spec import NocSpec, PeLayoutSpec
 from kernbench.topology.fields import SizeMm
-from kernbench.topology.rules import MOST_PARTS_AND_LINKS
+from kernbench.topology.rules import MOST_PARTS_AND_LINKS, Census, count_machine
 from kernbench.topology.spec import CubeMeshSpec, IoChipletSpec, SipsSpec, TopologySpec
 
 

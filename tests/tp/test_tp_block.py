@@ -7,7 +7,7 @@ import pytest
 from tp_ranks import LAYOUTS, in_parallel, machine, numbers, same_bits
 
 from covering import covering, slow
-from kernbench.benches.tp_block import block_reference, block_weights
+from kernbench.benches.tp_block import compute_block, make_block_weights
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -19,7 +19,7 @@ TOKENS, HIDDEN, HEADS, FFN = 5, 16, 4, 20
 @pytest.mark.parametrize(("sips", "dtype"), [*covering((1, 2), ("f16", "f32")), slow(4, "f16"), slow(4, "f32")])
 def test_a_block_is_the_same_on_any_number_of_sips(sips, dtype):
     tolerance = {"f16": 1e-2, "f32": 1e-5}[dtype]
-    weights = block_weights(RuntimeContext(GraphEngine(machine(1))), HIDDEN, FFN, dtype)
+    weights = make_block_weights(RuntimeContext(GraphEngine(machine(1))), HIDDEN, FFN, dtype)
     x = numbers(1, TOKENS, HIDDEN, dtype={"f16": np.float16, "f32": np.float32}[dtype])
 
     def program(torch, rank):
@@ -28,7 +28,7 @@ def test_a_block_is_the_same_on_any_number_of_sips(sips, dtype):
         return block(torch.tensor(x, dp=LAYOUTS["copies"])).numpy()
 
     results = in_parallel(program, sips)
-    wanted = block_reference(x, weights, HEADS, causal=True)
+    wanted = compute_block(x, weights, HEADS, causal=True)
     # Elements that cancel to nearly nothing are as far off as the others: relative to the norm of a row.
     off = np.linalg.norm(results[0] - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
     assert off.max() < tolerance

@@ -32,7 +32,7 @@ from kernbench.messages.commands import (
     Run,
     StoreCommand,
 )
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.source import KernelSite, kernel_source
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kernbench.common.dtypes import ALL, BF16, F8E4M3, F16, F32, I8, I32, DType
 from kernbench.common.errors import KernelError
 from kernbench.messages.commands import Command, EpilogueStep, GemmComposite, MathComposite, MemoryRef, Operand
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 
 OUT = 8192

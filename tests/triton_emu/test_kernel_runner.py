@@ -15,7 +15,7 @@ from fake_pe import TCM_BASE, site_of
 from kernbench.common.errors import AddressFaultError, KernelError
 from kernbench.messages.commands import Command, Meet
 from kernbench.messages.requests import TensorArg
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.source import Source, kernel_source

@@ -11,7 +11,7 @@ from fake_pe import TCM_BASE, FakePe, Memory, site_of
 from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
 from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand, in_tcm
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.handles import Handle, ReceivedSlot, View
 from kernbench.triton_emu.issuer import Lifetimes
 from kernbench.triton_emu.kernel_run import KernelRun

@@ -12,7 +12,7 @@ from fake_pe import DOT_DTYPES, TCM_BASE, FakePe, Memory, site_of
 
 from kernbench.common.dtypes import F16, F32
 from kernbench.common.errors import KernelError
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 
 NO_VALUE = r"a handle: its numbers are in the machine\. tl\.value\(x\) waits"

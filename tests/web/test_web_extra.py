@@ -12,7 +12,7 @@ from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.component import Memory, MemoryAccess
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.topology.shapes import shapes_of
+from kernbench.topology.drawing.shapes import shapes_of
 from kernbench.web.activity import busy_memories
 from kernbench.web.machine_view import machine_view
 from kernbench.web.observer import ObservedRun, observe_run

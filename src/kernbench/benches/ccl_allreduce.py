@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_on, verdict
-from kernbench.benches.operands import FloatName
+from kernbench.benches.shared import Contribution, FloatName, compare_contributions, reduce_values, spread_rows
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.layouts import all_pes, pe0_of_every_cube
 from kernbench.common.config import ConfigModel
@@ -35,7 +34,7 @@ class CclAllReduceParams(ConfigModel):
     params=CclAllReduceParams,
 )
 def run(torch: RuntimeContext[CclAllReduceParams]) -> str:
-    """Rank r contributes r+1 in every row."""
+    """Reduce rows to which rank r contributes r+1."""
     made: list[Tensor] = []
     world_size = torch.topology.num_sips
     torch.multiprocessing.spawn(_rank, args=(torch, made), nprocs=world_size)
@@ -43,8 +42,8 @@ def run(torch: RuntimeContext[CclAllReduceParams]) -> str:
     config = torch.distributed.algorithm
     over_pes = ran == config.name and (config.module in OVER_PES or config.validator == "row_per_cube")
     values = [float(rank + 1) for rank in range(world_size) for _ in range(made[0].shape[0] if over_pes else 1)]
-    expected = expected_reduction(torch.params.op or config.reduce_op, values)
-    return verdict(torch, str(ran), world_size, [Contribution(tensor, expected) for tensor in made])
+    expected = reduce_values(torch.params.op or config.reduce_op, values)
+    return compare_contributions(torch, str(ran), world_size, [Contribution(tensor, expected) for tensor in made])
 
 
 def _rank(rank: int, torch: RuntimeContext[CclAllReduceParams], made: list[Tensor]) -> None:
@@ -52,7 +51,7 @@ def _rank(rank: int, torch: RuntimeContext[CclAllReduceParams], made: list[Tenso
     torch.ahbm.set_device(rank)
     dist.init_process_group("ahbm")
     config = dist.algorithm
-    rows, policy = rows_on([(rank, *pe) for pe in _owners(config, torch.topology)])
+    rows, policy = spread_rows([(rank, *pe) for pe in _owners(config, torch.topology)])
     n_elem = p.n_elem or config.n_elem or DEFAULT_ELEMENTS
     tensor = torch.full((rows, n_elem), rank + 1, dtype=p.dtype, dp=policy, name=f"rank{rank}")
     dist.all_reduce(tensor, op=p.op)
@@ -62,7 +61,7 @@ def _rank(rank: int, torch: RuntimeContext[CclAllReduceParams], made: list[Tenso
 
 
 def _owners(config: AlgorithmConfig, machine: TopologySpec) -> list[tuple[int, int]]:
-    """The PEs (cube, pe) of a SIP that have a row each, so that the algorithm accepts the tensor."""
+    """Return the PEs (cube, pe) of a SIP that have a row each, so that the algorithm accepts the tensor."""
     if config.validator == "row_per_cube":
         return pe0_of_every_cube(machine, 0)
     if config.validator == "multi_pe_sip_local" and config.module != ANY_LAYOUT:

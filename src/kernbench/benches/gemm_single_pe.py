@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName, later_data, matmul_f32, product_atol
+from kernbench.benches.shared import FloatName, make_later_data, multiply_f32, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.kernels.gemm import gemm_composite, gemm_simple
 from kernbench.runtime_api.bench_registry import bench
@@ -23,10 +23,10 @@ class GemmParams(ConfigModel):
 
 @bench("gemm-single-pe", "full host-to-PE path, one PE, both operands streamed", params=GemmParams)
 def run(torch: RuntimeContext[GemmParams]) -> None:
-    """C = A B on PE 0 of cube 0."""
+    """Compute C = A B on PE 0 of cube 0."""
     p = torch.params
-    a_host = later_data((p.m, p.k), p.dtype, seed=1)
-    b_host = later_data((p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)
+    a_host = make_later_data((p.m, p.k), p.dtype, seed=1)
+    b_host = make_later_data((p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)
     a = torch.empty(p.m, p.k, dtype=p.dtype, name="A").copy_(a_host)
     b = torch.empty(p.k, p.n, dtype=p.dtype, name="B").copy_(b_host)
     c = torch.empty(p.m, p.n, dtype=p.dtype, name="C")
@@ -34,4 +34,4 @@ def run(torch: RuntimeContext[GemmParams]) -> None:
         torch.launch("gemm", gemm_composite, a, b, c, p.m, p.k, p.n, p.dtype)
     else:
         torch.launch("gemm", gemm_simple, a, b, c, p.m, p.k, p.n, p.dtype, acc_dtype="f32", out_dtype=p.dtype)
-    torch.testing.assert_close(c, lambda: matmul_f32(a_host, b_host), atol=product_atol(p.dtype))
+    torch.testing.assert_close(c, lambda: multiply_f32(a_host, b_host), atol=product_atol(p.dtype))

@@ -20,7 +20,7 @@ class HelloSendParams(ConfigModel):
 
 
 def greet(letters_ptr: int, n: int, *, tl: Any) -> None:
-    """PE 0 sends its letter, which is the first, to its neighbour; PE 1 keeps what comes as the second."""
+    """Send the letter of PE 0, which is the first, to its neighbour; on PE 1 keep what comes as the second."""
     if tl.program_id(0) == 0:
         tl.send("E", tl.load(letters_ptr, n, "i8"))
     else:
@@ -29,7 +29,7 @@ def greet(letters_ptr: int, n: int, *, tl: Any) -> None:
 
 @bench("hello-send", "one PE greets another: the smallest program with a queue", params=HelloSendParams)
 def run(torch: RuntimeContext[HelloSendParams]) -> str:
-    """What PE 1 has in the end is what PE 0 has said."""
+    """Send a greeting from PE 0 to PE 1, and compare the two in the end."""
     greeting = np.frombuffer(torch.params.text.encode(), np.int8)
     n = len(greeting)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.all_reduce import Contribution, expected_reduction, rows_on, verdict
-from kernbench.benches.operands import FloatName
+from kernbench.benches.shared import Contribution, FloatName, compare_contributions, reduce_values, spread_rows
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import load_algorithm
 from kernbench.common.config import ConfigModel
@@ -31,7 +30,7 @@ class IpcqAllReduceParams(ConfigModel):
 
 @bench("ipcq-allreduce", "an all-reduce of ccl.yaml on raw queues, PEs or SIPs as ranks", params=IpcqAllReduceParams)
 def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
-    """PE number i that takes part contributes i+1 to every element."""
+    """Reduce contributions: PE number i that takes part contributes i+1 to every element."""
     p = torch.params
     plan = torch.install_ipcq(algorithm=p.algorithm, world_size_override=p.world_size)
     if plan.world_size > 1 and not plan.queues.edges:
@@ -40,19 +39,19 @@ def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
     n_elem = p.n_elem or plan.config.n_elem or DEFAULT_ELEMENTS
     args = algorithm.args_for(torch.topology, n_elem=n_elem, dtype=p.dtype)
     pes = sorted(pe for members in plan.rank_pes for pe in members)
-    made = [_contributions(torch, plan, pes, sip, n_elem) for sip in sorted({pe[0] for pe in pes})]
+    made = [_make_contributions(torch, plan, pes, sip, n_elem) for sip in sorted({pe[0] for pe in pes})]
     torch.launch("allreduce", algorithm.kernel, [each.tensor for each in made], *args)
-    line = verdict(torch, plan.config.name, plan.world_size, made)
+    line = compare_contributions(torch, plan.config.name, plan.world_size, made)
     torch.uninstall_ipcq(plan)
     return line
 
 
-def _contributions(
+def _make_contributions(
     torch: RuntimeContext[IpcqAllReduceParams], plan: IpcqPlan, pes: list[PeCoord], sip: int, n_elem: int
 ) -> Contribution:
-    """A row for each PE of a SIP that takes part."""
+    """Make a row for each PE of a SIP that takes part."""
     own = [pe for pe in pes if pe[0] == sip]
-    rows, policy = rows_on(own)
+    rows, policy = spread_rows(own)
     if rows != len(own):
         raise InputError(
             f"world_size={plan.world_size}: {len(own)} PEs of SIP {sip} take part, which fill no whole cubes; "
@@ -62,4 +61,4 @@ def _contributions(
     tensor = torch.empty(rows, n_elem, dtype=torch.params.dtype, dp=policy, name=f"t{sip}")
     for row, pe in enumerate(own):
         tensor[row] = pes.index(pe) + 1
-    return Contribution(tensor, expected_reduction(plan.config.reduce_op, [float(i + 1) for i in range(len(pes))]))
+    return Contribution(tensor, reduce_values(plan.config.reduce_op, [float(i + 1) for i in range(len(pes))]))

@@ -7,17 +7,17 @@ from typing import Literal, TypeAlias
 import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName, later_data, product_atol
+from kernbench.benches.shared import FloatName, make_later_data, product_atol
 from kernbench.common.config import ConfigModel
+from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.operators import gemm
 from kernbench.kernels.gemm import gemm_composite
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 
 Variant: TypeAlias = Literal["ref_ref", "load_ref", "load_load"]
-Epilogue: TypeAlias = Literal["none", "bias", "relu", "gelu", "silu", "bias_gelu"]
+EpilogueName: TypeAlias = Literal["none", "bias", "relu", "gelu", "silu", "bias_gelu"]
 
 
 class CompositeParams(ConfigModel):
@@ -27,17 +27,17 @@ class CompositeParams(ConfigModel):
     k: PositiveInt = 256
     n: PositiveInt = 128
     variant: Variant = "ref_ref"
-    epilogue: Epilogue = "none"
+    epilogue: EpilogueName = "none"
     dtype: FloatName = "f16"
 
 
 @bench("matmul-composite", "one GEMM by tile plan, shape and staging variant as parameters", params=CompositeParams)
 def run(torch: RuntimeContext[CompositeParams]) -> None:
-    """C = epilogue(A B) on PE 0 of cube 0."""
+    """Compute C = epilogue(A B) on PE 0 of cube 0."""
     p = torch.params
-    a_host = later_data((p.m, p.k), p.dtype, seed=1)
-    b_host = later_data((p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)
-    bias_host = later_data((p.n,), p.dtype, seed=3)
+    a_host = make_later_data((p.m, p.k), p.dtype, seed=1)
+    b_host = make_later_data((p.k, p.n), p.dtype, seed=2, scale=p.k**-0.5)
+    bias_host = make_later_data((p.n,), p.dtype, seed=3)
     a = torch.empty(p.m, p.k, dtype=p.dtype, name="A").copy_(a_host)
     b = torch.empty(p.k, p.n, dtype=p.dtype, name="B").copy_(b_host)
     c = torch.empty(p.m, p.n, dtype=p.dtype, name="C")
@@ -58,9 +58,9 @@ def run(torch: RuntimeContext[CompositeParams]) -> None:
         bias_ptr=bias,
     )
 
-    def expected() -> Array:
+    def compute_expected() -> Array:
         epilogue = [(step, np.asarray(bias_host)) if step == "bias" else (step,) for step in steps]
         with np.errstate(all="ignore"):
             return gemm((np.asarray(a_host), np.asarray(b_host)), dtype_of(p.dtype), epilogue)
 
-    torch.testing.assert_close(c, expected, atol=2 * product_atol(p.dtype))
+    torch.testing.assert_close(c, compute_expected, atol=2 * product_atol(p.dtype))

@@ -43,7 +43,7 @@ class CclEvaluationParams(ConfigModel):
     evaluation=True,
 )
 def run(torch: RuntimeContext[CclEvaluationParams]) -> Summary:
-    """All of it on machines made of that of this run; numbers are always verified."""
+    """Evaluate collectives on machines made of that of this run; numbers are always verified."""
     # They draw, and to import that takes as long as to import all benches: only who evaluates shall wait for it.
     from kernbench.evaluation import ccl_fabrics, ccl_report, ccl_rings, ccl_study  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic import Field, PositiveInt
 
-from kernbench.benches.operands import FloatName
+from kernbench.benches.shared import FloatName
 from kernbench.common.config import ConfigModel
 from kernbench.evaluation.gemm_shapes import SHAPES, GemmShape
 from kernbench.runtime_api.bench_registry import bench
@@ -37,7 +37,7 @@ class GemmEvaluationParams(ConfigModel):
     evaluation=True,
 )
 def run(torch: RuntimeContext[GemmEvaluationParams]) -> Summary:
-    """All of it on the machine of this run; numbers are always verified."""
+    """Evaluate GEMMs on the machine of this run; numbers are always verified."""
     # They draw, and to import that takes as long as to import all benches: only who evaluates shall wait for it.
     from kernbench.evaluation import gemm_measure, gemm_report  # noqa: PLC0415
 

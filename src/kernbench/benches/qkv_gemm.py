@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName
-from kernbench.benches.qkv import project
+from kernbench.benches.shared import FloatName, project
 from kernbench.common.config import ConfigModel
 from kernbench.policy.placement.dp import SINGLE_PE
 from kernbench.runtime_api.bench_registry import bench
@@ -23,6 +22,6 @@ class QkvParams(ConfigModel):
 
 @bench("qkv-gemm", "single-PE QKV projection", params=QkvParams)
 def run(torch: RuntimeContext[QkvParams]) -> None:
-    """Q, K, V = X W_Q, X W_K, X W_V on PE 0 of cube 0."""
+    """Compute Q, K, V = X W_Q, X W_K, X W_V on PE 0 of cube 0."""
     p = torch.params
     project(torch, p.m, p.width, p.head_dim, p.dtype, inputs=SINGLE_PE, weights=SINGLE_PE)

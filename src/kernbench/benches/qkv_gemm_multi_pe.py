@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import FloatName
-from kernbench.benches.qkv import project
+from kernbench.benches.shared import FloatName, project
 from kernbench.common.config import ConfigModel
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import bench
@@ -22,7 +21,7 @@ class QkvMultiPeParams(ConfigModel):
 
 @bench("qkv-gemm-multi-pe", "GPT-3-width QKV projection, weights column-sharded over a SIP", params=QkvMultiPeParams)
 def run(torch: RuntimeContext[QkvMultiPeParams]) -> None:
-    """X on every PE, W_Q, W_K, W_V and the results split by columns over all cubes and PEs."""
+    """Project X, which is on every PE; the weights and results are split by columns over all cubes and PEs."""
     p = torch.params
     everywhere, by_column = DPPolicy("replicate", "replicate"), DPPolicy("column_wise", "column_wise")
     project(torch, p.m, p.width, p.width, p.dtype, inputs=everywhere, weights=by_column)

@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches import attention
-from kernbench.benches.operands import FloatName, normal_data
-from kernbench.benches.parallel import check_ranks, on_every_rank, over_cubes
-from kernbench.benches.tp_mlp import mlp_reference, mlp_weights
+from kernbench.benches.shared import (
+    FloatName,
+    check_ranks,
+    compute_attention,
+    compute_mlp,
+    make_mlp_weights,
+    make_normal_data,
+    over_cubes,
+    run_on_every_rank,
+)
 from kernbench.common.config import ConfigModel
+from kernbench.common.dtypes import Array
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
@@ -37,10 +43,10 @@ class TpBlockParams(ConfigModel):
 
 @bench("tp-block", "transformer block over all SIPs, two all-reduces", params=TpBlockParams)
 def run(torch: RuntimeContext[TpBlockParams]) -> None:
-    """y = x + attention(norm(x)); y + mlp(norm(y)), the same on every rank."""
+    """Compute y = x + attention(norm(x)); y + mlp(norm(y)), the same on every rank."""
     p = torch.params
-    x_host = normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
-    weights = block_weights(torch, p.hidden, p.ffn, p.dtype)
+    x_host = make_normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
+    weights = make_block_weights(torch, p.hidden, p.ffn, p.dtype)
 
     def program() -> Tensor:
         dp = over_cubes(p.cubes)
@@ -51,41 +57,41 @@ def run(torch: RuntimeContext[TpBlockParams]) -> None:
         torch.distributed.barrier()
         return block(x)
 
-    results = on_every_rank(torch, program)
-    check_ranks(torch, results, lambda: block_reference(x_host, weights, p.heads, causal=p.causal), p.dtype)
+    results = run_on_every_rank(torch, program)
+    check_ranks(torch, results, lambda: compute_block(x_host, weights, p.heads, causal=p.causal), p.dtype)
 
 
-def block_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str) -> BlockWeights:
-    """Weights that keep values at about 1."""
+def make_block_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str) -> BlockWeights:
+    """Make weights that keep values at about 1."""
 
     def matrix(seed: int) -> Array:
-        return normal_data(torch, (hidden, hidden), dtype, seed=seed, scale=hidden**-0.5)
+        return make_normal_data(torch, (hidden, hidden), dtype, seed=seed, scale=hidden**-0.5)
 
     return BlockWeights(
-        norm1=normal_data(torch, (2, hidden), dtype, seed=2),
+        norm1=make_normal_data(torch, (2, hidden), dtype, seed=2),
         attention=AttentionWeights(wq=matrix(3), wk=matrix(4), wv=matrix(5), wo=matrix(6)),
-        norm2=normal_data(torch, (2, hidden), dtype, seed=7),
-        mlp=mlp_weights(torch, hidden, ffn, dtype, seed=8),
+        norm2=make_normal_data(torch, (2, hidden), dtype, seed=7),
+        mlp=make_mlp_weights(torch, hidden, ffn, dtype, seed=8),
     )
 
 
-def block_reference(x: Array, weights: BlockWeights, heads: int, *, causal: bool) -> Array:
-    """The same on one device, in f64."""
+def compute_block(x: Array, weights: BlockWeights, heads: int, *, causal: bool) -> Array:
+    """Compute the block on one device, in f64."""
     wide = x.astype(np.float64)
-    y = wide + _attended(_normed(wide, weights.norm1), weights.attention, heads, causal=causal)
-    return np.asarray(y + mlp_reference(_normed(y, weights.norm2), weights.mlp))
+    y = wide + _attend(_normalize(wide, weights.norm1), weights.attention, heads, causal=causal)
+    return np.asarray(y + compute_mlp(_normalize(y, weights.norm2), weights.mlp))
 
 
-def _normed(x: Array, norm: Array) -> Array:
+def _normalize(x: Array, norm: Array) -> Array:
     weight, bias = norm.astype(np.float64)
     centred = x - x.mean(axis=1, keepdims=True)
     return np.asarray(centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * weight + bias)
 
 
-def _attended(x: Array, weights: AttentionWeights, heads: int, *, causal: bool) -> Array:
+def _attend(x: Array, weights: AttentionWeights, heads: int, *, causal: bool) -> Array:
     q, k, v = (
         (x @ w.astype(np.float64)).reshape(len(x), heads, -1).swapaxes(0, 1)
         for w in (weights.wq, weights.wk, weights.wv)
     )
-    mixed = attention.reference(q, k, v, causal=causal).swapaxes(0, 1).reshape(x.shape)
+    mixed = compute_attention(q, k, v, causal=causal).swapaxes(0, 1).reshape(x.shape)
     return np.asarray(mixed @ weights.wo.astype(np.float64))

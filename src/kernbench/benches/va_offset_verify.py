@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.operands import later_data
+from kernbench.benches.shared import make_later_data
 from kernbench.common.config import ConfigModel
 from kernbench.kernels.copy import offset_copy
 from kernbench.policy.placement.dp import DPPolicy
@@ -21,11 +21,11 @@ class VaOffsetParams(ConfigModel):
 
 @bench("va-offset-verify", "base + program_id * stride copies over a sharded tensor", params=VaOffsetParams)
 def run(torch: RuntimeContext[VaOffsetParams]) -> None:
-    """A copy is right only if every program's virtual addresses lead to its own shard."""
+    """Copy rows; the copy is right only if every program's virtual addresses lead to its own shard."""
     p = torch.params
     shape = (p.rows_per_pe * torch.topology.pes_per_sip, p.columns)
     by_row = DPPolicy("row_wise", "row_wise")
-    host = later_data(shape, "f16", seed=1)
+    host = make_later_data(shape, "f16", seed=1)
     source = torch.empty(shape, dtype=torch.f16, dp=by_row, name="source").copy_(host)
     target = torch.zeros(shape, dtype=torch.f16, dp=by_row, name="target")
     count = p.rows_per_pe * p.columns

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from types import FunctionType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from kernbench.ccl.queues import by_pe, pair_queues, queue_setups
 from kernbench.ccl.topologies import Edge
-from kernbench.common.dtypes import F32, U8, row_major
+from kernbench.common.dtypes import F32, U8, Array, Shape, row_major
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import (
     AddressFaultError,
@@ -63,15 +63,12 @@ from kernbench.messages.requests import PeCoord
 from kernbench.numerics.compute import result
 from kernbench.numerics.memory import MemoryStore
 from kernbench.numerics.operands import OperandMemory
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.handles import ReceivedSlot
 from kernbench.triton_emu.kernel_run import KernelRun, begin_run
 from kernbench.triton_emu.schedule_run import ScheduleRun
 from kernbench.triton_emu.source import KernelSite, kernel_source
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Shape: TypeAlias = tuple[int, ...]
 
 TCM_BASE = 1 << 60
 """From here on addresses are of TCMs, below they are of tensors."""

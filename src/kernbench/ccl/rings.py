@@ -17,9 +17,8 @@ from kernbench.ccl.pieces import Messages, numbered, split_evenly
 from kernbench.ccl.topologies import direct_direction, global_direction
 from kernbench.common.errors import InputError
 from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, store
-from kernbench.topology.fabric import sip_neighbours
 from kernbench.topology.grid import OPPOSITE, Grid
-from kernbench.topology.spec import SipsSpec, TopologySpec
+from kernbench.topology.spec import SipsSpec, TopologySpec, sip_neighbours
 
 Turns: TypeAlias = Sequence[Sequence[int]]
 """Which pieces belong to each part, part after part."""

@@ -45,7 +45,7 @@ def configure_sfr_intercube_multisip(
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:
     """Whether ``spec`` describes ``machine``; of mappings, as far as they say what queues follow from."""
     if isinstance(spec, Mapping):
-        own = machine.resolved.as_mapping()
+        own = machine.with_sip_grid.as_mapping()
         found = ((path, key, _entry(spec, (*path, key))) for path, keys in _DECISIVE.items() for key in keys)
         return all(value in (None, _entry(own, (*path, key))) for path, key, value in found)
     return (spec.spec if isinstance(spec, Topology) else spec) == machine

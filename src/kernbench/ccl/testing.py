@@ -19,9 +19,10 @@ from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import checked_count, edges_of
 from kernbench.ccl.layouts import leader_only, nth_pe, single_shard_per_rank
 from kernbench.ccl.loading import Algorithm, KernelArgs
-from kernbench.ccl.mock import Array, MockMachine, kernel_name
+from kernbench.ccl.mock import MockMachine, kernel_name
 from kernbench.ccl.rings import ring_of_all
 from kernbench.ccl.topologies import TOPOLOGIES, Edge, Edges, TopologyFunction, fabric_edges
+from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, IpcqError
 from kernbench.messages.commands import LoadCommand, MathCommand, Operand, PeCommand, StoreCommand

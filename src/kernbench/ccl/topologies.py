@@ -15,9 +15,8 @@ from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.layouts import MAPPERS, RankPes, all_pes, rank_pes
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
-from kernbench.topology.fabric import sip_neighbours
 from kernbench.topology.grid import Grid
-from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec, current_topology_name
+from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec, current_topology_name, sip_neighbours
 
 Edge: TypeAlias = tuple[PeCoord, str, PeCoord]
 """((sip, cube, pe), direction, (sip, cube, pe)): what the first sends on ``direction`` goes to the second."""

@@ -7,7 +7,7 @@ import rich_click as click
 from kernbench.cli.console import Json, print_json, stdout
 from kernbench.cli.failures import FAILED
 from kernbench.cli.options import debug_option, json_option
-from kernbench.probe.part_suite import Checked, check_part
+from kernbench.probe.part_suite import PartCheck, check_part
 
 
 @click.command(name="check-part")
@@ -18,7 +18,7 @@ from kernbench.probe.part_suite import Checked, check_part
 def command(part: str, kinds: tuple[str, ...], as_json: bool) -> int:
     """Whether a part does what the machine needs of it, on a small machine under standard traffic, a line a check."""
     console = stdout()
-    found: list[Checked] = []
+    found: list[PartCheck] = []
     for checked in check_part(part, kinds):
         found.append(checked)
         if not as_json:
@@ -31,7 +31,7 @@ def command(part: str, kinds: tuple[str, ...], as_json: bool) -> int:
     return 0 if all(each.ok for each in found) else FAILED
 
 
-def _line(checked: Checked) -> str:
+def _line(checked: PartCheck) -> str:
     verdict = "ok  " if checked.ok else "FAIL"
     problem = f": {checked.problem}" if checked.problem else ""
     return f"{verdict}  {checked.kind}  {checked.name}{problem}"

@@ -12,7 +12,7 @@ from rich.table import Table
 from kernbench.cli.console import Json, number, show, table, text
 from kernbench.cli.steps import show_steps
 from kernbench.common.files import replacing, writable
-from kernbench.probe.memory_case import NAME, Latency, Row, SliceReport, probe_slice, slices_of
+from kernbench.probe.memory_case import NAME, Latency, PatternRow, SliceReport, probe_slice, slices_of
 from kernbench.topology.builder import Topology
 
 PICTURE = "kernbench.probe.memory_figure"
@@ -116,7 +116,7 @@ def memory_document(reports: Sequence[SliceReport]) -> Json:
     ]
 
 
-def _row(report: SliceReport, row: Row) -> Json:
+def _row(report: SliceReport, row: PatternRow) -> Json:
     reference = row.reference
     return {
         "memory": report.timing,

@@ -1,14 +1,18 @@
-"""The element types of the machine, and the names NumPy and PyTorch use for them."""
+"""The element types of the machine, and the names NumPy and PyTorch use for them; arrays, shapes and strides."""
 
 from __future__ import annotations
 
 import math
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from kernbench.common.errors import UnknownNameError
 from kernbench.common.values import value
+
+Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[Any]]
+Shape: TypeAlias = tuple[int, ...]
 
 
 @value
@@ -86,7 +90,7 @@ def misfit(value: float, kind: DType) -> str:
     return "" if limits.min <= value <= limits.max else f"{value!r} does not fit {kind} ({limits.min} to {limits.max})"
 
 
-def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+def row_major(shape: Shape, itemsize: int) -> tuple[int, ...]:
     """Bytes from one element to the next, per axis, of an array without gaps."""
     strides: list[int] = []
     for n in reversed(shape):

@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
+from kernbench.common.dtypes import BF16, F16, F32, I8, I32, Array, DType
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.values import value
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Number: TypeAlias = int | float
 Kind: TypeAlias = Literal[
     "unary", "binary", "compare", "bits", "ternary", "where", "scan", "reduce", "move", "fill", "dot"

@@ -34,8 +34,8 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.handles import ReceivedSlot
 from kernbench.triton_emu.kernel_run import begin_run

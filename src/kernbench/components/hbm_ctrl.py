@@ -6,8 +6,8 @@ from kernbench.components.hbm.controller import SliceController
 from kernbench.components.memory import Memory
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
-from kernbench.topology.attrs import HbmCtrlAttrs
 from kernbench.topology.graph import Node
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 
 @register("builtin.hbm_ctrl", kind="hbm_ctrl")

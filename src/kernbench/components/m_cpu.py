@@ -25,7 +25,7 @@ from kernbench.messages.control import (
     Report,
 )
 from kernbench.messages.fabric import Access, ReadReply, WriteAck
-from kernbench.topology.attrs import MCpuAttrs
+from kernbench.topology.cube_spec import MCpuAttrs
 from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 

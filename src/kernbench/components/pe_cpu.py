@@ -29,8 +29,8 @@ from kernbench.messages.control import (
     Report,
     UnmapOrder,
 )
-from kernbench.topology.attrs import PeCpuAttrs
 from kernbench.topology.graph import Node
+from kernbench.topology.pe_spec import PeCpuAttrs
 from kernbench.transport import Transfer
 
 

@@ -12,8 +12,7 @@ from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
 from kernbench.messages.requests import TensorMapping
-from kernbench.policy.address.pe_mmu import KnownRanges, PeMMU
-from kernbench.policy.address.tlb import Tlb
+from kernbench.policy.address.pe_mmu import KnownRanges, PeMMU, Tlb
 from kernbench.topology.graph import Node
 
 

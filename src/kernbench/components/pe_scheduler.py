@@ -27,8 +27,8 @@ from kernbench.engine.part import Component
 from kernbench.engine.recorder import OpStarted, TileAmounts, TileMoved
 from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
 from kernbench.messages.requests import PeCoord
-from kernbench.topology.attrs import PeSchedulerAttrs
 from kernbench.topology.graph import Node
+from kernbench.topology.pe_spec import PeSchedulerAttrs
 from kernbench.triton_emu.tile_plans import (
     STORED,
     AccumulatorUse,

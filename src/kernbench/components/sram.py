@@ -7,7 +7,7 @@ from kernbench.components.memory_server import Responder, servers
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
-from kernbench.topology.attrs import SramAttrs
+from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.graph import Node
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from kernbench.common.dtypes import Array
 from kernbench.common.errors import RunError
 from kernbench.common.operators import Attributes
 from kernbench.common.units import ps_to_ns
@@ -15,7 +16,6 @@ from kernbench.common.values import state, value
 from kernbench.messages.commands import Operand
 from kernbench.messages.requests import HostBytes
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Kind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "atomic", "memory_write", "memory_read"
 ]

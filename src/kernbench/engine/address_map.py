@@ -8,7 +8,7 @@ from kernbench.common.errors import PhysAddrError, UnsupportedError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.policy.address.layout import AddressFormat, AddressOwner
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.topology.extra import WINDOW_BYTES, AddressWindow
+from kernbench.topology.fields import WINDOW_BYTES, AddressWindow
 from kernbench.topology.graph import Node
 from kernbench.topology.spec import TopologySpec
 

@@ -23,8 +23,7 @@ from kernbench.messages.control import ControlMessage
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator, address_config
 from kernbench.policy.address.va_allocator import VirtualAllocator
-from kernbench.policy.routing.choices import RouteChoices
-from kernbench.policy.routing.planner import RoutePlanner
+from kernbench.policy.routing.planner import RouteChoices, RoutePlanner
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.spec import TopologySpec
 from kernbench.transport import Link, Network, Port, Route, Transfer, Way

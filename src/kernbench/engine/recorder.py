@@ -11,9 +11,7 @@ from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
-from kernbench.common.dtypes import U8, DType
+from kernbench.common.dtypes import U8, Array, DType
 from kernbench.common.errors import KernbenchError
 from kernbench.common.operators import PLAIN
 from kernbench.common.values import state
@@ -42,8 +40,6 @@ from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRe
 from kernbench.messages.requests import HostBytes, HostMsg, MemoryWriteMsg
 from kernbench.transport import Network, Transfer
 from kernbench.transport.watch import About
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Moved(NamedTuple):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from kernbench.common.dtypes import Array
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
@@ -20,7 +21,6 @@ from kernbench.messages.commands import Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Graph
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _LABELS = [kind.label for kind in Kind]
 _TILE_KINDS = frozenset(int(kind) for kind in Kind if kind.label in TILE_KINDS)
 _NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands where nobody has looked yet

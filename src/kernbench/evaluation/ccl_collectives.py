@@ -15,6 +15,7 @@ from kernbench.ccl.rings import ring_of_all
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document
+from kernbench.common.dtypes import Array
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
@@ -30,7 +31,6 @@ from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
 
-Array: TypeAlias = np.ndarray[Any, Any]
 ByRank: TypeAlias = dict[int, Array]
 
 DISTRIBUTED, DIRECT = "all_reduce", "direct"

@@ -27,8 +27,8 @@ from kernbench.common.values import value
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.ccl_ways import Hop, Queues, QueueWay, Round, Ways, round_of
 from kernbench.messages.requests import PeCoord
-from kernbench.topology.fabric import sip_neighbours
 from kernbench.topology.grid import Grid, Side
+from kernbench.topology.spec import sip_neighbours
 
 
 @value(kw_only=True)

@@ -18,7 +18,7 @@ from kernbench.common.values import value
 from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.grid import Side
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmTiming
 from kernbench.transport import Link, Route
 
 

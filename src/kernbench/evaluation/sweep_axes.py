@@ -19,7 +19,7 @@ from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
 
-Grid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
+ValueGrid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
 # Beyond this ratio of largest to smallest a linear scale shows only the largest.
 WIDE = 8.0
 MOST_NUMBERS = 120
@@ -111,12 +111,12 @@ def decades() -> LogLocator:
     return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
-def norm_of(grid: Grid) -> Normalize:
+def norm_of(grid: ValueGrid) -> Normalize:
     low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
     return LogNorm(low, high) if low > 0 and high / low > WIDE else Normalize(low, high)
 
 
-def write_numbers(panel: Axes, grid: Grid, norm: Normalize) -> None:
+def write_numbers(panel: Axes, grid: ValueGrid, norm: Normalize) -> None:
     if grid.size > MOST_NUMBERS:
         return
     for (line, column), number in np.ndenumerate(grid):

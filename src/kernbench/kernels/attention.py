@@ -19,7 +19,7 @@ class Heads(NamedTuple):
     layout: str
 
     def place(self, head: int, row: int, tl: Any) -> tuple[int, tuple[int, int]]:
-        """The address of a row of a head, and the strides of its matrix."""
+        """Return the address of a row of a head, and the strides of its matrix."""
         item = tl.itemsize(self.dtype)
         if self.layout == "hld":
             head_elements, row_elements = self.length * self.d, self.d
@@ -28,25 +28,25 @@ class Heads(NamedTuple):
         return self.ptr + (head * head_elements + row * row_elements) * item, (row_elements * item, item)
 
     def load(self, head: int, row: int, rows: int, tl: Any) -> Any:
-        """Some rows of a head."""
+        """Load some rows of a head."""
         at, strides = self.place(head, row, tl)
         return tl.load(at, (rows, self.d), self.dtype, strides=strides)
 
     def store(self, head: int, row: int, values: Any, tl: Any) -> None:
-        """Some rows of a head, rounded to its type."""
+        """Store some rows of a head, rounded to its type."""
         at, strides = self.place(head, row, tl)
         tl.store(at, tl.cast(values, self.dtype), strides=strides)
 
 
 class Scores(NamedTuple):
-    """How queries and keys meet. ``offset``: query i sees keys 0 to i + offset; None: all of them."""
+    """The rule of scores. ``offset``: query i sees keys 0 to i + offset; None: all of them."""
 
     scale: float
     offset: int | None
     block_k: int
 
     def keys_seen(self, last_query: int, keys: int) -> int:
-        """How many keys the queries up to ``last_query`` see."""
+        """Return the number of keys that the queries up to ``last_query`` see."""
         return keys if self.offset is None else max(0, min(keys, last_query + self.offset + 1))
 
 
@@ -70,7 +70,7 @@ def attention(
     *,
     tl: Any,
 ) -> None:
-    """``o = softmax(q kᵀ scale) v`` for each head: q and o (lq, d), k and v (lk, d); sums in f32.
+    """Compute ``o = softmax(q kᵀ scale) v`` for each head: q and o (lq, d), k and v (lk, d); sums in f32.
 
     ``heads``: those of q and o, split over programs by cube, then PE; one for each program when not given.
     ``kv_heads``: those of k and v, each for as many heads in a row (``heads``). ``causal``: query i sees keys 0 to
@@ -95,7 +95,7 @@ def attention(
 
 
 def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores, tl: Any) -> Any:
-    """The result, in f32, for a block of queries from ``row`` on, each of which sees the first key."""
+    """Return the result, in f32, for a block of queries from ``row`` on, each of which sees the first key."""
     largest: Any = None
     total: Any = None
     mixed: Any = None
@@ -114,7 +114,7 @@ def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores,
 
 
 def _scores(query: Any, row: int, key_block: Any, key: int, scores: Scores, tl: Any) -> Any:
-    """Scaled products of a block of queries and a block of keys from ``key`` on, -inf where a query must not look."""
+    """Multiply a block of queries by keys from ``key`` on, scaled; -inf where a query must not look."""
     score = tl.dot(query, key_block, out_dtype="f32", trans_b=True) * scores.scale
     rows, keys = score.shape
     if scores.offset is None or key + keys - 1 <= row + scores.offset:

@@ -30,15 +30,15 @@ class Matmul(NamedTuple):
 
 
 def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None:
-    """C = epilogue(A B), all row-major: one composite for each block of staged operands, one alone when they fit."""
+    """Compute C = epilogue(A B), all row-major: one composite for each block of staged operands, or one for all."""
     m, k, n, dtype, variant = product[:5]
-    stage_a, stage_b = _staged(variant)
+    stage_a, stage_b = _parse_variant(variant)
     item = tl.itemsize(dtype)
     fit = max(1, product.stage_bytes // (k * item))
     for j, columns in blocks(n, fit if stage_b else n):
-        b = _operand(stage_b, b_ptr + j * item, (k, columns), dtype, n * item, tl)
+        b = _make_operand(stage_b, b_ptr + j * item, (k, columns), dtype, n * item, tl)
         for i, rows in blocks(m, fit if stage_a else m):
-            a = _operand(stage_a, a_ptr + i * k * item, (rows, k), dtype, k * item, tl)
+            a = _make_operand(stage_a, a_ptr + i * k * item, (rows, k), dtype, k * item, tl)
             out = product_dtype(a, product.out_dtype)
             wide = tl.itemsize(out)
             tl.composite(
@@ -46,47 +46,49 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
                 a,
                 b,
                 out_ptr=c_ptr + (i * n + j) * wide,
-                epilogue=_steps(product, (i, j), (rows, columns), tl),
+                epilogue=_make_steps(product, (i, j), (rows, columns), tl),
                 out_dtype=out,
                 out_strides=(n * wide, wide),
             )
 
 
 def product_dtype(factor: Any, out_dtype: Any) -> Any:
-    """The type of a product of ``factor``: ``out_dtype``, else its own, or i32 for integers."""
+    """Return the type of a product of ``factor``: ``out_dtype``, else its own, or i32 for integers."""
     return out_dtype or (factor.dtype if factor.dtype.is_float else "i32")
 
 
-def _staged(variant: str) -> tuple[bool, bool]:
+def _parse_variant(variant: str) -> tuple[bool, bool]:
     if variant not in VARIANTS:
         raise ValueError(f"variant {variant!r} is none of {', '.join(VARIANTS)}")
     return variant != "ref_ref", variant == "load_load"
 
 
-def _operand(staged: bool, ptr: int, shape: tuple[int, int], dtype: Any, row_bytes: int, tl: Any) -> Any:
+def _make_operand(staged: bool, ptr: int, shape: tuple[int, int], dtype: Any, row_bytes: int, tl: Any) -> Any:
     make = tl.load if staged else tl.ref
     return make(ptr, shape, dtype, strides=(row_bytes, tl.itemsize(dtype)))
 
 
-def _steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> list[tuple[Any, ...]]:
-    """The epilogue for the block of the result at ``at``."""
+def _make_steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> list[tuple[Any, ...]]:
+    """Make the epilogue for the block of the result at ``at``."""
     names = product.epilogue
     names = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
-    return [(name, *_given(name, product, at, shape, tl)) for name in names]
+    return [(name, *_make_arguments(name, product, at, shape, tl)) for name in names]
 
 
-def _given(name: str, product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> tuple[Any, ...]:
-    """What the step ``name`` works with."""
+def _make_arguments(
+    name: str, product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any
+) -> tuple[Any, ...]:
+    """Make the arguments of the step ``name``."""
     (i, j), item, n = at, tl.itemsize(product.dtype), product.n
     if name == "bias":
-        return (tl.ref(_there(name, product.bias_ptr) + j * item, shape[1], product.dtype),)
+        return (tl.ref(_require_ptr(name, product.bias_ptr) + j * item, shape[1], product.dtype),)
     if name == "add":
-        ptr = _there(name, product.add_ptr) + (i * n + j) * item
+        ptr = _require_ptr(name, product.add_ptr) + (i * n + j) * item
         return (tl.ref(ptr, shape, product.dtype, strides=(n * item, item)),)
     return (product.scale,) if name == "scale" else ()
 
 
-def _there(name: str, ptr: int | None) -> int:
+def _require_ptr(name: str, ptr: int | None) -> int:
     if ptr is None:
         raise ValueError(f"the epilogue has {name!r}, but {name}_ptr is None")
     return ptr

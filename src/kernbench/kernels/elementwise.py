@@ -7,7 +7,7 @@ is what replicated tensors need.
 from collections.abc import Callable
 from typing import Any
 
-from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.shares import blocks, own_lines, share
 
 
 def elementwise(
@@ -23,37 +23,37 @@ def elementwise(
     *,
     tl: Any,
 ) -> None:
-    """``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)``, by the name of an elementwise operator.
+    """Compute ``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)``, by the name of an elementwise operator.
 
     Pointers that the operator does not take are None. A comparison makes i8, everything else ``dtype``.
     """
     pointers = [ptr for ptr in (x_ptr, y_ptr, z_ptr) if ptr is not None]
-    _mapped(lambda *xs: tl.elementwise(op, *xs), pointers, out_ptr, n, dtype, block, split, tl)
+    _map_blocks(lambda *xs: tl.elementwise(op, *xs), pointers, out_ptr, n, dtype, block, split, tl)
 
 
 def add(
     x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
-    """``out = x + y``."""
-    _mapped(lambda x, y: x + y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
+    """Compute ``out = x + y``."""
+    _map_blocks(lambda x, y: x + y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def mul(
     x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
-    """``out = x * y``."""
-    _mapped(lambda x, y: x * y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
+    """Compute ``out = x * y``."""
+    _map_blocks(lambda x, y: x * y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def silu_mul(
     gate_ptr: int, up_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
-    """``out = silu(gate) * up``, the gate of a gated MLP; computed in f32 and rounded once."""
+    """Compute ``out = silu(gate) * up``, the gate of a gated MLP, in f32; round it once."""
 
-    def gated(gate: Any, up: Any) -> Any:
+    def apply_gate(gate: Any, up: Any) -> Any:
         return tl.cast(tl.silu(tl.cast(gate, "f32")) * tl.cast(up, "f32"), dtype)
 
-    _mapped(gated, (gate_ptr, up_ptr), out_ptr, n, dtype, block, split, tl)
+    _map_blocks(apply_gate, (gate_ptr, up_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def elementwise_composite(
@@ -70,7 +70,7 @@ def elementwise_composite(
     *,
     tl: Any,
 ) -> None:
-    """``elementwise`` on matrices as one composite, which streams operands and result; rows are split over programs.
+    """Do ``elementwise`` on matrices as one composite that streams operands and result; programs split the rows.
 
     The result has ``out_dtype``, else ``dtype``.
     """
@@ -83,10 +83,38 @@ def elementwise_composite(
     tl.composite(op, *refs, out_ptr=out_ptr + before * tl.itemsize(result), out_dtype=result)
 
 
-def _mapped(
+def elementwise_shards(
+    op: str,
+    x_ptr: int,
+    y_ptr: int | None,
+    out_ptr: int,
+    lines: tuple[int, ...],
+    dtype: Any,
+    number: float | None = None,
+    number_first: bool = False,
+    block: int = 65536,
+    *,
+    tl: Any,
+) -> None:
+    """Apply ``op`` to x, to x and y, or to x and a number (``number_first``: to the number and x), by its name.
+
+    ``lines``: (cube, pe, offset in bytes, elements) of every shard and copy; all tensors lie in the same way.
+    """
+    pointers = [ptr for ptr in (x_ptr, y_ptr) if ptr is not None]
+    before, behind = ([number], []) if number_first else ([], [number])
+    item = tl.itemsize(dtype)
+    for offset, count in own_lines(lines, 4, tl):
+        for first, part in blocks(count, block):
+            at = offset + first * item
+            arrays = [tl.load(ptr + at, part, dtype) for ptr in pointers]
+            operands = arrays if number is None else [*before, *arrays, *behind]
+            tl.store(out_ptr + at, tl.elementwise(op, *operands))
+
+
+def _map_blocks(
     function: Callable[..., Any], pointers: Any, out_ptr: int, n: int, dtype: Any, block: int, split: bool, tl: Any
 ) -> None:
-    """``function`` of a block of each array, block by block."""
+    """Apply ``function`` to a block of each array, block by block."""
     first, mine = share(n, tl, split)
     item = tl.itemsize(dtype)
     for at, count in blocks(mine, block, first):

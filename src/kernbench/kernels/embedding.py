@@ -14,7 +14,7 @@ NOT_HERE = -1
 def embedding_rows(
     w_ptr: int, y_ptr: int, rows: tuple[int, ...], columns: int, dtype: Any, block: int = 65536, *, tl: Any
 ) -> None:
-    """``y[i] = w[rows[i]]``, or zeros where that is ``NOT_HERE``; w and y row-major, ``columns`` wide.
+    """Copy ``y[i] = w[rows[i]]``, or zeros where that is ``NOT_HERE``; w and y row-major, ``columns`` wide.
 
     The rows of y are split over programs; at most ``block`` elements are copied at a time.
     """
@@ -41,7 +41,7 @@ def embedding_one_hot(
     *,
     tl: Any,
 ) -> None:
-    """``y[i] = w[ids[i] - first_id]``, or zeros where w has no such row; ids (m,) of i32, w (rows, columns).
+    """Compute ``y[i] = w[ids[i] - first_id]``, zeros where w has no such row; ids (m,) of i32, w (rows, columns).
 
     A kernel cannot address memory by what is in memory, so that it multiplies w, which has to be finite, by a one-hot
     matrix. Columns are split over programs.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kernbench.kernels.composite import product_dtype
-from kernbench.kernels.gemm import Product, multiply_columns
+from kernbench.kernels.gemm import BlockedProduct, multiply_columns
 from kernbench.kernels.shares import blocks, share
 
 
@@ -27,12 +27,12 @@ def qkv_projection(
     *,
     tl: Any,
 ) -> None:
-    """Q, K and V, each (m, n), of X (m, k) and weights (k, n).
+    """Compute Q, K and V, each (m, n), of X (m, k) and weights (k, n).
 
     X is replicated; weights and results are split by columns over cubes, then PEs, and each program computes its
     columns of all three, reading X once for them. Types as in ``kernbench.kernels.gemm``.
     """
-    product = Product(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(x_ptr, (wq_ptr, wk_ptr, wv_ptr), (q_ptr, k_ptr, v_ptr), product, tl)
 
 
@@ -53,8 +53,11 @@ def qkv_composite(
     *,
     tl: Any,
 ) -> None:
-    """``qkv_projection`` by the tile scheduler: X is loaded once, in blocks of rows of ``stage_bytes`` at most, and
-    the columns of W_Q, W_K and W_V that are this program's are streamed."""
+    """Compute ``qkv_projection`` by the tile scheduler.
+
+    X is loaded once, in blocks of rows of ``stage_bytes`` at most. This program's columns of W_Q, W_K and W_V are
+    streamed.
+    """
     first, columns = share(n, tl)
     item = tl.itemsize(dtype)
     if not columns:

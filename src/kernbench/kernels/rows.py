@@ -1,64 +1,145 @@
-"""Rows of a row-major matrix as f32, in pieces of columns that fit in scratch: what row-wise kernels read and write."""
+"""Kernels that work on each row of a matrix: softmax, layernorm, rmsnorm, and the addition of a bias.
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+They compute in f32. Rows are split over programs (``split=False``: every program takes all). A program works on at
+most ``block`` elements at a time; rows that are longer are read again in each pass.
+"""
 
-from kernbench.kernels.shares import blocks, share
+from collections.abc import Callable
+from typing import Any
 
+from kernbench.kernels.shares import RowBlock, RowMajorMatrix, row_blocks
 
-class Matrix(NamedTuple):
-    """A row-major matrix of ``columns`` columns of type ``dtype`` at ``ptr``."""
-
-    ptr: int
-    columns: int
-    dtype: Any
-
-    def load(self, row: int, rows: int, column: int, columns: int, tl: Any) -> Any:
-        """A part of it, in f32."""
-        item = tl.itemsize(self.dtype)
-        at = self.ptr + (row * self.columns + column) * item
-        return tl.cast(tl.load(at, (rows, columns), self.dtype, strides=(self.columns * item, item)), "f32")
-
-    def store(self, row: int, column: int, values: Any, tl: Any) -> None:
-        """A part of it, rounded to its type."""
-        item = tl.itemsize(self.dtype)
-        at = self.ptr + (row * self.columns + column) * item
-        tl.store(at, tl.cast(values, self.dtype), strides=(self.columns * item, item))
+# The lowest f32: a piece of minus infinities then adds 0 to the sum of its row, where -inf - -inf would be no number.
+LOWEST = -3.4028234663852886e38
 
 
-class RowBlock:
-    """Some rows of a matrix, to be gone through several times in pieces of at most ``width`` columns.
+def softmax(
+    x_ptr: int,
+    y_ptr: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """Compute ``y = softmax(x)`` along each row, numerically stable, in f32.
 
-    When one piece is all, it is read once and stays in scratch; else each time anew.
+    Rows are split over programs (``split=False``: every program takes all). At most ``block`` elements are worked on at
+    a time; rows that are longer are read twice, with a running maximum and sum.
     """
-
-    __slots__ = ("_matrix", "_row", "_rows", "_tl", "_whole", "_width")
-
-    def __init__(self, matrix: Matrix, row: int, rows: int, width: int, tl: Any) -> None:
-        self._matrix = matrix
-        self._row = row
-        self._rows = rows
-        self._width = width
-        self._tl = tl
-        self._whole = matrix.load(row, rows, 0, matrix.columns, tl) if matrix.columns <= width else None
-
-    def pieces(self) -> Iterator[tuple[int, Any]]:
-        """First column and values, shape (rows, columns of the piece), of each piece."""
-        if self._whole is not None:
-            yield 0, self._whole
-            return
-        for column, columns in blocks(self._matrix.columns, self._width):
-            yield column, self.part(column, columns)
-
-    def part(self, column: int, columns: int) -> Any:
-        """The values of one piece."""
-        if self._whole is not None:
-            return self._whole
-        return self._matrix.load(self._row, self._rows, column, columns, self._tl)
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
+    for row, block_of_rows in row_blocks(x, rows, block, split, tl):
+        if columns <= block:
+            y.store(row, 0, tl.softmax(block_of_rows.part(0, columns)), tl)
+        else:
+            _softmax_in_pieces(row, block_of_rows, y, tl)
 
 
-def row_blocks(matrix: Matrix, rows: int, block: int, split: bool, tl: Any) -> Iterator[tuple[int, RowBlock]]:
-    """This program's rows, of ``rows`` in all, so many at a time as have at most ``block`` elements; at least one."""
-    first, mine = share(rows, tl, split)
-    for row, count in blocks(mine, max(1, block // matrix.columns), first):
-        yield row, RowBlock(matrix, row, count, block, tl)
+def _softmax_in_pieces(row: int, x: RowBlock, y: RowMajorMatrix, tl: Any) -> None:
+    largest = total = None
+    for _, part in x.pieces():
+        top = tl.maximum(tl.max(part, 1, keepdims=True), LOWEST if largest is None else largest)
+        sums = tl.sum(tl.exp(part - top), 1, keepdims=True)
+        total = sums if total is None else sums + total * tl.exp(largest - top)
+        largest = top
+    for column, part in x.pieces():
+        y.store(row, column, tl.exp(part - largest) / total, tl)
+
+
+def layernorm(
+    x_ptr: int,
+    weight_ptr: int | None,
+    bias_ptr: int | None,
+    y_ptr: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    eps: float = 1e-5,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """Compute ``y = (x - mean) / sqrt(variance + eps) * weight + bias`` by rows; weight, bias (columns,), or None."""
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
+    weight, bias = (_vector(ptr, columns, dtype, block, tl) for ptr in (weight_ptr, bias_ptr))
+    for row, rows_of_x in row_blocks(x, rows, block, split, tl):
+        mean = _mean(rows_of_x, columns, lambda part: part, tl)
+        variance = _mean(rows_of_x, columns, _square_distance_to(mean), tl)
+        scale = tl.rsqrt(variance + eps)
+        for column, part in rows_of_x.pieces():
+            y.store(row, column, _affine((part - mean) * scale, weight, bias, column), tl)
+
+
+def rmsnorm(
+    x_ptr: int,
+    weight_ptr: int | None,
+    y_ptr: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    eps: float = 1e-6,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """Compute ``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,), or None."""
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
+    weight = _vector(weight_ptr, columns, dtype, block, tl)
+    for row, rows_of_x in row_blocks(x, rows, block, split, tl):
+        scale = tl.rsqrt(_mean(rows_of_x, columns, lambda part: part * part, tl) + eps)
+        for column, part in rows_of_x.pieces():
+            y.store(row, column, _affine(part * scale, weight, None, column), tl)
+
+
+def _vector(ptr: int | None, columns: int, dtype: Any, block: int, tl: Any) -> RowBlock | None:
+    return None if ptr is None else RowBlock(RowMajorMatrix(ptr, columns, dtype), 0, 1, block, tl)
+
+
+def _mean(x: RowBlock, columns: int, of: Callable[[Any], Any], tl: Any) -> Any:
+    """Return the mean of ``of(x)`` along each row, shape (rows, 1)."""
+    sums = [tl.sum(of(part), 1, keepdims=True) for _, part in x.pieces()]
+    total = sums[0]
+    for more in sums[1:]:
+        total = total + more
+    return total / columns
+
+
+def _square_distance_to(mean: Any) -> Callable[[Any], Any]:
+    def of(part: Any) -> Any:
+        distance = part - mean
+        return distance * distance
+
+    return of
+
+
+def _affine(x: Any, weight: RowBlock | None, bias: RowBlock | None, column: int) -> Any:
+    columns = x.shape[1]
+    x = x if weight is None else x * weight.part(column, columns)
+    return x if bias is None else x + bias.part(column, columns)
+
+
+def add_bias(
+    x_ptr: int,
+    bias_ptr: int,
+    y_ptr: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: Any,
+) -> None:
+    """Compute ``y = x + bias`` for each row, in f32 and rounded once; bias (columns,). y may be x.
+
+    Rows are split over programs (``split=False``: every program takes all), at most ``block`` elements at a time.
+    """
+    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
+    bias = RowBlock(RowMajorMatrix(bias_ptr, columns, dtype), 0, 1, block, tl)
+    for row, values in row_blocks(x, rows, block, split, tl):
+        for column, piece in values.pieces():
+            y.store(row, column, piece + bias.part(column, piece.shape[1]), tl)

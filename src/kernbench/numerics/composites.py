@@ -13,11 +13,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.operators import EpilogueStep
 from kernbench.core.op_log import OpLog, Tile, Work
 from kernbench.messages.commands import Operand
@@ -26,7 +26,6 @@ from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
 from kernbench.numerics.memory import SPACES
 from kernbench.numerics.operands import OperandMemory, window
 
-Array: TypeAlias = np.ndarray[Any, Any]
 TileIndex: TypeAlias = tuple[int, ...]
 """(row, column, step along K)"""
 NEVER = 1 << 128

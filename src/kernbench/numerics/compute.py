@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import F32, DType
+from kernbench.common.dtypes import F32, Array, DType
 from kernbench.common.errors import RunError
 from kernbench.common.operators import (
     ATOMICS,
@@ -27,7 +27,6 @@ from kernbench.messages.requests import HostBytes
 from kernbench.numerics.memory import as_bytes, repeated
 from kernbench.numerics.operands import OperandMemory
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]
 _I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilogue; no memory holds it
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from math import prod
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from kernbench.common.dtypes import Array
 from kernbench.common.values import value
 from kernbench.messages.commands import NOWHERE, Operand
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Range: TypeAlias = tuple[int, int]
 """First address, and the first behind."""
 T = TypeVar("T")

@@ -16,12 +16,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from kernbench.common.dtypes import DType, row_major
+from kernbench.common.dtypes import Array, DType, Shape, row_major
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Shape: TypeAlias = tuple[int, ...]
 GRANULE_BYTES = 64 * 1024
 _BLOCK_BYTES = 16 * GRANULE_BYTES
 _START, _END = attrgetter("start"), attrgetter("end")

@@ -6,16 +6,14 @@ from bisect import bisect_right
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
-from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import U8, row_major
+from kernbench.common.dtypes import U8, Array, row_major
 from kernbench.common.errors import RunError
 from kernbench.messages.commands import NOWHERE, Operand
 from kernbench.numerics.memory import MemoryStore, as_bytes, never_changes, split
 
-Array: TypeAlias = np.ndarray[Any, Any]
 # How many places are remembered before all are looked up afresh: more than 256 PEs use at once.
 _KEPT_PLACES = 1 << 17
 # From here on arrays that never change are kept and not copied, and where an array lies is looked up each time.

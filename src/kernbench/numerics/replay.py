@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
@@ -19,7 +18,6 @@ from kernbench.numerics.compute import RULES
 from kernbench.numerics.memory import MemoryStore
 from kernbench.numerics.operands import OperandMemory
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _NOBODY = -1
 # An event is the number of its record times 4 and what happens: a commit; a read; a read that commits at its instant;
 # a read whose commit is the next event, so that nothing can come between.

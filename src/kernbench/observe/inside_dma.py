@@ -13,7 +13,8 @@ from kernbench.core.observed import Carries, TransferFields, TurnFields
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart
 from kernbench.observe.trace_log import Seen
-from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
+from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 
 class InsideDma:

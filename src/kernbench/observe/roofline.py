@@ -240,7 +240,7 @@ class _Gatherer:
         reading = transfers.what[asks] == Carries.REQUEST
         nbytes = transfers.nbytes[np.where(reading, seen.answers[asks], asks)]
         served = np.isin(seen.turns.of, asks)
-        rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs, cube.kept_bytes), "sram": ("SRAM", cube.sram_bw_gbs, 0)}
+        rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs, cube.write_queue_bytes), "sram": ("SRAM", cube.sram_bw_gbs, 0)}
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
             node = seen.columns.parts[part]
             found = rates.get(machine.graph.node(node).kind)

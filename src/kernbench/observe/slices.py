@@ -9,7 +9,7 @@ from kernbench.common.values import value
 from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
 from kernbench.observe.trace_log import TraceLog
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmTiming
 
 
 @value(kw_only=True)

@@ -1,1 +1,1 @@
-"""Predefined traffic on a machine: what one transaction costs and why, and what a stream of them sustains."""
+"""Predefined traffic on a machine: the cost of one transaction and its parts, and the rate of a stream of them."""

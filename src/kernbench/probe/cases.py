@@ -1,26 +1,174 @@
-"""The probe cases: which traffic each one is, on any machine that can have it."""
+"""The probe cases: the traffic of each one, on any machine that can have it.
+
+A site is the machine as the cases see it: flows between its parts, and which memory is near and which is far.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from kernbench.common.errors import UnknownNameError
+from kernbench.common.ids import HOST, cube_part, hbm_id, pe_dma_id
 from kernbench.common.values import value
+from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
+from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
+from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.probe.memory_case import NAME as MEMORY
-from kernbench.probe.site import HbmSlice, MemoryShare, ProbeFlow, Site
+from kernbench.topology.graph import Graph
+
+
+@value(kw_only=True)
+class ProbeFlow:
+    """Traffic between ``initiator`` and ``memory`` (node ids), at physical address ``pa`` (encoded).
+
+    ``pe`` is the PE whose DMA it is, None when it is the host; ``room_bytes`` is what the flow has of the memory.
+    """
+
+    initiator: str
+    memory: str
+    pa: int
+    room_bytes: int
+    reading: bool
+    pe: PeCoord | None
+
+    @property
+    def data_ends(self) -> tuple[str, str]:
+        """The source and the destination of the data."""
+        return (self.memory, self.initiator) if self.reading else (self.initiator, self.memory)
+
+
+@value(kw_only=True)
+class StreamPlan:
+    """``transactions`` of ``nbytes`` for every flow, at most ``outstanding`` of them under way at once."""
+
+    nbytes: int
+    transactions: int
+    outstanding: int
+
+
+def transaction(flow: ProbeFlow, nbytes: int, number: int = 0) -> HostMsg:
+    """Make transaction ``number`` of a flow: successive ones lie side by side as far as the flow has room."""
+    pa = flow.pa + number % (flow.room_bytes // nbytes) * nbytes
+    if flow.pe is not None:
+        return PeDmaMsg(pe=flow.pe, pa=pa, nbytes=nbytes, op="read" if flow.reading else "write")
+    return MemoryReadMsg(pa=pa, nbytes=nbytes) if flow.reading else MemoryWriteMsg(pa=pa, nbytes=nbytes)
+
+
+def dma_stream(flow: ProbeFlow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
+    """Make a whole stream of a PE's DMA as one request."""
+    fits = plan.transactions * plan.nbytes <= flow.room_bytes
+    return PeDmaMsg(
+        pe=pe,
+        pa=flow.pa,
+        nbytes=plan.nbytes,
+        op="read" if flow.reading else "write",
+        repeat=plan.transactions,
+        outstanding=plan.outstanding,
+        stride_bytes=plan.nbytes if fits else 0,
+    )
+
+
+@value(order=True)
+class HbmSlice:
+    """An HBM slice by its coordinates."""
+
+    sip: int
+    cube: int
+    index: int
+
+    @property
+    def node(self) -> str:
+        """Its node id."""
+        return hbm_id(self.sip, self.cube, self.index)
+
+
+@value
+class MemoryShare:
+    """One of ``count`` equal parts of a memory, so that flows on it have addresses of their own."""
+
+    number: int = 0
+    count: int = 1
+
+
+WHOLE = MemoryShare()
+
+
+class Site:
+    """Makes the flows of one machine."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.spec = graph.spec
+        self._planner = RoutePlanner(graph)
+        self._format = AddressFormat(graph.spec.address.format)
+
+    def host_flow(self, at: HbmSlice, *, reading: bool) -> ProbeFlow:
+        """Make the flow of the host, which reads or writes a slice."""
+        return self._hbm_flow(None, at, reading, WHOLE)
+
+    def pe_read(self, pe: PeCoord, at: HbmSlice, share: MemoryShare = WHOLE) -> ProbeFlow:
+        """Make the flow of a PE that reads a slice."""
+        return self._hbm_flow(pe, at, True, share)
+
+    def pe_read_sram(self, pe: PeCoord) -> ProbeFlow:
+        """Make the flow of a PE that reads the SRAM of its cube."""
+        sip, cube, _ = pe
+        pa = PhysAddr.cube_sram_addr(0, sip, cube, 0, self._format)
+        room = self.spec.cube.sram.bytes
+        return self._flow(pe, cube_part(sip, cube, "sram"), pa, room, True)
+
+    def local_slice(self, pe: PeCoord) -> HbmSlice:
+        """Return the slice next to a PE."""
+        return HbmSlice(pe[0], pe[1], self.graph.local_slice(pe[2]))
+
+    def slices(self, sip: int, cubes: Iterable[int]) -> list[HbmSlice]:
+        """Return all slices of some cubes of a SIP."""
+        return [HbmSlice(sip, cube, index) for cube in cubes for index in range(self.spec.cube.hbm.slices)]
+
+    def nearest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
+        """Return the slice with the shortest way there and back on an empty machine; of equals, the first."""
+        return min(among, key=lambda at: (self._round_trip_ns(pe, at), at))
+
+    def farthest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
+        """Return the slice with the longest way there and back on an empty machine; of equals, the first."""
+        return min(among, key=lambda at: (-self._round_trip_ns(pe, at), at))
+
+    def _round_trip_ns(self, pe: PeCoord | None, at: HbmSlice) -> float:
+        graph, there, back = self.graph, (_initiator(pe), at.node), (at.node, _initiator(pe))
+        return round(sum(graph.head_ns(self._planner.route(*ends)) for ends in (there, back)), 6)
+
+    def _hbm_flow(self, pe: PeCoord | None, at: HbmSlice, reading: bool, share: MemoryShare) -> ProbeFlow:
+        hbm = self.spec.cube.hbm
+        # Whole bursts on all channels, so that no share begins in the middle of one.
+        group = hbm.round_bytes
+        room = hbm.bytes_per_slice // share.count
+        room -= room % group if room > group else 0
+        offset = at.index * hbm.bytes_per_slice + share.number * room
+        pa = PhysAddr.hbm_addr(0, at.sip, at.cube, offset, self._format)
+        return self._flow(pe, at.node, pa, room, reading)
+
+    def _flow(self, pe: PeCoord | None, memory: str, pa: PhysAddr, room: int, reading: bool) -> ProbeFlow:
+        return ProbeFlow(
+            initiator=_initiator(pe), memory=memory, pa=pa.encode(), room_bytes=room, reading=reading, pe=pe
+        )
+
+
+def _initiator(pe: PeCoord | None) -> str:
+    return HOST if pe is None else pe_dma_id(*pe)
+
 
 FIRST_PE = (0, 0, 0)
 
 
 @value
 class Absent:
-    """A machine does not have what a case is about, and why."""
+    """The reason why a machine cannot have a case."""
 
     why: str
 
 
-Placement: TypeAlias = tuple[ProbeFlow, ...] | Absent
+PlacedFlows: TypeAlias = tuple[ProbeFlow, ...] | Absent
 
 
 @value
@@ -29,11 +177,11 @@ class ProbeCase:
 
     name: str
     description: str
-    place: Callable[[Site], Placement]
+    place: Callable[[Site], PlacedFlows]
 
 
 def find_case(name: str) -> ProbeCase:
-    """The case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
+    """Return the case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
     found = next((case for case in CASES if case.name == name), None)
     if found is None:
         raise UnknownNameError("probe case", name, (*(case.name for case in CASES), MEMORY))
@@ -44,12 +192,12 @@ def _host_near(site: Site) -> HbmSlice:
     return site.nearest(None, site.slices(0, site.spec.sip.edge_cubes))
 
 
-def _host_local(reading: bool) -> Callable[[Site], Placement]:
+def _host_local(reading: bool) -> Callable[[Site], PlacedFlows]:
     return lambda site: (site.host_flow(_host_near(site), reading=reading),)
 
 
-def _host_far(reading: bool) -> Callable[[Site], Placement]:
-    def place(site: Site) -> Placement:
+def _host_far(reading: bool) -> Callable[[Site], PlacedFlows]:
+    def place(site: Site) -> PlacedFlows:
         near = _host_near(site).cube
         others = [cube for cube in range(site.spec.cubes_per_sip) if cube != near]
         if not others:
@@ -59,11 +207,11 @@ def _host_far(reading: bool) -> Callable[[Site], Placement]:
     return place
 
 
-def _pe_local(site: Site) -> Placement:
+def _pe_local(site: Site) -> PlacedFlows:
     return (site.pe_read(FIRST_PE, site.local_slice(FIRST_PE)),)
 
 
-def _pe_same_cube(site: Site) -> Placement:
+def _pe_same_cube(site: Site) -> PlacedFlows:
     own = site.local_slice(FIRST_PE)
     others = [at for at in site.slices(0, [0]) if at != own]
     if not others:
@@ -71,7 +219,7 @@ def _pe_same_cube(site: Site) -> Placement:
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, others)),)
 
 
-def _pe_adjacent_cube(site: Site) -> Placement:
+def _pe_adjacent_cube(site: Site) -> PlacedFlows:
     grid = site.spec.sip.cube_mesh.grid
     beside = grid.neighbour(0, "E")
     beside = grid.neighbour(0, "S") if beside is None else beside
@@ -80,25 +228,25 @@ def _pe_adjacent_cube(site: Site) -> Placement:
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, [beside]))),)
 
 
-def _pe_far_cube(site: Site) -> Placement:
+def _pe_far_cube(site: Site) -> PlacedFlows:
     others = range(1, site.spec.cubes_per_sip)
     if not others:
         return Absent("a SIP has one cube only, so none is far")
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, others))),)
 
 
-def _pe_cross_sip(site: Site) -> Placement:
+def _pe_cross_sip(site: Site) -> PlacedFlows:
     if site.spec.num_sips == 1:
         return Absent("the machine has one SIP only")
     beyond = site.slices(1, range(site.spec.cubes_per_sip))
     return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, beyond)),)
 
 
-def _pe_sram(site: Site) -> Placement:
+def _pe_sram(site: Site) -> PlacedFlows:
     return (site.pe_read_sram(FIRST_PE),)
 
 
-def _pe_hotspot(site: Site) -> Placement:
+def _pe_hotspot(site: Site) -> PlacedFlows:
     pes = site.spec.pes_per_cube
     if pes == 1:
         return Absent("a cube has one PE only, so nobody competes")
@@ -106,7 +254,7 @@ def _pe_hotspot(site: Site) -> Placement:
     return tuple(site.pe_read((0, 0, pe), at, MemoryShare(pe, pes)) for pe in range(pes))
 
 
-def _pe_all_local(site: Site) -> Placement:
+def _pe_all_local(site: Site) -> PlacedFlows:
     pes = site.spec.pes_per_cube
     if pes == 1:
         return Absent("a cube has one PE only: this is pe-local-hbm")

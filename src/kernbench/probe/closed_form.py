@@ -19,13 +19,14 @@ from kernbench.common.values import value
 from kernbench.components.hbm.controller import idle_memory
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
-from kernbench.probe.site import ProbeFlow
-from kernbench.topology.attrs import HbmCtrlAttrs, SramAttrs
+from kernbench.probe.cases import ProbeFlow
+from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 
 @value(kw_only=True)
 class Breakdown:
-    """Where a latency goes, in ps, so that the parts add up exactly.
+    """The parts of a latency in ps, which add up exactly.
 
     ``overhead``: nodes and DMA set-up; ``wire``: distance; ``memory``: access, and channel time that the drain does
     not hide; ``drain``: the data and the header over their bottlenecks; ``queue``: waiting for others; ``difference``:
@@ -70,25 +71,25 @@ class Breakdown:
 
 
 @value
-class Way:
-    """One direction between two parts: what its head costs, and the bandwidth of its narrowest link."""
+class WayCost:
+    """One direction between two parts: the time of its head, and the bandwidth of its narrowest link."""
 
     overhead_ps: int
     wire_ps: int
     bottleneck_gbs: float
 
     def drain_ps(self, nbytes: int, packet_bytes: int) -> int:
-        """Time of ``nbytes`` over the narrowest link, rounded per packet as links do."""
+        """Return the time of ``nbytes`` over the narrowest link, rounded per packet as links do."""
         full, last = divmod(nbytes - 1, packet_bytes)
         return full * transfer_ps(packet_bytes, self.bottleneck_gbs) + transfer_ps(last + 1, self.bottleneck_gbs)
 
 
-def way(machine: Machine, src: str, dst: str) -> Way:
-    """The way between two parts of a machine."""
+def measure_way(machine: Machine, src: str, dst: str) -> WayCost:
+    """Measure the way between two parts of a machine."""
     route = machine.route(src, dst)
     edges = [machine.graph.edge(link.src, link.dst) for link in route.links]
     wire_ps = sum(ns_to_ps(machine.spec.wire_ns(edge.length_mm)) for edge in edges)
-    return Way(route.total_overhead_ps - wire_ps, wire_ps, route.bottleneck_gbs)
+    return WayCost(route.total_overhead_ps - wire_ps, wire_ps, route.bottleneck_gbs)
 
 
 LONG_IDLE_PS = 10**15
@@ -96,7 +97,7 @@ LONG_IDLE_PS = 10**15
 
 
 def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: int) -> tuple[int, int]:
-    """What the memory of a flow, otherwise idle, takes of an access from ``since_ps`` on: access, and M; in ps."""
+    """Return the times in ps of an access from ``since_ps`` on to a flow's memory, otherwise idle: access, and M."""
     attrs = machine.graph.node(flow.memory).attrs
     if isinstance(attrs, HbmCtrlAttrs):
         alone = idle_memory(machine).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
@@ -105,7 +106,7 @@ def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: in
 
 
 def is_exact(machine: Machine, flow: ProbeFlow) -> bool:
-    """Whether a transaction alone takes its closed form; if not, it takes at least that.
+    """Return True when a transaction alone takes its closed form; others take at least that.
 
     Writes to HBM that do not begin with the interleave (a round over all pseudo-channels) have a lower bound.
     """
@@ -113,10 +114,10 @@ def is_exact(machine: Machine, flow: ProbeFlow) -> bool:
     return flow.reading or not in_hbm or not flow.pa % machine.spec.cube.hbm.round_bytes
 
 
-def closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
+def compute_closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
     """Work out one transaction of ``nbytes`` alone on the machine, its first; ``is_exact`` says what it promises."""
     packet, header = machine.network.packet_bytes, machine.header_bytes
-    there, back = way(machine, flow.initiator, flow.memory), way(machine, flow.memory, flow.initiator)
+    there, back = measure_way(machine, flow.initiator, flow.memory), measure_way(machine, flow.memory, flow.initiator)
     data, answer = (back, there) if flow.reading else (there, back)
     drain, header_drain = data.drain_ps(nbytes, packet), answer.drain_ps(header, packet)
     set_up = set_up_ps(machine, flow)
@@ -132,12 +133,12 @@ def closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
 
 
 def set_up_ps(machine: Machine, flow: ProbeFlow) -> int:
-    """What the DMA of a PE takes for a descriptor; the host's is ready."""
+    """Return the time that the DMA of a PE takes for a descriptor; the host's is ready."""
     return 0 if flow.pe is None else machine.spec.pe.dma.setup_ps
 
 
 def fair_rates_gbs(machine: Machine, flows: Iterable[ProbeFlow]) -> tuple[float, ...]:
-    """What each of some flows can sustain at once: its share of the narrowest link or memory on the data's way.
+    """Return the rates of flows at once: the share of each in the narrowest link or memory on its data's way.
 
     Flows that share something get equal parts of it.
     """
@@ -147,7 +148,7 @@ def fair_rates_gbs(machine: Machine, flows: Iterable[ProbeFlow]) -> tuple[float,
 
 
 def _capacities(machine: Machine, flow: ProbeFlow) -> dict[tuple[str, str], float]:
-    """The links that the data takes, and the memory, with their bandwidths."""
+    """Return the links that the data takes, and the memory, with their bandwidths."""
     links = machine.route(*flow.data_ends).links
     found = {(link.src, link.dst): link.bw_gbs for link in links}
     cube, in_hbm = machine.spec.cube, isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)

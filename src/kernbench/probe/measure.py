@@ -1,4 +1,4 @@
-"""Running probe cases: every measurement on an engine of its own, so that none depends on another."""
+"""The measurement of probe cases: each on an engine of its own, so that none depends on another."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
-from kernbench.probe.cases import Absent, ProbeCase
-from kernbench.probe.closed_form import closed_form, fair_rates_gbs, is_exact
+from kernbench.probe.cases import Absent, ProbeCase, ProbeFlow, Site, StreamPlan, dma_stream, transaction
+from kernbench.probe.closed_form import compute_closed_form, fair_rates_gbs, is_exact
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
-from kernbench.probe.site import ProbeFlow, Site, StreamPlan, dma_stream, transaction
 from kernbench.topology.builder import Topology
 
 DEFAULT_BYTES = 4096
@@ -29,14 +28,14 @@ BUSIEST_LINKS = 5
 
 @value
 class Span:
-    """From the first request of a flow to its last completion."""
+    """The time from the first request of a flow to its last completion."""
 
     start_ps: int
     end_ps: int
 
     @property
     def ps(self) -> int:
-        """How long."""
+        """The length of the span."""
         return self.end_ps - self.start_ps
 
 
@@ -70,7 +69,7 @@ def probe_case(
     spans = run_once(GraphEngine(topology, enable_data=False), flows, nbytes)
     slowest = max(range(len(flows)), key=lambda at: spans[at].ps)
     single = _transaction(topology, flows, slowest, nbytes, spans[slowest].ps)
-    sustained, streams = _sustained(topology, flows)
+    sustained, streams = _measure_streams(topology, flows)
     return ProbeReport(
         case=case.name,
         description=case.description,
@@ -87,7 +86,7 @@ def probe_case(
 
 
 def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[Span, ...]:
-    """One transaction of every flow, all at once."""
+    """Run one transaction of every flow, all at once."""
     handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
     for handle in handles:
         engine.wait(handle)
@@ -95,7 +94,7 @@ def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tu
 
 
 def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[Span, ...]:
-    """A stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
+    """Run a stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
     queued = {at: engine.submit(dma_stream(flow, flow.pe, plan)) for at, flow in enumerate(flows) if flow.pe}
     spans = {at: _host_stream(engine, flow, plan) for at, flow in enumerate(flows) if flow.pe is None}
     for at, handle in queued.items():
@@ -105,7 +104,7 @@ def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPla
 
 
 def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> Span:
-    """Transactions of the host: a new one when the oldest has ended."""
+    """Run transactions of the host: a new one when the oldest has ended."""
     start_ps = ns_to_ps(engine.now)
     under_way: deque[RequestHandle] = deque()
     for number in range(plan.transactions):
@@ -123,7 +122,7 @@ def _span(handle: RequestHandle) -> Span:
 
 def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes: int, latency_ps: int) -> Transaction:
     machine = GraphEngine(topology, enable_data=False).machine
-    form = closed_form(machine, flows[at], nbytes)
+    form = compute_closed_form(machine, flows[at], nbytes)
     alone_ps = latency_ps
     if len(flows) > 1:
         alone_ps = run_once(GraphEngine(topology, enable_data=False), flows[at : at + 1], nbytes)[0].ps
@@ -148,7 +147,7 @@ def _sweep_step(topology: Topology, flows: Sequence[ProbeFlow], nbytes: int) -> 
 
 
 def _trace(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[TraceRow, ...]:
-    """The hops of one transaction alone."""
+    """Return the hops of one transaction alone."""
     engine = GraphEngine(topology, enable_data=False, trace_hops=True)
     handle = engine.submit(transaction(flow, nbytes))
     engine.wait(handle)
@@ -156,7 +155,7 @@ def _trace(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[TraceRow, 
 
 
 def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> StreamPlan:
-    """Enough transactions under way to cover the round trip of each at its rate, and enough of them to last.
+    """Plan enough transactions under way to cover the round trip of each at its rate, and enough of them to last.
 
     The round trip is that of transactions sent at once, which is what the flows meet in each other's company.
     """
@@ -169,7 +168,7 @@ def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) ->
     )
 
 
-def _sustained(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[Span, ...]]:
+def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[Span, ...]]:
     nbytes = min(STREAM_BYTES, *(flow.room_bytes for flow in flows))
     plan = stream_plan(GraphEngine(topology, enable_data=False), flows, nbytes)
     engine = GraphEngine(topology, enable_data=False)

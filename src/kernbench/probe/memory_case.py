@@ -1,8 +1,8 @@
-"""The case ``memory``: what one slice with banks gives to patterns of accesses, alone, without a machine around it.
+"""The case ``memory``: patterns of accesses to one slice with banks, alone, without a machine around it.
 
-A source always has a next access, or comes at random times with a share of what that got: by pattern, the part of peak,
-the row hits, and the mean latency over load. Beside it stands what a cycle-accurate simulator of DRAM gives, where it
-was asked.
+A source always has a next access, or sends accesses at random times at a share of the bandwidth that it had then. The
+results are, by pattern, the part of the peak bandwidth, the row hits, and the mean latency over load. Beside them stand
+the figures of a cycle-accurate simulator of DRAM, for the patterns that it has run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from itertools import islice
+from math import prod
 
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
@@ -20,9 +21,77 @@ from kernbench.components.hbm.banked import BankedMemory, Stretch
 from kernbench.components.hbm.slice import Request, Slice
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
-from kernbench.probe.memory_patterns import PATTERNS, accesses, half_of_banks
-from kernbench.topology.cube_spec import HbmSpec
-from kernbench.topology.hbm_timing import TIMINGS, HbmTiming, Mapping
+from kernbench.topology.hbm_spec import TIMINGS, AddressMapping, HbmSpec, HbmTiming
+
+PATTERNS = (
+    *("seq", "seq_write"),
+    *(f"random_{size}" for size in ("32B", "64B", "256B", "1KB", "4KB")),
+    *("random_64B_5050", "random_1KB_5050"),
+    *(f"stride_{step}B_64B" for step in (128, 256, 512, 1024, 4096, 16384)),
+    "stride_1024B_64B_5050",
+    *(f"seq_copy_{size}_alt{off}" for size in ("64B", "1KB", "4KB") for off in ("", "_bankoff")),
+)
+"""``seq`` and ``seq_write``: sequential reads, writes. ``random_SIZE``: accesses of SIZE at random places.
+``stride_STEP_SIZE``: accesses of SIZE, STEP apart. With ``_5050`` half of them are writes.
+``seq_copy_SIZE_alt``: reads of SIZE in turn with writes of as many bytes far away; with ``_bankoff`` half of all banks
+further.
+"""
+SMALL = 64
+"""Bytes of an access of a sequential pattern"""
+
+AccessStep = tuple[Access, bool]
+"""An access, and whether it writes"""
+
+
+def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
+    """Return the accesses of a pattern in ``room`` bytes of memory, without end."""
+    name, *rest = pattern.split("_")
+    mixed = rest[-1:] == ["5050"]
+    if name == "random":
+        return _random(_bytes(rest[0]), room, mixed, random.Random(seed))
+    if name == "stride":
+        return _stride(_bytes(rest[0]), _bytes(rest[1]), room, mixed, random.Random(seed))
+    if rest[:1] == ["copy"]:
+        return _copy(_bytes(rest[1]), room, bank_off if rest[-1] == "bankoff" else 0)
+    return _sequential(room, write=rest == ["write"])
+
+
+def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: AddressMapping) -> int:
+    """Return the bytes after which half of the banks have been passed."""
+    sizes = {"pc": num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks, "column": banks.columns}
+    names = [entry.field for entry in mapping]
+    last = max(names.index(name) for name in ("pc", "stack", "group", "bank"))
+    return prod(entry.values or sizes[entry.field] for entry in mapping[: last + 1]) // 2 * banks.burst_bytes
+
+
+def _bytes(text: str) -> int:
+    return int(text[:-2]) * 1024 if text.endswith("KB") else int(text[:-1])
+
+
+def _sequential(room: int, *, write: bool) -> Iterator[AccessStep]:
+    while True:
+        for pa in range(0, room - SMALL + 1, SMALL):
+            yield Access(pa, SMALL), write
+
+
+def _random(size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[AccessStep]:
+    while True:
+        yield Access(rng.randrange(room // size) * size, size), mixed and rng.random() < 0.5
+
+
+def _stride(step: int, size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[AccessStep]:
+    while True:
+        for pa in range(0, room - size + 1, step):
+            yield Access(pa, size), mixed and rng.random() < 0.5
+
+
+def _copy(size: int, room: int, bank_off: int) -> Iterator[AccessStep]:
+    half = room // 2
+    while True:
+        for pa in range(0, half - bank_off - size + 1, size):
+            yield Access(pa, size), False
+            yield Access(pa + half + bank_off, size), True
+
 
 NAME = "memory"
 DESCRIPTION = "patterns of accesses to one HBM slice, beside a cycle-accurate simulator's figures"
@@ -39,7 +108,7 @@ REFERENCE = "memory_reference.json"
 
 
 @value
-class Figures:
+class SliceFigures:
     """Percent of peak, and percent of bursts whose row was open."""
 
     efficiency_pct: float
@@ -47,14 +116,14 @@ class Figures:
 
 
 @value
-class Row:
-    """What a pattern got; ``reference``: what the cycle-accurate simulator has for it, if that was asked."""
+class PatternRow:
+    """The figures of a pattern; ``reference``: those of the cycle-accurate simulator, if it has them."""
 
     pattern: str
     requesters: int
     gbs: float
-    found: Figures
-    reference: Figures | None
+    found: SliceFigures
+    reference: SliceFigures | None
 
     @property
     def error(self) -> float | None:
@@ -73,13 +142,13 @@ class Latency:
 
 @value
 class SliceReport:
-    """A slice, and what it gives."""
+    """A slice and its figures."""
 
     timing: str
     mapping: str
     num_pcs: int
     peak_gbs: float
-    rows: tuple[Row, ...]
+    rows: tuple[PatternRow, ...]
     latencies: tuple[Latency, ...]
 
     @property
@@ -96,13 +165,13 @@ class SliceUnderTest:
     mapping: str
     num_pcs: int
     banks: HbmTiming
-    fields: Mapping
+    fields: AddressMapping
     queue: int
     quantum: int
     room: int
 
     def make(self) -> BankedMemory:
-        """One that is idle."""
+        """Make such a slice, idle."""
         return BankedMemory(self.banks, self.num_pcs, self.fields, self.queue, self.quantum)
 
     @property
@@ -111,7 +180,7 @@ class SliceUnderTest:
         return self.num_pcs * self.banks.pc_gbs
 
     def steps(self, pattern: str, requester: int = 0) -> Iterator[tuple[Access, bool]]:
-        """The accesses of a requester, each with a part of the memory and random numbers of its own."""
+        """Yield the accesses of a requester, each with a part of the memory and random numbers of its own."""
         room = self.room // max(REQUESTERS)
         if not requester:
             room = self.room
@@ -123,7 +192,7 @@ class SliceUnderTest:
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
-    """The slice of a machine; with the mappings of the reference too, unless it has a mapping of its choice.
+    """Return the slice of a machine, and with the reference's mappings too, unless it has a mapping of its choice.
 
     Under ``timing: ideal``, which has no banks: HBM3's channel with those mappings.
     """
@@ -152,7 +221,7 @@ def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
 
 
 def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, bursts: int = BURSTS) -> SliceReport:
-    """All patterns with one requester, some with more, and those over load."""
+    """Probe all patterns with one requester, some with more, and those over load."""
     rows = [saturate(slice_, pattern, 1, bursts) for pattern in patterns]
     shared = [pattern for pattern in patterns if pattern in SHARED]
     rows += [saturate(slice_, pattern, n, bursts) for n in REQUESTERS[1:] for pattern in shared]
@@ -179,11 +248,11 @@ class _Served(Request):
         self.ended_ps = stretch.last_ps
 
     def cut(self, end: int) -> None:
-        """What comes later says when it ends."""
+        """Do nothing: a later part tells when the access ends."""
 
 
-def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> Row:
-    """What requesters get that always have a next access, of ``bursts`` in all."""
+def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> PatternRow:
+    """Measure a pattern with requesters that always have a next access, of ``bursts`` in all."""
     memory, clock = slice_.make(), Clock()
     turns = Slice(memory, clock)
     sources = [slice_.steps(pattern, requester) for requester in range(requesters)]
@@ -196,12 +265,12 @@ def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int)
     clock.advance()
     counts, end_ps = memory.counts, memory.banks.end_ps
     gbs = counts.bursts * slice_.banks.burst_bytes / ps_to_ns(end_ps)
-    found = Figures(100 * gbs / slice_.peak_gbs, 100 * counts.hits / counts.bursts)
-    return Row(pattern, requesters, gbs, found, _reference(slice_, pattern) if requesters == 1 else None)
+    found = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * counts.hits / counts.bursts)
+    return PatternRow(pattern, requesters, gbs, found, _reference(slice_, pattern) if requesters == 1 else None)
 
 
 def mean_latency_ns(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> float:
-    """The mean latency when four requesters in turn ask at random times, ``gbs`` in the mean."""
+    """Measure the mean latency when four requesters in turn ask at random times, ``gbs`` in the mean."""
     memory, clock, rng = slice_.make(), Clock(), random.Random(0)
     turns = Slice(memory, clock)
     steps = list(islice(slice_.steps(pattern), bursts))
@@ -219,16 +288,17 @@ def mean_latency_ns(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: in
 
 
 @cache
-def _reference_rows() -> tuple[str, dict[tuple[str, str], Figures]]:
+def _reference_rows() -> tuple[str, dict[tuple[str, str], SliceFigures]]:
     data = json.loads(resources.files("kernbench.probe").joinpath(REFERENCE).read_text(encoding="utf-8"))
     rows = {
-        (row["mapping"], row["pattern"]): Figures(row["efficiency_pct"], row["row_hit_pct"]) for row in data["rows"]
+        (row["mapping"], row["pattern"]): SliceFigures(row["efficiency_pct"], row["row_hit_pct"])
+        for row in data["rows"]
     }
     return data["memory"], rows
 
 
-def _reference(slice_: SliceUnderTest, pattern: str) -> Figures | None:
-    """The simulator's figures: of one channel of the timing it was asked for."""
+def _reference(slice_: SliceUnderTest, pattern: str) -> SliceFigures | None:
+    """Return the simulator's figures, which are of one channel of a certain timing."""
     memory, rows = _reference_rows()
     alike = slice_.banks == TIMINGS[memory] and slice_.num_pcs == 2 and slice_.queue == 64
     return rows.get((slice_.mapping, pattern)) if alike else None

@@ -16,7 +16,7 @@ FOUND, KNOWN = "#2f6f9f", "#c9772b"
 
 
 def draw(reports: Sequence[SliceReport], form: str) -> bytes:
-    """The picture as a file of ``form`` (png, svg, pdf); one run after another gives the same bytes."""
+    """Draw the picture as a file of ``form`` (png, svg, pdf); one run after another gives the same bytes."""
     with rc_context({"svg.hashsalt": "kernbench", "font.size": 9}):
         figure = Figure(figsize=(WIDTH, HEIGHT * len(reports)), layout="constrained")
         for (left, right), report in zip(

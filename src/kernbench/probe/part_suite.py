@@ -1,11 +1,15 @@
-"""What every implementation of a part owes the machine: checked by traffic on a small machine that is made with it."""
+"""The checks that every implementation of a part has to pass, made by traffic on a small machine that has the part.
+
+First the small machine and the programs that use every kind of part of it, then the checks.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -26,11 +30,154 @@ from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.part import Component
 from kernbench.engine.requests import Limits
+from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.observe.statistics import link_traffic
-from kernbench.probe.part_traffic import SMALL_MACHINE, Torch, every_program, fill_of
+from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.transport import Transfer
+
+SMALL_MACHINE = (
+    "sip.cube_mesh={w: 2, h: 1}",
+    "cube.noc.w=2",
+    "cube.noc.h=2",
+    "cube.pe_layout={pe_per_corner: 1, corners: [NW, SE]}",
+    "cube.hbm.slices=2",
+)
+"""The default machine with SIPs of two cubes of two PEs"""
+EVERYWHERE = DPPolicy("row_wise", "row_wise")
+
+
+def run_all_programs(torch: RuntimeContext[Any]) -> Iterator[str]:
+    """Run all programs, one after another; yield what is wrong with their results."""
+    for program in (copy_from_host, run_kernels, run_collective, access_raw, use_extra_memories):
+        yield from program(torch)
+
+
+def copy_from_host(torch: RuntimeContext[Any]) -> Iterator[str]:
+    """Copy both ways to all PEs, and let the device fill tensors."""
+    values = np.arange(4 * 300, dtype=np.float32).reshape(4, 300)
+    x = torch.tensor(values, dp=EVERYWHERE, name="x")
+    ones = torch.full((4, 700), 1.0, dp=EVERYWHERE)
+    yield from _find_difference("bytes that were copied to HBM and back", x.numpy(), values)
+    yield from _find_difference("bytes that the device has filled", ones.numpy(), np.ones((4, 700)))
+
+
+def multiply(x_ptr: int, w_ptr: int, streamed_ptr: int, staged_ptr: int, n: int, *, tl: Any) -> None:
+    """Multiply matrices of several tiles by streaming; do the same in TCM, with math on the product."""
+    tl.composite("gemm", tl.ref(x_ptr, (n, n), "f32"), tl.ref(w_ptr, (n, n), "f32"), streamed_ptr, out_dtype="f32")
+    a, b = tl.load(x_ptr, (n, n), "f32"), tl.load(w_ptr, (n, n), "f32")
+    tl.barrier()
+    tl.store(staged_ptr, tl.dot(a, b, out_dtype="f32") * 2 + 1)
+
+
+def double(x_ptr: int, n: int, *, tl: Any) -> None:
+    """Double the row of the PE."""
+    row = x_ptr + 4 * n * (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0))
+    tl.store(row, tl.load(row, (n,), "f32") * 2)
+    tl.barrier()
+
+
+def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
+    """Run a product on one PE, and a kernel on all of a SIP."""
+    values = (np.arange(n * n) % 5).astype(np.float32).reshape(n, n)
+    x, w = torch.tensor(values), torch.tensor(values)
+    streamed, staged = torch.empty(n, n, dtype="f32"), torch.empty(n, n, dtype="f32")
+    torch.launch("multiply", multiply, x, w, streamed, staged, n)
+    yield from _find_difference("a streamed product", streamed.numpy(), values @ values)
+    yield from _find_difference("a product in TCM", staged.numpy(), values @ values * 2 + 1)
+    rows = np.arange(4 * n, dtype=np.float32).reshape(4, n)
+    shared = torch.tensor(rows, dp=EVERYWHERE)
+    torch.launch("double", double, shared, n)
+    yield from _find_difference("what all PEs have doubled", shared.numpy(), rows * 2)
+
+
+def run_collective(torch: RuntimeContext[Any]) -> Iterator[str]:
+    """Run an all-reduce between all SIPs, through queues."""
+    n_sips, shape, found = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
+
+    def rank_program(rank: int) -> None:
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group("ahbm")
+        x = torch.full(shape, rank + 1, dtype="f32", dp=DPPolicy("row_wise", "replicate", num_pes=1))
+        torch.distributed.all_reduce(x)
+        found[rank] = x.numpy()
+        torch.distributed.destroy_process_group()
+
+    torch.multiprocessing.spawn(rank_program, nprocs=n_sips)
+    total = shape[0] * n_sips * (n_sips + 1) / 2
+    for rank in range(n_sips):
+        yield from _find_difference(f"an all-reduce on rank {rank}", found[rank], np.full(shape, total))
+
+
+def access_raw(torch: RuntimeContext[Any]) -> Iterator[str]:
+    """Read and write HBM, SRAM and the TCM of another PE from PEs and the host, all at once: only times come of it."""
+    for handle in [torch.submit(message) for message in _accesses(torch)]:
+        torch.wait(handle)
+    yield from ()
+
+
+def _accesses(torch: RuntimeContext[Any]) -> Iterator[HostMsg]:
+    spec, fmt = torch.topology, AddressFormat(torch.topology.address.format)
+    size, last_cube, last_sip = spec.cube.hbm.bytes_per_slice, spec.cubes_per_sip - 1, spec.num_sips - 1
+    far = PhysAddr.pe_hbm_addr(0, 0, last_cube, 0, 0, size, fmt).encode()
+    sram = PhysAddr.cube_sram_addr(0, 0, last_cube, 0, fmt).encode()
+    tcm_of = (0, last_cube, spec.pes_per_cube - 1)
+    tcm = PhysAddr.pe_tcm_addr(0, *tcm_of, 0, fmt).encode()
+    away = PhysAddr.pe_hbm_addr(0, last_sip, 0, 0, 0, size, fmt).encode()
+    for cube, pe in product(range(spec.cubes_per_sip), range(spec.pes_per_cube)):
+        dma = partial(PeDmaMsg, pe=(0, cube, pe))
+        yield dma(pa=far, nbytes=20_000)
+        yield dma(pa=far + 8, nbytes=24, op="write", repeat=6, outstanding=3, stride_bytes=1300)
+        yield dma(pa=sram, nbytes=5_000)
+        yield dma(pa=sram, nbytes=3_000, op="write")
+        yield dma(pa=away, nbytes=6_000, op="write")
+        if (0, cube, pe) != tcm_of:
+            yield dma(pa=tcm, nbytes=2_000)
+    yield MemoryReadMsg(pa=away, nbytes=9_000)
+    yield make_fill(torch)
+
+
+def copy_through(x_ptr: int, ptr: int, n: int, *, tl: Any) -> None:
+    """Copy there and back by another memory, and add one."""
+    tl.store(ptr, tl.load(x_ptr, (n,), "f32"))
+    tl.store(x_ptr, tl.load(ptr, (n,), "f32") + 1)
+
+
+def use_extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str]:
+    """Use each extra memory of the first SIP: by a kernel, then by PEs and the host at once."""
+    memories = [node for node in torch.engine.topology.topology_obj.nodes.values() if node.window and node.sip == 0]
+    for node in memories:
+        values = np.arange(n, dtype=np.float32)
+        x = torch.tensor(values)
+        torch.launch("through", copy_through, x, torch.map_memory(node.id), n)
+        yield from _find_difference(f"what went through {node.id}", x.numpy(), values + 1)
+    handles = []
+    for node in memories:
+        pa, nbytes = torch.engine.addresses_of(node.id)
+        size = min(nbytes, 3_000)
+        handles += [torch.submit(MemoryWriteMsg(pa=pa, nbytes=size)), torch.submit(MemoryReadMsg(pa=pa, nbytes=size))]
+        for op in ("read", "write"):
+            handles.append(torch.submit(PeDmaMsg(pe=(0, 0, 0), pa=pa, nbytes=size, op=op, repeat=3, outstanding=3)))
+    for handle in handles:
+        torch.wait(handle)
+
+
+def make_fill(torch: RuntimeContext[Any]) -> HostMsg:
+    """Make a request to the M_CPU of the first cube to fill some of its HBM."""
+    spec, fmt = torch.topology, AddressFormat(torch.topology.address.format)
+    pa = PhysAddr.pe_hbm_addr(0, 0, 0, 0, 0, spec.cube.hbm.bytes_per_slice, fmt).encode()
+    return MemoryWriteMsg(pa=pa, nbytes=5_000, pattern=b"x")
+
+
+def _find_difference(what: str, found: Any, expected: Any) -> Iterator[str]:
+    wrong = np.flatnonzero(np.ravel(np.asarray(found) != expected))
+    if wrong.size:
+        at = int(wrong[0])
+        values = np.ravel(found)[at], np.ravel(expected)[at]
+        yield f"{what}: {wrong.size:,} elements are wrong, the first at {at}: {values[0]:g} instead of {values[1]:g}"
+
 
 LIMITS = Limits(wall_s=120)
 """For parts that never come to rest: the traffic takes less than a second"""
@@ -40,8 +187,8 @@ _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "uc
 
 
 @value
-class Checked:
-    """A check of a part at a place of one kind; ``problem``: why it does not hold, None: it does."""
+class PartCheck:
+    """A check of a part at a place of one kind; ``problem``: why it does not hold, or None."""
 
     kind: str
     name: str
@@ -49,17 +196,17 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether it holds."""
+        """True when the check holds."""
         return self.problem is None
 
 
 class Trial:
-    """A machine on which all of the traffic has run; ``wrong``: what has come out wrong."""
+    """A machine on which all programs have run; ``wrong``: the errors in their results."""
 
     def __init__(self, topology: Topology) -> None:
         self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
         with RuntimeContext[Any](self.engine) as torch:
-            self.wrong = [*every_program(torch)]
+            self.wrong = [*run_all_programs(torch)]
         self.engine.drain()
 
     @property
@@ -69,7 +216,7 @@ class Trial:
 
 
 class Subject:
-    """The part that is checked, by the name that YAML knows it by, at its places of one kind."""
+    """A part to be checked, by its name in the YAML file, at its places of one kind."""
 
     def __init__(self, impl: str, kind: str) -> None:
         self.impl = impl
@@ -81,13 +228,13 @@ class Subject:
         return Trial(self.machine())
 
     def machine(self, *sets: str) -> Topology:
-        """The small machine with it; ``sets``: keys of its own section, and values."""
+        """Make the small machine with the part; ``sets``: keys of its own section, and values."""
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
         own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
         return resolve_topology("default", [*SMALL_MACHINE, *(own or self._extra(sets))])
 
     def _extra(self, sets: Sequence[str]) -> list[str]:
-        """The same of a part of no builtin kind: it has a link, and addresses if it is a memory."""
+        """Do the same for a part of no builtin kind: give it a link, and addresses if it is a memory."""
         place, kind = (self.kind, "checked") if self.kind in EXTRA else (EXTRA[0], self.kind)
         neighbour = "sram" if place == EXTRA[0] else "pe_dma"
         keys = [f"kind={kind}", f"impl={self.impl}", f"links=[{{to: {neighbour}, bw_gbs: 64}}]"]
@@ -95,8 +242,8 @@ class Subject:
         return [f"{place}.checked.{each}" for each in (*keys, *sets)]
 
 
-def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[Checked]:
-    """All checks of a part, as they are made, at every kind of place that it is for: ``kinds``, else those it tells.
+def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
+    """Make all checks of a part at every kind of place that it is for: ``kinds``, else those it tells.
 
     ``name``: one that is registered, ``my_pkg.parts:Part`` or ``file.py:Part``. InputError for one that is no part, and
     for kinds that are none.
@@ -117,11 +264,11 @@ def _kinds(cls: type[Part], name: str, wanted: Sequence[str]) -> Sequence[str]:
     return wanted or known
 
 
-def _checks(subject: Subject) -> Iterator[Checked]:
-    """One after another; after the first that fails the others would only repeat it."""
+def _checks(subject: Subject) -> Iterator[PartCheck]:
+    """Make one check after another; after the first that fails the others would only repeat it."""
     for name, check in CHECKS.items():
         problem = _problem(check, subject)
-        yield Checked(subject.kind, name, problem)
+        yield PartCheck(subject.kind, name, problem)
         if problem is not None:
             return
 
@@ -139,7 +286,7 @@ def _problem(check: Callable[[Subject], Iterator[str]], subject: Subject) -> str
 
 
 def is_wired(subject: Subject) -> Iterator[str]:
-    """The machine can be made, and every part of the kind in it."""
+    """Check that the machine can be made, and every part of the kind in it."""
     engine = GraphEngine(subject.machine())
     for node in engine.machine.graph.nodes.values():
         if node.impl == subject.impl and not isinstance(engine.component(node.id), Component):
@@ -147,7 +294,7 @@ def is_wired(subject: Subject) -> Iterator[str]:
 
 
 def has_typed_attributes(subject: Subject) -> Iterator[str]:
-    """A key that the class does not know is refused."""
+    """Check that a key is refused which the class does not know."""
     try:
         subject.machine("attrs.no_such_key=1")
     except ConfigError:
@@ -156,7 +303,7 @@ def has_typed_attributes(subject: Subject) -> Iterator[str]:
 
 
 def answers_all(subject: Subject) -> Iterator[str]:
-    """Every request is over, well, and nothing waits any more."""
+    """Check that every request is over, well, and that nothing waits any more."""
     engine = subject.trial.engine
     yield from (f"{handle} is not over" for handle in engine.handles if not handle.done)
     for part in engine.machine.components:
@@ -164,7 +311,7 @@ def answers_all(subject: Subject) -> Iterator[str]:
 
 
 def conserves_bytes(subject: Subject) -> Iterator[str]:
-    """What is sent arrives, as often and as it was: at its destination, and in the tensors that are read back."""
+    """Check that all bytes arrive once and unchanged: at their destination, and in the tensors that are read back."""
     trial, network = subject.trial, subject.trial.engine.machine.network
     yield from trial.wrong
     if network.undelivered:
@@ -182,7 +329,7 @@ def conserves_bytes(subject: Subject) -> Iterator[str]:
 
 
 def keeps_time(subject: Subject) -> Iterator[str]:
-    """Nothing ends before it begins, and all that has begun ends."""
+    """Check that nothing ends before it begins, and that all that has begun ends."""
     found = subject.trial.engine.machine.log.columns()
     for number in np.flatnonzero((found.end < found.start) | (found.start < 0)):
         begin, end = int(found.start[number]), int(found.end[number])
@@ -191,7 +338,7 @@ def keeps_time(subject: Subject) -> Iterator[str]:
 
 
 def is_deterministic(subject: Subject) -> Iterator[str]:
-    """The same twice."""
+    """Check that two runs are the same."""
     first, second = (trial.engine.machine.log.columns() for trial in (subject.trial, Trial(subject.machine())))
     if first.parts != second.parts or first.start.size != second.start.size:
         yield f"{second.start.size:,} things happen in a second run, {first.start.size:,} in the first"
@@ -202,12 +349,12 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
 
 
 def resets(subject: Subject) -> Iterator[str]:
-    """After a kernel has failed, and one was given up, programs take as long as on a new machine at the same time."""
+    """Check that programs take as long after a failed kernel and an abandoned one as on a new machine."""
     disturbed, fresh = (GraphEngine(subject.machine(), limits=LIMITS) for _ in range(2))
-    for program in (failing, given_up):
+    for program in (fail_launch, abandon_launch):
         with suppress(_PlannedError), RuntimeContext[Any](disturbed) as torch:
             program(torch)
-    last = disturbed.submit(fill_of(torch))
+    last = disturbed.submit(make_fill(torch))
     disturbed.run_until(disturbed.now + 50)
     disturbed.abandon([last])
     begin_ns = ceil(disturbed.now / 10_000) * 10_000
@@ -215,18 +362,18 @@ def resets(subject: Subject) -> Iterator[str]:
     for engine in (disturbed, fresh):
         engine.run_until(begin_ns)
         with RuntimeContext[Any](engine) as torch:
-            yield from every_program(torch)
+            yield from run_all_programs(torch)
         took.append(round(engine.now - begin_ns, 3))
     if took[0] != took[1]:
         yield f"programs take {took[0]} ns after a launch was given up, {took[1]} ns on a new machine: state is left"
 
 
 class _PlannedError(Exception):
-    """What is to go wrong."""
+    """An error that a program raises on purpose."""
 
 
-def failing(torch: Torch) -> None:
-    """A launch that fails on one PE."""
+def fail_launch(torch: RuntimeContext[Any]) -> None:
+    """Launch a kernel that fails on one PE."""
 
     def kernel(ptr: int, *, tl: Any) -> None:
         tl.load(ptr, (4,), "f32")
@@ -235,8 +382,8 @@ def failing(torch: Torch) -> None:
     torch.launch("failing", kernel, torch.zeros(4))
 
 
-def given_up(torch: Torch) -> None:
-    """A program that ends while its launch goes on."""
+def abandon_launch(torch: RuntimeContext[Any]) -> None:
+    """Launch a kernel that goes on, and end the program."""
 
     def kernel(ptr: int, *, tl: Any) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What probing a case found, and the course of one transaction. Times in integer ps inside, so that sums are exact."""
+"""The results of probing a case, and the course of one transaction. Times are whole ps, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Machine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
+from kernbench.probe.cases import ProbeFlow
 from kernbench.probe.closed_form import Breakdown
-from kernbench.probe.site import ProbeFlow
 from kernbench.transport import Transfer
 
 
@@ -38,7 +38,7 @@ class Transaction:
 
     @property
     def closed_form_ns(self) -> float:
-        """What it takes alone."""
+        """The time that it takes alone."""
         return ps_to_ns(self.closed_form_ps)
 
     @property
@@ -54,7 +54,7 @@ class Transaction:
 
 @value(kw_only=True)
 class TraceRow:
-    """When a transaction came to ``node``: its first byte and its last one, counted from the request.
+    """The times at which the first and the last byte of a transaction came to ``node``, counted from the request.
 
     ``link_gbs`` is the link it came by, None at the start of a leg and at the memory's own step.
     """
@@ -106,7 +106,7 @@ class Sustained:
 
 @value(kw_only=True)
 class Crowd:
-    """Several initiators at once: the latency of one transaction each, and what each got of the streams.
+    """Several initiators at once: the latency of one transaction each, and the rate of each one's stream.
 
     ``latencies_ps`` and ``rates_gbs`` are by initiator, in the order of ``initiators``.
     """
@@ -169,7 +169,7 @@ class NotHere:
 
 
 def trace_rows(engine: GraphEngine, flow: ProbeFlow, handle: RequestHandle) -> tuple[TraceRow, ...]:
-    """The rows of a transaction that ended on an engine which traces hops."""
+    """Return the rows of a transaction that ended on an engine which traces hops."""
     _, trace = engine.get_completion(handle)
     request, response = trace.transfers
     begin = handle.submitted_ps
@@ -198,7 +198,7 @@ def _leg(machine: Machine, transfer: Transfer, leg: Literal["request", "response
 
 
 def _memory_step(flow: ProbeFlow, request: Transfer, response: Transfer, begin: int) -> TraceRow:
-    """The memory between the request and the answer; for a write this is the rest of committing it."""
+    """Return the row of the memory between the request and the answer; for a write, the rest of committing it."""
     what = "access until the first byte" if flow.reading else "rest of the write, and access"
     return TraceRow(
         leg="memory",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from math import prod
 from operator import index
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
+from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, Array, DType, Shape
 from kernbench.common.errors import InputError
 
 
@@ -24,7 +23,6 @@ def whole_number(given: object) -> int | None:
         return None
 
 
-Shape: TypeAlias = tuple[int, ...]
 Size: TypeAlias = int | tuple[int, ...] | list[int]
 
 
@@ -84,8 +82,6 @@ class Shaped(ABC):
         """How many elements."""
         return prod(self.shape)
 
-
-Array: TypeAlias = npt.NDArray[Any]
 
 _MACHINE = {kind.numpy: kind for kind in ALL}
 _NUMBERS = "biuf"

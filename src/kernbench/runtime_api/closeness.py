@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.values import value
 from kernbench.policy.placement.geometry import Index
-from kernbench.runtime_api.arrays import Array
 
 
 @value

@@ -122,7 +122,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @cached_property
     def _spec_by_name(self) -> Mapping[str, Any]:
-        return self._spec.resolved.as_mapping()
+        return self._spec.with_sip_grid.as_mapping()
 
     @property
     def params(self) -> P:

@@ -7,12 +7,12 @@ from dataclasses import field
 
 import numpy as np
 
-from kernbench.common.dtypes import F32, DType
+from kernbench.common.dtypes import F32, Array, DType, Shape
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import state
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
-from kernbench.runtime_api.arrays import Array, Shape, Size, machine_dtype, numeric, shape_of, whole_number
+from kernbench.runtime_api.arrays import Size, machine_dtype, numeric, shape_of, whole_number
 from kernbench.runtime_api.host_tensor import HostTensor
 from kernbench.runtime_api.host_values import LaterArray
 from kernbench.runtime_api.memory import TensorMemory

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.dtypes import dtype as dtype_of
-from kernbench.runtime_api.arrays import Array, Shaped, Size, converted, host_dtype, shape_of
+from kernbench.runtime_api.arrays import Shaped, Size, converted, host_dtype, shape_of
 
 
 class HostTensor(Shaped, NDArrayOperatorsMixin):

@@ -9,10 +9,10 @@ from weakref import ref
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.messages.requests import HostBytes
 from kernbench.numerics.memory import never_changes
-from kernbench.runtime_api.arrays import Array, as_bytes, converted
+from kernbench.runtime_api.arrays import as_bytes, converted
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType, row_major
+from kernbench.common.dtypes import Array, DType, Shape, row_major
 from kernbench.common.ids import pe_name
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
@@ -23,7 +23,6 @@ from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy, PlacementError
 from kernbench.policy.placement.geometry import Index, Window
 from kernbench.policy.placement.views import ShardView, WindowPiece, first_copies, pieces
-from kernbench.runtime_api.arrays import Array, Shape
 from kernbench.runtime_api.work import TensorKey
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.errors import InputError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
@@ -16,11 +16,10 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
 from kernbench.policy.address.free_list import FreeList
-from kernbench.policy.placement.deploy import deploy_tensor, release
+from kernbench.policy.placement.deploy import deploy_tensor, release_deployment
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.closeness import Tolerance
 from kernbench.runtime_api.host_values import Source
 from kernbench.runtime_api.layout import JoinedRanges, TensorLayout, reshaped
@@ -328,7 +327,7 @@ class TensorMemory:
         self._joined.forget(layouts)
         for layout in layouts:
             del self._live[layout.key], self._mapped[layout.key]
-            release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
+            release_deployment(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
             self._engine.retire()
 
     def _leaks(self) -> Iterable[LeakedMemory]:

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kernbench.common.dtypes import Array
 from kernbench.common.program_line import calling_line
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine, HostRead, SomeElements, UnlikeCopies
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.geometry import Index, Window
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.closeness import Tolerance, errors_of, first_true, tolerance_for
 from kernbench.runtime_api.layout import Stretch, TensorLayout
 from kernbench.runtime_api.transfers import copies

@@ -7,23 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import MappedShard
 from kernbench.policy.placement.deploy import deploy_tensor
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.views import select
-from kernbench.runtime_api.arrays import (
-    Array,
-    Shaped,
-    ShapeError,
-    Size,
-    broadcasts,
-    completed,
-    converted,
-    numeric,
-    shape_of,
-)
+from kernbench.runtime_api.arrays import Shaped, ShapeError, Size, broadcasts, completed, converted, numeric, shape_of
 from kernbench.runtime_api.closeness import Tolerance
 from kernbench.runtime_api.host_tensor import HostTensor
 from kernbench.runtime_api.host_values import LaterArray, Source

@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import DType, misfit, row_major
+from kernbench.common.dtypes import Array, DType, misfit, row_major
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.kernels.windows import copy_windows
+from kernbench.kernels.copy import copy_windows
 from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
-from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
+from kernbench.runtime_api.arrays import as_bytes, converted, numeric
 from kernbench.runtime_api.host_values import HeldValues, Source
 from kernbench.runtime_api.layout import Stretch, TensorLayout
 

@@ -1,4 +1,4 @@
-"""From ``topology.yaml`` to a compiled machine, in named passes: load, validate, elaborate.
+"""The passes from ``topology.yaml`` to a compiled machine, by name: load, validate, elaborate.
 
 The fourth, ``wire``, belongs to the simulation engine and is the only one that knows it.
 """
@@ -22,15 +22,15 @@ from kernbench.common.config import Complaint, Document, apply_overrides, check,
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.elaborate import elaborate
 from kernbench.topology.graph import Graph
-from kernbench.topology.rules import broken
+from kernbench.topology.rules import check_rules
 from kernbench.topology.spec import TopologySpec
 
 
 def validate_topology(document: Document, registry: Registry) -> TopologySpec:
-    """The spec of a machine. Raises ConfigError with everything that is wrong with the file, in file order."""
+    """Return the spec of a machine. Raises ConfigError with everything wrong with the file, in file order."""
     checked = check(document, TopologySpec, context=registry)
     spec = checked.value
-    found = _broken_rules(document, registry) if spec is None else list(broken(partial(_section_of, spec)))
+    found = _check_sound_sections(document, registry) if spec is None else list(check_rules(partial(_section_of, spec)))
     report(document, [*checked.complaints, *found])
     assert spec is not None, "a document without complaints has a spec"
     return spec
@@ -43,8 +43,8 @@ def _section_of(spec: TopologySpec, path: str) -> Any:
     return section
 
 
-def _broken_rules(document: Document, registry: Registry) -> list[Complaint]:
-    """What the rules say about those sections of an unsound document that are sound by themselves."""
+def _check_sound_sections(document: Document, registry: Registry) -> list[Complaint]:
+    """Return the complaints about those sections of an unsound document that are sound by themselves."""
 
     @cache
     def sound_section(path: str) -> Any:
@@ -52,7 +52,7 @@ def _broken_rules(document: Document, registry: Registry) -> list[Complaint]:
         assert model is not None, f"a rule names {path}, which is no section"
         return check(document, model, path_of(path), registry).value
 
-    return list(broken(sound_section))
+    return list(check_rules(sound_section))
 
 
 DEFAULT_NAME = "default"
@@ -61,7 +61,7 @@ LOCAL_FILE = "topology.yaml"
 
 @dataclass(frozen=True)
 class Topology:
-    """A compiled machine and where it came from."""
+    """A compiled machine and its source."""
 
     topology_obj: Graph
     source: str
@@ -78,7 +78,7 @@ class Topology:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def resolved_yaml(self) -> str:
-        """The configuration in full, as YAML that compiles to the same machine."""
+        """Return the full configuration as YAML that compiles to the same machine."""
         return yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -96,7 +96,7 @@ def resolve_topology(
 
 
 def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
-    """The file that a ``--topology`` argument means."""
+    """Return the file that a ``--topology`` argument means."""
     if path_or_name is None:
         path_or_name = LOCAL_FILE if Path(LOCAL_FILE).exists() else DEFAULT_NAME
     if path_or_name == DEFAULT_NAME:

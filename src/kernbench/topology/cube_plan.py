@@ -9,9 +9,8 @@ from itertools import product
 from kernbench.common.values import state, value
 from kernbench.di.part import InnerAttrs
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.extra import AddressWindow, ExtraPart
-from kernbench.topology.fields import ComponentSpec, LinkSpec
-from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, Point, manhattan_mm
+from kernbench.topology.fields import AddressWindow, ComponentSpec, ExtraPart, LinkSpec
+from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, PointMm, manhattan_mm
 from kernbench.topology.grid import FORWARD, SIDES, Corner, Grid, Side
 from kernbench.topology.spec import TopologySpec
 
@@ -28,7 +27,7 @@ class PlannedPart:
 
     name: str
     component: AnyComponent
-    pos_mm: Point
+    pos_mm: PointMm
     pe: int | None = None
     index: int | None = None
     xy: tuple[int, int] | None = None
@@ -57,28 +56,28 @@ class CubePlan:
 
 
 def ucie_router(noc: Grid, side: Side) -> tuple[int, int]:
-    """The router at the middle of an edge: the same column for N and S, the same row for W and E."""
+    """Return the router at the middle of an edge: the same column for N and S, the same row for W and E."""
     x, y = noc.w // 2, noc.h // 2
     return {"N": (x, 0), "S": (x, noc.h - 1), "W": (0, y), "E": (noc.w - 1, y)}[side]
 
 
 def corner_router(noc: Grid, corner: Corner) -> tuple[int, int]:
-    """The router at a corner."""
+    """Return the router at a corner."""
     return (noc.w - 1 if "E" in corner else 0), (noc.h - 1 if "S" in corner else 0)
 
 
 def m_cpu_router(noc: Grid) -> tuple[int, int]:
-    """The router of the M_CPU, north-west of the middle."""
+    """Return the router of the M_CPU, north-west of the middle."""
     return (noc.w - 1) // 2, (noc.h - 1) // 2
 
 
 def sram_router(noc: Grid) -> tuple[int, int]:
-    """The router of the SRAM, south-east of the middle."""
+    """Return the router of the SRAM, south-east of the middle."""
     return noc.w // 2, noc.h // 2
 
 
 def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
-    """The builtin parts of a cube outside its PEs, by the names that the plan gives them."""
+    """Return the builtin parts of a cube outside its PEs, by their names in the plan."""
     noc = cube.noc.grid
     routers = (_router_name(noc.xy(index)) for index in range(len(noc)))
     corners = (_xbar_name(corner) for corner in cube.pe_layout.corners)
@@ -87,9 +86,9 @@ def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
 
 
 def plan_cube(spec: TopologySpec) -> CubePlan:
-    """The plan of every cube of this machine."""
+    """Return the plan of every cube of this machine."""
     size, noc = spec.cube.size_mm, spec.cube.noc.grid
-    draft = _Draft(spec, CubeGeometry(size.w, size.h, noc))
+    draft = _CubeDraft(spec, CubeGeometry(size.w, size.h, noc))
     _routers(draft, noc)
     for side in SIDES:
         _ucie(draft, noc, side)
@@ -101,7 +100,7 @@ def plan_cube(spec: TopologySpec) -> CubePlan:
 
 
 @state
-class _Draft:
+class _CubeDraft:
     """A plan under construction."""
 
     spec: TopologySpec
@@ -115,13 +114,13 @@ class _Draft:
         self.parts.append(part)
         return part.name
 
-    def at(self, name: str) -> Point:
-        """Where a part stands."""
+    def at(self, name: str) -> PointMm:
+        """Return the position of a part."""
         return self.parts[self.place[name]].pos_mm
 
     @property
-    def positions(self) -> list[Point]:
-        """Where parts stand."""
+    def positions(self) -> list[PointMm]:
+        """The positions of all parts."""
         return [part.pos_mm for part in self.parts]
 
     def join(self, a: str, b: str, link: LinkSpec, link_class: str) -> None:
@@ -142,7 +141,7 @@ def _xbar_name(corner: Corner) -> str:
     return f"xbar_{corner}"
 
 
-def _routers(draft: _Draft, noc: Grid) -> None:
+def _routers(draft: _CubeDraft, noc: Grid) -> None:
     cube = draft.spec.cube
     for xy in map(noc.xy, range(len(noc))):
         router, pos = cube.components.noc_router, draft.geometry.router(*xy)
@@ -154,13 +153,13 @@ def _routers(draft: _Draft, noc: Grid) -> None:
             draft.join(_router_name(noc.xy(index)), _router_name(noc.xy(beyond)), link, "noc")
 
 
-def _ucie(draft: _Draft, noc: Grid, side: Side) -> None:
+def _ucie(draft: _CubeDraft, noc: Grid, side: Side) -> None:
     cube = draft.spec.cube
     name = draft.add(PlannedPart(f"ucie_{side}", cube.components.ucie, draft.geometry.ucie(side), side=side))
     draft.join(_router_name(ucie_router(noc, side)), name, cube.links.router_to_ucie, "router_to_ucie")
 
 
-def _middle(draft: _Draft, noc: Grid) -> None:
+def _middle(draft: _CubeDraft, noc: Grid) -> None:
     cube, near = draft.spec.cube, draft.geometry.near
     m_cpu, sram = m_cpu_router(noc), sram_router(noc)
     draft.add(PlannedPart("m_cpu", cube.components.m_cpu, near(m_cpu, towards="W")))
@@ -169,8 +168,8 @@ def _middle(draft: _Draft, noc: Grid) -> None:
     draft.join(_router_name(sram), "sram", cube.links.router_to_sram, "router_to_sram")
 
 
-def _corner(draft: _Draft, noc: Grid, corner: Corner) -> None:
-    """The xbar of a corner, its slices and its PEs."""
+def _corner(draft: _CubeDraft, noc: Grid, corner: Corner) -> None:
+    """Add the xbar of a corner, its slices and its PEs."""
     cube = draft.spec.cube
     name, pos = _xbar_name(corner), draft.geometry.xbar(corner)
     xbar = draft.add(PlannedPart(name, cube.components.xbar, pos, side=corner))
@@ -183,7 +182,7 @@ def _corner(draft: _Draft, noc: Grid, corner: Corner) -> None:
             draft.join(xbar, part.name, cube.links.pe_to_xbar, "pe_to_xbar")
 
 
-def _slices(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
+def _slices(draft: _CubeDraft, corner: Corner) -> Iterator[PlannedPart]:
     cube = draft.spec.cube
     count = cube.slices_per_corner
     first = cube.pe_layout.corners.index(corner) * count
@@ -192,7 +191,7 @@ def _slices(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
         yield PlannedPart(f"hbm{first + place}", cube.components.hbm_ctrl, pos, index=first + place)
 
 
-def _pe_parts(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
+def _pe_parts(draft: _CubeDraft, corner: Corner) -> Iterator[PlannedPart]:
     layout, components = draft.spec.cube.pe_layout, dict(draft.spec.pe.components)
     count = layout.pe_per_corner
     first = layout.corners.index(corner) * count
@@ -203,8 +202,8 @@ def _pe_parts(draft: _Draft, corner: Corner) -> Iterator[PlannedPart]:
             yield PlannedPart(f"pe{first + place}.{kind}", components[kind], pos, pe=first + place)
 
 
-def _extras(draft: _Draft) -> None:
-    """The extra parts of the cube and of each PE, then their links, which may join any two of them."""
+def _extras(draft: _CubeDraft) -> None:
+    """Add the extra parts of the cube and of each PE, then their links, which may join any two of them."""
     extra = draft.spec.cube.extra
     memories = {window.name: window for window in draft.spec.cube.extra_memories}
     for name, part in extra.items():
@@ -216,7 +215,7 @@ def _extras(draft: _Draft) -> None:
         _extras_of_pe(draft, pe)
 
 
-def _extras_of_pe(draft: _Draft, pe: int) -> None:
+def _extras_of_pe(draft: _CubeDraft, pe: int) -> None:
     extra, layout = draft.spec.pe.extra, draft.spec.cube.pe_layout
     corner, count = layout.corner_of(pe), layout.pe_per_corner
     centre = draft.geometry.pe(corner, pe % count, count)
@@ -228,8 +227,8 @@ def _extras_of_pe(draft: _Draft, pe: int) -> None:
     _join_extras(draft, extra, named | {XBAR: _xbar_name(corner)})
 
 
-def _join_extras(draft: _Draft, extra: Mapping[str, ExtraPart], named: Mapping[str, str]) -> None:
-    """The links of extra parts; ``named``: what the plan calls them and their neighbours, where it is another name."""
+def _join_extras(draft: _CubeDraft, extra: Mapping[str, ExtraPart], named: Mapping[str, str]) -> None:
+    """Add the links of extra parts. ``named`` has the names of the plan where they differ from those of the file."""
     for name, part in extra.items():
         for link in part.links:
             draft.join(named.get(name, name), named.get(link.to, link.to), link, f"{name}_to_{link.to}")

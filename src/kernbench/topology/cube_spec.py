@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
-from kernbench.common.config import Bandwidth, ConfigModel, Size
-from kernbench.common.units import PS_PER_NS, transfer_ps
+from kernbench.common.config import Bandwidth, ConfigModel, Duration, Size
+from kernbench.common.units import PS_PER_NS, ns_to_ps, transfer_ps
 from kernbench.di.part import PartAttrs
-from kernbench.topology.attrs import HbmCtrlAttrs, MCpuAttrs, SramAttrs
-from kernbench.topology.extra import AddressWindow, WithExtras, windows
-from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count, LinkSpec, SizeMm
+from kernbench.topology.fields import (
+    AddressWindow,
+    BankedSpec,
+    Components,
+    ComponentSpec,
+    LinkSpec,
+    PositiveCount,
+    SizeMm,
+    WithExtras,
+    windows,
+)
 from kernbench.topology.grid import Corner, Grid
-from kernbench.topology.hbm_timing import MAPPINGS, TIMINGS, HbmTiming, Mapping, interleave
+from kernbench.topology.hbm_spec import HbmCtrlAttrs, HbmSpec
 
 
 class NocSpec(ConfigModel):
     """The router grid of a cube; its links are the class ``noc``."""
 
-    w: Count
-    h: Count
+    w: PositiveCount
+    h: PositiveCount
     link_bw_gbs: Bandwidth
 
     @property
@@ -37,7 +43,7 @@ class NocSpec(ConfigModel):
 class PeLayoutSpec(ConfigModel):
     """PEs stand at the corners, numbered corner by corner in the order given."""
 
-    pe_per_corner: Count
+    pe_per_corner: PositiveCount
     corners: tuple[Corner, ...] = Field(min_length=1)
 
     @property
@@ -46,80 +52,32 @@ class PeLayoutSpec(ConfigModel):
         return self.pe_per_corner * len(self.corners)
 
     def corner_of(self, pe: int) -> Corner:
-        """The corner where a PE stands."""
+        """Return the corner where a PE stands."""
         return self.corners[pe // self.pe_per_corner]
-
-
-class HbmSpec(ConfigModel):
-    """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels.
-
-    ``timing``: ``ideal`` has no banks; a name or values give those of the banks, whose addresses ``mapping`` cuts into
-    fields. What is left out is as the properties below say; what a timing or a mapping does not use is refused.
-    """
-
-    slices: Count
-    bytes_per_slice: Size
-    num_pcs: int = Field(ge=1, le=1024)
-    timing: Literal["ideal", "hbm3", "hbm2"] | HbmTiming = "ideal"
-    mapping: Literal["interleave", "MOP4CLXOR", "RoBaRaCoCh"] | Mapping | None = None
-    queue_entries: Count | None = None
-    burst_bytes: Size | None = None
-    access_bytes: Size | None = None
-    channel_hash: Literal["xor", "mod"] | None = None
-    quantum_bytes: Size
-
-    @property
-    def bytes(self) -> int:
-        """All HBM of a cube."""
-        return self.slices * self.bytes_per_slice
-
-    @property
-    def round_bytes(self) -> int:
-        """A burst of every channel."""
-        return self.num_pcs * self.interleave_bytes
-
-    @property
-    def interleave_bytes(self) -> int:
-        """``burst_bytes``: what lies on one channel before the next one has its turn."""
-        return self.burst_bytes or 256
-
-    @property
-    def piece_bytes(self) -> int:
-        """``access_bytes``: the smallest access under ``ideal``."""
-        return self.access_bytes or 64
-
-    @property
-    def folds_channels(self) -> bool:
-        """Whether ``channel_hash`` is xor."""
-        return self.channel_hash != "mod"
-
-    @property
-    def banks(self) -> HbmTiming | None:
-        """The timings of the banks; None under ``ideal``."""
-        return self.timing if isinstance(self.timing, HbmTiming) else TIMINGS.get(self.timing)
-
-    @property
-    def interleaves(self) -> bool:
-        """Whether ``burst_bytes`` and ``channel_hash`` say where addresses lie."""
-        return self.banks is None or self.mapping in (None, "interleave")
-
-    @property
-    def queue(self) -> int:
-        """``queue_entries``: bursts that a channel with banks queues, for reads and as many for writes."""
-        return self.queue_entries or 64
-
-    def fields(self, banks: HbmTiming) -> Mapping:
-        """The fields of an address, from the lowest up."""
-        if isinstance(self.mapping, tuple):
-            return self.mapping
-        named = MAPPINGS.get(self.mapping or "interleave")
-        return named or interleave(self.interleave_bytes // banks.burst_bytes, self.folds_channels and self.num_pcs > 1)
 
 
 class SramSpec(BankedSpec):
     """The SRAM of a cube."""
 
     bytes: Size
+
+
+class SramAttrs(PartAttrs):
+    """The SRAM of a cube: the time before the first byte. Without ``bw_gbs`` it is as fast as the link to it."""
+
+    access_ns: Duration = 0.0
+    bw_gbs: Bandwidth | None = None
+
+    @property
+    def access_ps(self) -> int:
+        """``access_ns`` in ps."""
+        return ns_to_ps(self.access_ns)
+
+
+class MCpuAttrs(PartAttrs):
+    """The management CPU of a cube: how many fills its DMA does at once."""
+
+    dma_channels: int = Field(default=2, ge=1, le=1024)
 
 
 class CubeLinks(ConfigModel):
@@ -166,16 +124,16 @@ class CubeSpec(WithExtras):
         return self.hbm.slices // len(self.pe_layout.corners)
 
     def corner_of_slice(self, index: int) -> Corner:
-        """The corner whose xbar a slice hangs on."""
+        """Return the corner whose xbar serves a slice."""
         return self.pe_layout.corners[index // self.slices_per_corner]
 
     def local_slice(self, pe: int) -> int:
-        """The slice next to a PE, always of the PE's own corner."""
+        """Return the slice next to a PE, always of the PE's own corner."""
         return pe * self.hbm.slices // self.pe_layout.pes
 
     @property
     def pc_bw_gbs(self) -> float:
-        """What a pseudo-channel sustains: its part of the link's bandwidth, as far as it can use it.
+        """The bandwidth that a pseudo-channel sustains: the usable part of its share of the link.
 
         With banks, what its bus does beside refresh.
         """
@@ -191,22 +149,22 @@ class CubeSpec(WithExtras):
 
     @property
     def slice_bw_gbs(self) -> float:
-        """What a slice sustains: all of its channels."""
+        """The bandwidth that a slice sustains: that of all its channels."""
         if self.hbm.banks is not None:
             return self.hbm.num_pcs * self.pc_bw_gbs
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
-    def kept_bytes(self) -> int:
+    def write_queue_bytes(self) -> int:
         """Bytes of writes that a slice may keep back in its queues; 0 without banks."""
         banks = self.hbm.banks
         return 0 if banks is None else -(-self.hbm.num_pcs // 2) * self.hbm.queue * banks.burst_bytes
 
     @property
     def sram_bw_gbs(self) -> float:
-        """What the SRAM sustains."""
+        """The bandwidth that the SRAM sustains."""
         return self.components.sram.attrs.bw_gbs or self.links.router_to_sram.bw_gbs
 
     def sram_ps(self, nbytes: int) -> int:
-        """Time of the SRAM for an access."""
+        """Return the time that the SRAM takes for an access."""
         return transfer_ps(nbytes, self.sram_bw_gbs)

@@ -12,17 +12,16 @@ from itertools import product
 from kernbench.common.ids import HOST, SWITCH, cube_part, io_ucie_id, sip_part, sip_port_id, ucie_id
 from kernbench.common.values import state
 from kernbench.topology.cube_plan import AnyComponent, CubePlan, plan_cube
-from kernbench.topology.fabric import fabric_links, sip_ports
 from kernbench.topology.fields import LinkSpec
-from kernbench.topology.geometry import ChipletGeometry, MachineGeometry, Point, Rect, manhattan_mm, point
+from kernbench.topology.geometry import ChipletGeometry, MachineGeometry, PointMm, Rect, manhattan_mm, point
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.grid import FORWARD, OPPOSITE
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.spec import TopologySpec, fabric_links, sip_ports
 
 
 def elaborate(spec: TopologySpec) -> Graph:
-    """The graph of a machine, in a fixed order: host and switch, then SIP by SIP, then scale-up links."""
-    draft = _Draft(spec, MachineGeometry(spec), plan_cube(spec))
+    """Return the graph of a machine, in a fixed order: host and switch, then SIP by SIP, then scale-up links."""
+    draft = _GraphDraft(spec, MachineGeometry(spec), plan_cube(spec))
     parts, links = spec.system.components, spec.system.links
     draft.add(HOST, parts.host, draft.geometry.host().centre)
     draft.add(SWITCH, parts.switch, draft.geometry.switch().centre)
@@ -36,7 +35,7 @@ def elaborate(spec: TopologySpec) -> Graph:
 
 
 @state
-class _Draft:
+class _GraphDraft:
     """A graph under construction."""
 
     spec: TopologySpec
@@ -45,7 +44,7 @@ class _Draft:
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
 
-    def add(self, name: str, part: AnyComponent, pos: Point, **coordinates: int | str | None) -> str:
+    def add(self, name: str, part: AnyComponent, pos: PointMm, **coordinates: int | str | None) -> str:
         self.nodes[name] = Node(name, part.kind, part.impl, part.attrs, pos, **coordinates)  # type: ignore[arg-type]
         return name
 
@@ -55,7 +54,7 @@ class _Draft:
         self.connect(b, a, link, link_class)
 
     def connect(self, src: str, dst: str, link: LinkSpec, link_class: str) -> None:
-        """One direction of such a link."""
+        """Add one direction of such a link."""
         entered = self.nodes[dst]
         derived = manhattan_mm(self.nodes[src].pos_mm, entered.pos_mm)
         length = derived if link.length_mm is None else link.length_mm
@@ -66,7 +65,7 @@ class _Draft:
         )
 
 
-def _sip(draft: _Draft, sip: int) -> None:
+def _sip(draft: _GraphDraft, sip: int) -> None:
     outline = draft.geometry.sip(sip)
     chiplet = draft.geometry.chiplet(outline)
     _io_chiplet(draft, sip, chiplet)
@@ -78,7 +77,7 @@ def _sip(draft: _Draft, sip: int) -> None:
     _io_to_cubes(draft, sip)
 
 
-def _io_chiplet(draft: _Draft, sip: int, chiplet: ChipletGeometry) -> None:
+def _io_chiplet(draft: _GraphDraft, sip: int, chiplet: ChipletGeometry) -> None:
     parts, links = draft.spec.sip.components, draft.spec.sip.links
     pcie = draft.add(sip_part(sip, "pcie_ep"), parts.pcie_ep, chiplet.at(0.5, 0.85), sip=sip)
     cpu = draft.add(sip_part(sip, "io_cpu"), parts.io_cpu, chiplet.at(0.2, 0.5), sip=sip)
@@ -88,7 +87,7 @@ def _io_chiplet(draft: _Draft, sip: int, chiplet: ChipletGeometry) -> None:
     draft.join(noc, cpu, links.io_internal, "io_internal")
 
 
-def _scale_up_ports(draft: _Draft, sip: int, chiplet: ChipletGeometry) -> None:
+def _scale_up_ports(draft: _GraphDraft, sip: int, chiplet: ChipletGeometry) -> None:
     part, link = draft.spec.sip.components.sip_port, draft.spec.sip.links.io_internal
     ports = sip_ports(draft.spec.system.sips, sip)
     for port in ports:
@@ -97,7 +96,7 @@ def _scale_up_ports(draft: _Draft, sip: int, chiplet: ChipletGeometry) -> None:
         draft.join(sip_part(sip, "io_noc"), name, link, "io_internal")
 
 
-def _io_ucie(draft: _Draft, sip: int, outline: Rect, chiplet: ChipletGeometry) -> None:
+def _io_ucie(draft: _GraphDraft, sip: int, outline: Rect, chiplet: ChipletGeometry) -> None:
     part, link = draft.spec.sip.components.ucie, draft.spec.sip.links.io_internal
     for index, cube in enumerate(draft.spec.sip.edge_cubes):
         pos = chiplet.facing(draft.geometry.cube_rect(outline, cube))
@@ -105,13 +104,13 @@ def _io_ucie(draft: _Draft, sip: int, outline: Rect, chiplet: ChipletGeometry) -
         draft.join(sip_part(sip, "io_noc"), name, link, "io_internal")
 
 
-def _io_to_cubes(draft: _Draft, sip: int) -> None:
+def _io_to_cubes(draft: _GraphDraft, sip: int) -> None:
     link, edge = draft.spec.sip.links.io_to_cube, draft.spec.sip.io_chiplet.edge
     for index, cube in enumerate(draft.spec.sip.edge_cubes):
         draft.join(io_ucie_id(sip, index), ucie_id(sip, cube, edge), link, "io_to_cube")
 
 
-def _cube_mesh(draft: _Draft, sip: int) -> None:
+def _cube_mesh(draft: _GraphDraft, sip: int) -> None:
     grid, link = draft.spec.sip.cube_mesh.grid, draft.spec.sip.links.cube_to_cube
     for cube, side in product(range(len(grid)), FORWARD):
         beyond = grid.neighbour(cube, side)
@@ -120,7 +119,7 @@ def _cube_mesh(draft: _Draft, sip: int) -> None:
             draft.join(near, far, link, "cube_to_cube")
 
 
-def _cube(draft: _Draft, sip: int, cube: int, rect: Rect) -> None:
+def _cube(draft: _GraphDraft, sip: int, cube: int, rect: Rect) -> None:
     """Stamp out the plan of a cube at ``rect``."""
     ids = [cube_part(sip, cube, part.name) for part in draft.cube.parts]
     for name, part in zip(ids, draft.cube.parts, strict=True):

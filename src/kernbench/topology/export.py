@@ -10,9 +10,8 @@ from kernbench.common.json_text import json_text
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.topology.builder import Topology
-from kernbench.topology.cube_spec import HbmSpec
 from kernbench.topology.graph import Edge, Graph, Node
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 from kernbench.topology.spec import TopologySpec
 
 _DOT_STYLE = {
@@ -35,7 +34,7 @@ _PLACES = ("system", "sip", "cube", "pe")
 
 @value
 class LinkRow:
-    """What one class of links is like: how many, how wide, how long, how much may wait."""
+    """The figures of a class of links: number, bandwidth, length, time of a hop, FIFO."""
 
     link_class: str
     links: int
@@ -47,7 +46,7 @@ class LinkRow:
 
 @value
 class PartRow:
-    """What one kind of part is like at its place (system, sip, cube, pe): how many, which class, how it is tuned."""
+    """The figures of a kind of part at its place (system, sip, cube, pe): class, number, attributes."""
 
     place: str
     kind: str
@@ -57,7 +56,7 @@ class PartRow:
 
 
 def machine_rows(topology: Topology) -> list[tuple[str, str]]:
-    """The machine in a few words: names and values to print side by side."""
+    """Describe the machine in a few words: names and values to print side by side."""
     spec = topology.spec
     sips, mesh, noc, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.noc, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} x {sips.grid.h}" if sips.two_dimensional else sips.topology
@@ -87,7 +86,7 @@ def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
 
 
 def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
-    """What a slice with banks is like, and where its addresses lie."""
+    """Describe a slice with banks, and the fields of its addresses."""
     name = hbm.timing if isinstance(hbm.timing, str) else "values"
     shape = f"{banks.stacks} stacks x {banks.groups} groups x {banks.banks} banks"
     size = f"rows of {format_size(banks.row_bytes)}, bursts of {banks.burst_bytes} B"
@@ -109,7 +108,7 @@ def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
 
 
 def part_rows(graph: Graph) -> list[PartRow]:
-    """One row for each place and kind, in the order of the graph."""
+    """Return one row for each place and kind, in the order of the graph."""
     groups: dict[tuple[str, str, int], list[Node]] = {}
     for node in graph.nodes.values():
         # Parts of one place share their attrs; extra ones of a kind may stand at several.
@@ -121,7 +120,7 @@ def part_rows(graph: Graph) -> list[PartRow]:
 
 
 def link_rows(graph: Graph) -> list[LinkRow]:
-    """One row for each class of links, in the order of the graph."""
+    """Return one row for each class of links, in the order of the graph."""
     groups: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         groups.setdefault(edge.link_class, []).append(edge)
@@ -140,7 +139,7 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
 
 
 def to_json(topology: Topology) -> str:
-    """The whole machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``."""
+    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``."""
     graph = topology.topology_obj
     document = {
         "source": topology.source,
@@ -170,14 +169,14 @@ def _node_fields(node: Node) -> dict[str, Any]:
 
 
 def to_dot(topology: Topology) -> str:
-    """The whole machine for Graphviz: a cluster per SIP, cube and PE, positions in points for ``neato -n``."""
+    """Return the machine for Graphviz: a cluster per SIP, cube and PE, positions in points for ``neato -n``."""
     graph = topology.topology_obj
     head = ["digraph kernbench {", "  compound=true; node [shape=box, style=filled, fontname=Helvetica, fontsize=8];"]
     return "\n".join([*head, *_clusters(graph), *_dot_edges(graph), "}", ""])
 
 
 def _clusters(graph: Graph) -> Iterator[str]:
-    """Nodes within the clusters of their SIP, cube and PE."""
+    """Yield the nodes within the clusters of their SIP, cube and PE."""
     open_path: tuple[int, ...] = ()
     for node in sorted(graph.nodes.values(), key=_cluster_of):
         path = _cluster_of(node)
@@ -209,7 +208,7 @@ def _dot_node(node: Node) -> str:
 
 
 def _dot_edges(graph: Graph) -> Iterator[str]:
-    """One line for a pair of opposite links, an arrow for a link that goes one way only."""
+    """Yield one line for a pair of opposite links, an arrow for a link that goes one way only."""
     for edge in graph.edges:
         paired = graph.has_edge(edge.dst, edge.src)
         if paired and edge.dst < edge.src:

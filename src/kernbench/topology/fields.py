@@ -1,4 +1,4 @@
-"""The types of entries in ``topology.yaml``: single values, classes of links, and what stands at a place.
+"""The types of entries in ``topology.yaml``: values, classes of links, builtin parts, and extra parts.
 
 The class that implements a component is looked up while the file is validated, so that its own ``Attrs`` model checks
 ``attrs`` and a slip is reported with its line like any other. The registry comes in as the validation context.
@@ -6,27 +6,30 @@ The class that implements a component is looked up while the file is validated, 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 from kernbench.common.complaints import explain, one_of
-from kernbench.common.config import (
-    Bandwidth,
-    Complaint,
-    ConfigModel,
-    Duration,
-    Length,
-    Rejected,
-    Size,
-    read_model,
-)
+from kernbench.common.config import Bandwidth, Complaint, ConfigModel, Duration, Length, Rejected, Size, read_model
 from kernbench.common.errors import InputError
 from kernbench.common.names import close_to
-from kernbench.di.part import InnerAttrs, Part, PartAttrs
+from kernbench.common.values import value
+from kernbench.di.part import KINDS, InnerAttrs, Part, PartAttrs
 from kernbench.di.registry import Registry
 
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+PositiveCount = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class SizeMm(ConfigModel):
@@ -37,8 +40,10 @@ class SizeMm(ConfigModel):
 
 
 class LinkSpec(ConfigModel):
-    """One direction of a link. Without ``length_mm`` the length follows from positions; without ``fifo_bytes`` the
-    FIFO at its far end is sized by ``transport``. ``overhead_ns`` is the link's own, beside the nodes'.
+    """One direction of a link.
+
+    Without ``length_mm`` the length follows from positions. Without ``fifo_bytes`` ``transport`` sizes the FIFO at its
+    far end. ``overhead_ns`` is the link's own, beside the nodes'.
     """
 
     bw_gbs: Bandwidth
@@ -56,7 +61,7 @@ class LinkSpec(ConfigModel):
 class BankedSpec(ConfigModel):
     """A memory of ``banks``, which take turns every ``bank_bytes``. With one bank the size of a turn says nothing."""
 
-    banks: Count = 1
+    banks: PositiveCount = 1
     bank_bytes: Size = 4096
 
 
@@ -64,7 +69,11 @@ A_co = TypeVar("A_co", bound=InnerAttrs, covariant=True)
 
 
 class ComponentSpec(ConfigModel, Generic[A_co]):
-    """``{ kind: xbar, impl: builtin.xbar, attrs: {...} }``; ``attrs`` is typed by the implementing class."""
+    """``{ kind: xbar, impl: builtin.xbar, attrs: {...} }``; the implementing class types ``attrs``.
+
+    That class declares ``Attrs`` as a subclass of its kind's model, with its own keys beside. What the file leaves out
+    costs nothing: times are 0. Counts, and the efficiency of HBM, default to the packaged machine's.
+    """
 
     kind: str
     impl: str
@@ -81,7 +90,7 @@ class ComponentSpec(ConfigModel, Generic[A_co]):
 
     @field_validator("attrs", mode="plain")
     @classmethod
-    def _typed_by_class(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_attrs(cls, value: Any, info: ValidationInfo) -> Any:
         impl = info.data.get("impl")
         if impl is None:  # the name was wrong, and has been reported: nothing says which keys are right
             return value
@@ -110,14 +119,14 @@ class Components(ConfigModel):
 
 
 def registry_of(info: ValidationInfo) -> Registry:
-    """The registry that a topology is validated against."""
+    """Return the registry that a topology is validated against."""
     if not isinstance(info.context, Registry):
         raise TypeError("a component is validated against a registry: pass one as context")
     return info.context
 
 
 def implementation_of(registry: Registry, impl: str) -> type[Part]:
-    """The class that ``impl`` means. ValueError, for pydantic, when it means none."""
+    """Return the class that ``impl`` names. Raises ValueError, for pydantic, when it names none."""
     try:
         return registry.lookup(impl)
     except InputError as error:
@@ -125,7 +134,7 @@ def implementation_of(registry: Registry, impl: str) -> type[Part]:
 
 
 def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
-    """The model for the attrs of ``part``: its own, which must extend the kind's; the kind's when it has none."""
+    """Return the model for the attrs of ``part``: its own, which must extend the kind's, or else the kind's."""
     assert isinstance(kind_model, type)
     assert issubclass(kind_model, InnerAttrs)
     attrs: object = part.Attrs
@@ -134,3 +143,108 @@ def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
     if isinstance(attrs, type) and issubclass(attrs, kind_model):
         return attrs
     raise ValueError(f"{part.__name__}.Attrs must be a subclass of {kind_model.__name__}, which this kind needs")
+
+
+WINDOW_BYTES = 16 << 20
+"""Addresses of an extra memory begin at a multiple of this: no two memories share a window of so many."""
+
+
+def _part_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", text):
+        raise ValueError(f"{text!r} is no name of a part: small letters, digits and _, a letter first")
+    return text
+
+
+class ExtraLink(LinkSpec):
+    """A pair of links to a neighbour, one each way, alike."""
+
+    to: str
+
+
+class ExtraPart(ComponentSpec[PartAttrs]):
+    """``{ impl: my_parts.Scratch, bytes: 1MiB, attrs: {...}, links: [{ to: sram, bw_gbs: 64.0 }] }``.
+
+    ``kind`` is the part's name unless given; with ``bytes`` it is a memory.
+    """
+
+    kind: str = ""
+    bytes: Size | None = None
+    links: tuple[ExtraLink, ...] = Field(min_length=1)
+
+    @field_validator("impl")
+    @classmethod
+    def _implements_kind(cls, impl: str, info: ValidationInfo) -> str:
+        """Check that there is such a class; ``_of_kinds`` checks its kinds once the part's own is known."""
+        implementation_of(registry_of(info), impl)
+        return impl
+
+
+def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, ExtraPart]:
+    """Return the parts with their kinds. The kinds a class was registered for bind it, not those of its base."""
+    registry, complaints = registry_of(info), []
+    for name, part in parts.items():
+        kind = part.kind or name
+        registered = registry.kinds_of(implementation_of(registry, part.impl))
+        kinds = [each for each in registered if each not in KINDS]
+        if kind in KINDS:
+            message = f"{kind!r} is a builtin kind; an extra part has another name, or a kind of its own"
+            complaints.append(Complaint((name, "kind"), message))
+        elif part.impl in registry.known_impls() and not kinds:
+            message = (
+                f"{part.impl!r} implements {one_of(registered)}, a builtin kind; derive a class of your own from it"
+            )
+            complaints.append(Complaint((name, "impl"), message))
+        elif kinds and kind not in kinds:
+            message = f"{part.impl!r} implements {one_of(kinds)}, not {kind}; write kind: {kinds[0]}"
+            complaints.append(Complaint((name, "impl"), message))
+    if complaints:
+        raise Rejected(complaints)
+    return {name: part.model_copy(update={"kind": part.kind or name}) for name, part in parts.items()}
+
+
+ExtraParts = Annotated[dict[Annotated[str, AfterValidator(_part_name)], ExtraPart], AfterValidator(_of_kinds)]
+
+
+class WithExtras(ConfigModel):
+    """A section with ``extra``; machines without any look as if there were no such key."""
+
+    extra: ExtraParts = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        return found if self.extra else {name: value for name, value in found.items() if name != "extra"}
+
+
+@value
+class AddressWindow:
+    """The addresses of an extra memory: ``nbytes`` from ``offset`` on, in the addresses of its cube or PE."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """The first offset behind it."""
+        return self.offset + self.nbytes
+
+
+def windows(extra: Mapping[str, ExtraPart], behind: int) -> Iterator[AddressWindow]:
+    """Yield the windows of the memories among ``extra``, in their order, the first behind offset ``behind``."""
+    for name, part in extra.items():
+        if part.bytes is not None:
+            window = AddressWindow(name, -(-behind // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
+            behind = window.end
+            yield window
+
+
+def unreachable(extra: Mapping[str, ExtraPart]) -> list[str]:
+    """Return the parts that have links to each other only."""
+    left = dict(extra)
+    while True:
+        joined = [name for name, part in left.items() if any(link.to not in left for link in part.links)]
+        if not joined:
+            return list(left)
+        for name in joined:
+            del left[name]

@@ -1,4 +1,4 @@
-"""Where things stand, in mm: x to the east, y to the south, from the north-west corner of the board.
+"""The positions of all parts in mm: x to the east, y to the south, from the north-west corner of the board.
 
 Pure functions of the sizes in the spec. A cube's floorplan, as fractions of its sides: routers in the middle, UCIe at
 the middle of each edge, and in each corner the PEs along the north or south edge, the HBM slices along the west or
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kernbench.common.values import value
-from kernbench.topology.fabric import SipPort
 from kernbench.topology.grid import Corner, Grid, Side
-from kernbench.topology.spec import SipsSpec, TopologySpec
+from kernbench.topology.spec import SipPort, SipsSpec, TopologySpec
 
-Point = tuple[float, float]
+PointMm = tuple[float, float]
 
 BOARD_GAP_MM = 12.0  # between SIPs: cables are not laid out
 HOST_MM = (20.0, 6.0)
@@ -49,18 +48,18 @@ class Rect:
     h: float
 
     @property
-    def centre(self) -> Point:
+    def centre(self) -> PointMm:
         """The point in its middle."""
         return point(self.x + self.w / 2, self.y + self.h / 2)
 
 
-def point(x: float, y: float) -> Point:
-    """A position without the noise of floating-point sums."""
+def point(x: float, y: float) -> PointMm:
+    """Round a position, which frees it from the noise of floating-point sums."""
     return round(x, 6), round(y, 6)
 
 
-def manhattan_mm(a: Point, b: Point) -> float:
-    """The length of a wire between two points."""
+def manhattan_mm(a: PointMm, b: PointMm) -> float:
+    """Return the length of a wire between two points."""
     return round(abs(a[0] - b[0]) + abs(a[1] - b[1]), 6)
 
 
@@ -72,69 +71,72 @@ class CubeGeometry:
     h: float
     noc: Grid
 
-    def router(self, x: int, y: int) -> Point:
-        """The router in column ``x`` of row ``y``."""
+    def router(self, x: int, y: int) -> PointMm:
+        """Return the position of the router in column ``x`` of row ``y``."""
         return point(_spread(x, self.noc.w) * self.w, _spread(y, self.noc.h) * self.h)
 
-    def xbar(self, corner: Corner) -> Point:
-        """The xbar of a corner."""
-        return self._mirrored(corner, *XBAR_INSET)
+    def xbar(self, corner: Corner) -> PointMm:
+        """Return the position of the xbar of a corner."""
+        return self._mirror(corner, *XBAR_INSET)
 
-    def ucie(self, side: Side) -> Point:
-        """The middle of an edge, as far as the NoC's grid has one: the UCIe port faces its router."""
+    def ucie(self, side: Side) -> PointMm:
+        """Return the middle of an edge, as far as the NoC's grid has one: the UCIe port faces its router."""
         along = {"N": (0.5, UCIE_INSET), "S": (0.5, 1 - UCIE_INSET), "W": (UCIE_INSET, 0.5), "E": (1 - UCIE_INSET, 0.5)}
         x, y = along[side]
         return point(x * self.w, y * self.h)
 
-    def pe(self, corner: Corner, place: int, of: int) -> Point:
-        """The ``place``-th of ``of`` PEs of a corner."""
+    def pe(self, corner: Corner, place: int, of: int) -> PointMm:
+        """Return the position of the ``place``-th of ``of`` PEs of a corner."""
         counted = of - 1 - place if "E" in corner else place  # west to east in every corner
-        return self._mirrored(corner, _along(PE_ARM, counted, of), PE_CENTRE)
+        return self._mirror(corner, _along(PE_ARM, counted, of), PE_CENTRE)
 
-    def pe_size(self, of: int) -> Point:
-        """Width and height of a PE, ``of`` of them sharing a corner."""
+    def pe_size(self, of: int) -> PointMm:
+        """Return width and height of a PE, ``of`` of them sharing a corner."""
         return point(0.92 * (PE_ARM[1] - PE_ARM[0]) / of * self.w, PE_HEIGHT * self.h)
 
-    def pe_part(self, corner: Corner, centre: Point, kind: str, of: int) -> Point:
-        """A part of the PE at ``centre``."""
+    def pe_part(self, corner: Corner, centre: PointMm, kind: str, of: int) -> PointMm:
+        """Return the position of a part of the PE at ``centre``."""
         row, column = next((r, line.index(kind)) for r, line in enumerate(PE_FLOORPLAN) if kind in line)
         return self._pe_cell(corner, centre, row, column, of)
 
-    def hbm(self, corner: Corner, place: int, of: int) -> Point:
-        """The ``place``-th of ``of`` HBM slices of a corner."""
+    def hbm(self, corner: Corner, place: int, of: int) -> PointMm:
+        """Return the position of the ``place``-th of ``of`` HBM slices of a corner."""
         counted = of - 1 - place if "S" in corner else place  # north to south in every corner
-        return self._mirrored(corner, HBM_CENTRE, _along(HBM_ARM, counted, of))
+        return self._mirror(corner, HBM_CENTRE, _along(HBM_ARM, counted, of))
 
-    def hbm_size(self, of: int) -> Point:
-        """Width and height of a slice, ``of`` of them sharing a corner."""
+    def hbm_size(self, of: int) -> PointMm:
+        """Return width and height of a slice, ``of`` of them sharing a corner."""
         return point(HBM_WIDTH * self.w, 0.88 * (HBM_ARM[1] - HBM_ARM[0]) / of * self.h)
 
-    def near(self, router: tuple[int, int], *, towards: Side) -> Point:
-        """A place beside a router near the middle: to its south-east (``E``) or north-west (``W``)."""
+    def near(self, router: tuple[int, int], *, towards: Side) -> PointMm:
+        """Return a place beside a router near the middle: to its south-east (``E``) or north-west (``W``)."""
         x, y = self.router(*router)
         sign = 1 if towards == "E" else -1
         step_x = min(_pitch(self.noc.w) / 2, NEAR_MIDDLE) * self.w
         step_y = min(_pitch(self.noc.h) / 2, NEAR_MIDDLE) * self.h
         return point(x + sign * step_x, y + sign * step_y)
 
-    def free_place(self, near: Point, taken: Collection[Point]) -> Point:
-        """The middle of the cell of the NoC that is nearest to ``near`` and not ``taken``; one that is when all are."""
+    def free_place(self, near: PointMm, taken: Collection[PointMm]) -> PointMm:
+        """Return the middle of the cell of the NoC that is nearest to ``near`` and not ``taken``.
+
+        When all cells are taken, return the nearest of them.
+        """
         columns, rows = range(max(1, self.noc.w - 1)), range(max(1, self.noc.h - 1))
         cells = [self.near((x, y), towards="E") for y in rows for x in columns]
         free = [cell for cell in cells if cell not in taken]
         return min(free or cells, key=lambda cell: manhattan_mm(cell, near))
 
-    def beside_pe(self, corner: Corner, centre: Point, turn: int, of: int) -> Point:
-        """The ``turn``-th extra part of the PE at ``centre``: in rows of its own, further in."""
+    def beside_pe(self, corner: Corner, centre: PointMm, turn: int, of: int) -> PointMm:
+        """Return the position of the ``turn``-th extra part of the PE at ``centre``: in rows of its own, further in."""
         return self._pe_cell(corner, centre, len(PE_FLOORPLAN) + turn // 3, turn % 3, of)
 
-    def _pe_cell(self, corner: Corner, centre: Point, row: int, column: int, of: int) -> Point:
+    def _pe_cell(self, corner: Corner, centre: PointMm, row: int, column: int, of: int) -> PointMm:
         w, h = self.pe_size(of)
         h = -h if "S" in corner else h
         return point(centre[0] + (column - 1) * w / 3, centre[1] + (row - 1) * h / 3)
 
-    def _mirrored(self, corner: Corner, x: float, y: float) -> Point:
-        """The place given for the north-west corner, in another corner."""
+    def _mirror(self, corner: Corner, x: float, y: float) -> PointMm:
+        """Mirror a place given for the north-west corner into another corner."""
         return point((1 - x if "E" in corner else x) * self.w, (1 - y if "S" in corner else y) * self.h)
 
 
@@ -160,21 +162,22 @@ class ChipletGeometry:
     rect: Rect
     edge: Side
 
-    def at(self, u: float, v: float) -> Point:
-        """A place in the chiplet."""
+    def at(self, u: float, v: float) -> PointMm:
+        """Return a place in the chiplet."""
         r = self.rect
         x, y = {"N": (u, 1 - v), "S": (u, v), "W": (1 - v, u), "E": (v, u)}[self.edge]
         return point(r.x + x * r.w, r.y + y * r.h)
 
-    def facing(self, cube: Rect) -> Point:
-        """The UCIe port for a cube: opposite its middle, as far as the chiplet reaches."""
+    def facing(self, cube: Rect) -> PointMm:
+        """Return the position of the UCIe port for a cube: opposite its middle, as far as the chiplet reaches."""
         x, y = cube.centre
         along = (x - self.rect.x) / self.rect.w if self.edge in {"N", "S"} else (y - self.rect.y) / self.rect.h
         return self.at(min(max(along, 0.04), 0.96), 0.1)
 
-    def port(self, port: SipPort, count: int) -> Point:
-        """A scale-up port, one of ``count``: at the end or on the outer edge that looks its way. The one that would
-        look at the cubes sits at an end, beside its neighbour there.
+    def port(self, port: SipPort, count: int) -> PointMm:
+        """Return the position of a scale-up port, one of ``count``: at the end or on the outer edge on its side.
+
+        The port on the side of the cubes sits at an end, beside its neighbour there.
         """
         ends = self._ends()
         if port.side is None:
@@ -186,7 +189,7 @@ class ChipletGeometry:
         return self.at(float(ends.index(port.side)), 0.5) if port.side in ends else self.at(1.0, 0.2)
 
     def leaves_by(self, side: Side | None) -> Side:
-        """The direction in which a port's cable leaves the chiplet."""
+        """Return the direction in which a port's cable leaves the chiplet."""
         if side is None or side == self.edge:
             return self.edge
         return side if side in self._ends() else self._ends()[1]
@@ -208,11 +211,11 @@ class MachineGeometry:
         return CubeGeometry(size.w, size.h, self.spec.cube.noc.grid)
 
     def host(self) -> Rect:
-        """The host, north of everything."""
+        """Return the outline of the host, north of everything."""
         return Rect((self.board_width - HOST_MM[0]) / 2, 0.0, *HOST_MM)
 
     def switch(self) -> Rect:
-        """The switch, between the host and the SIPs."""
+        """Return the outline of the switch, between the host and the SIPs."""
         return Rect((self.board_width - SWITCH_MM[0]) / 2, HOST_MM[1] + BOARD_GAP_MM / 2, *SWITCH_MM)
 
     @property
@@ -222,8 +225,8 @@ class MachineGeometry:
         width, _ = self.sip_size()
         return max(columns * (width + BOARD_GAP_MM) - BOARD_GAP_MM, HOST_MM[0], SWITCH_MM[0])
 
-    def sip_size(self) -> Point:
-        """Width and height of a SIP: cubes and IO chiplet."""
+    def sip_size(self) -> PointMm:
+        """Return width and height of a SIP: cubes and IO chiplet."""
         cubes_w, cubes_h = self._cubes_size()
         along, depth = self._chiplet_size()
         if self.spec.sip.io_chiplet.edge in {"N", "S"}:
@@ -231,7 +234,7 @@ class MachineGeometry:
         return point(cubes_w + self._io_gap() + depth, max(cubes_h, along))
 
     def sip(self, sip: int) -> Rect:
-        """The outline of a SIP."""
+        """Return the outline of a SIP."""
         grid = board_grid(self.spec.system.sips)
         columns, (column, row) = grid.w, grid.xy(sip)
         width, height = self.sip_size()
@@ -241,7 +244,7 @@ class MachineGeometry:
         return Rect(*point(x, y), width, height)
 
     def cube_rect(self, outline: Rect, cube: int) -> Rect:
-        """The outline of a cube of the SIP with this outline."""
+        """Return the outline of a cube of the SIP with this outline."""
         size, gap = self.spec.cube.size_mm, self._cube_gap()
         column, row = self.spec.sip.cube_mesh.grid.xy(cube)
         left, top = self._cubes_corner(outline)
@@ -249,7 +252,7 @@ class MachineGeometry:
         return Rect(*point(x, y), size.w, size.h)
 
     def chiplet(self, outline: Rect) -> ChipletGeometry:
-        """The IO chiplet of the SIP with this outline, centred along its edge."""
+        """Return the IO chiplet of the SIP with this outline, centred along its edge."""
         edge = self.spec.sip.io_chiplet.edge
         along, depth = self._chiplet_size()
         w, h = (along, depth) if edge in {"N", "S"} else (depth, along)
@@ -257,18 +260,18 @@ class MachineGeometry:
         y = {"N": outline.y, "S": outline.y + outline.h - h}.get(edge, outline.y + (outline.h - h) / 2)
         return ChipletGeometry(Rect(*point(x, y), w, h), edge)
 
-    def _cubes_corner(self, outline: Rect) -> Point:
+    def _cubes_corner(self, outline: Rect) -> PointMm:
         edge = self.spec.sip.io_chiplet.edge
         w, h = self._cubes_size()
         x = {"W": outline.x + outline.w - w, "E": outline.x}.get(edge, outline.x + (outline.w - w) / 2)
         y = {"N": outline.y + outline.h - h, "S": outline.y}.get(edge, outline.y + (outline.h - h) / 2)
         return x, y
 
-    def _cubes_size(self) -> Point:
+    def _cubes_size(self) -> PointMm:
         mesh, size, gap = self.spec.sip.cube_mesh, self.spec.cube.size_mm, self._cube_gap()
         return mesh.w * (size.w + gap) - gap, mesh.h * (size.h + gap) - gap
 
-    def _chiplet_size(self) -> Point:
+    def _chiplet_size(self) -> PointMm:
         size = self.spec.sip.io_chiplet.size_mm
         return size.w, size.h
 
@@ -282,7 +285,7 @@ class MachineGeometry:
 
 
 def board_grid(sips: SipsSpec) -> Grid:
-    """How SIPs are laid out, row by row: as their grid when 2-D, else in rows of at most four."""
+    """Return the grid in which SIPs are laid out: their own when 2-D, else rows of at most four."""
     if sips.two_dimensional:
         return sips.grid
     columns = sips.count if sips.count <= 4 else -(-sips.count // -(-sips.count // 4))

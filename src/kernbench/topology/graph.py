@@ -14,7 +14,7 @@ from itertools import pairwise
 from kernbench.common.errors import UnknownNameError, UnsupportedError
 from kernbench.common.values import value
 from kernbench.di.part import KINDS, InnerAttrs, PartAttrs
-from kernbench.topology.extra import AddressWindow
+from kernbench.topology.fields import AddressWindow
 from kernbench.topology.spec import TopologySpec
 
 
@@ -43,12 +43,12 @@ class Node:
 
     @property
     def is_extra(self) -> bool:
-        """Whether it stands at ``cube.extra`` or ``pe.extra``: its kind is not a builtin one."""
+        """True when it stands at ``cube.extra`` or ``pe.extra``: its kind is not a builtin one."""
         return self.kind not in KINDS
 
     @property
     def overhead_ns(self) -> float:
-        """What a packet pays to enter; 0 for a part that none enters."""
+        """The time that a packet takes to enter; 0 for a part that none enters."""
         return self.attrs.overhead_ns if isinstance(self.attrs, PartAttrs) else 0.0
 
     @property
@@ -68,8 +68,10 @@ class Node:
 
 @value
 class Edge:
-    """A directed link. ``overhead_ns`` is its own, beside that of the node it enters; ``fifo_bytes`` is what may wait
-    at its far end, None when ``unbounded``.
+    """A directed link.
+
+    ``overhead_ns`` is its own, beside that of the node it enters. ``fifo_bytes`` is the room at its far end, None when
+    ``unbounded``.
     """
 
     src: str
@@ -91,7 +93,7 @@ class Graph:
     edges: tuple[Edge, ...]
 
     def node(self, node_id: str) -> Node:
-        """The node of this id. Raises UnknownNameError with what an id looks like."""
+        """Return the node of this id. Raises UnknownNameError, which shows ids."""
         found = self.nodes.get(node_id)
         if found is None:
             raise UnknownNameError(
@@ -100,61 +102,61 @@ class Graph:
         return found
 
     def edge(self, src: str, dst: str) -> Edge:
-        """The link from one node to another. Raises UnknownNameError with the nodes that ``src`` has links to."""
+        """Return the link between two nodes. Raises UnknownNameError with the nodes that ``src`` has links to."""
         found = self._by_ends.get((src, dst))
         if found is None:
             raise UnknownNameError(f"link from {src} to", dst, tuple(e.dst for e in self.out_edges(src)))
         return found
 
     def has_edge(self, src: str, dst: str) -> bool:
-        """True when a link joins the two nodes in this direction."""
+        """Return True when a link joins the two nodes in this direction."""
         return (src, dst) in self._by_ends
 
     def out_edges(self, node_id: str) -> tuple[Edge, ...]:
-        """The links that leave a node, in the order of construction."""
+        """Return the links that leave a node, in the order of construction."""
         return self._outgoing.get(node_id, ())
 
     def in_edges(self, node_id: str) -> tuple[Edge, ...]:
-        """The links that enter a node, in the order of construction."""
+        """Return the links that enter a node, in the order of construction."""
         return self._incoming.get(node_id, ())
 
     def edges_along(self, route: tuple[str, ...]) -> tuple[Edge, ...]:
-        """The links between successive nodes of a route."""
+        """Return the links between successive nodes of a route."""
         return tuple(self.edge(src, dst) for src, dst in pairwise(route))
 
     def hop_overhead_ns(self, edge: Edge) -> float:
-        """All that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
+        """Return the time that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
         return edge.overhead_ns + self.spec.wire_ns(edge.length_mm) + self.nodes[edge.dst].overhead_ns
 
     def head_ns(self, route: tuple[str, ...]) -> float:
-        """Time of a head along a route with nothing in its way."""
+        """Return the time of a head along a route with nothing in its way."""
         return sum(self.hop_overhead_ns(edge) for edge in self.edges_along(route))
 
     def count_of_kinds(self) -> dict[str, int]:
-        """How many nodes there are of each kind."""
+        """Count the nodes of each kind."""
         return dict(Counter(node.kind for node in self.nodes.values()))
 
     def count_of_links(self) -> dict[str, int]:
-        """How many directed links there are of each class."""
+        """Count the directed links of each class."""
         return dict(Counter(edge.link_class for edge in self.edges))
 
     def pes(self) -> Iterator[tuple[int, int, int]]:
-        """Every PE as (sip, cube, pe), in order."""
+        """Yield every PE as (sip, cube, pe), in order."""
         spec = self.spec
         for sip in range(spec.num_sips):
             for cube in range(spec.cubes_per_sip):
                 yield from ((sip, cube, pe) for pe in range(spec.pes_per_cube))
 
     def local_slice(self, pe: int) -> int:
-        """The HBM slice next to a PE of a cube."""
+        """Return the HBM slice next to a PE of a cube."""
         return self.spec.cube.local_slice(pe)
 
     def corner_of_pe(self, pe: int) -> str:
-        """The corner of a cube where a PE stands."""
+        """Return the corner of a cube where a PE stands."""
         return self.spec.cube.pe_layout.corner_of(pe)
 
     def corner_of_slice(self, index: int) -> str:
-        """The corner of a cube whose xbar an HBM slice hangs on."""
+        """Return the corner of a cube whose xbar serves an HBM slice."""
         return self.spec.cube.corner_of_slice(index)
 
     @cached_property
@@ -163,15 +165,15 @@ class Graph:
 
     @cached_property
     def _outgoing(self) -> dict[str, tuple[Edge, ...]]:
-        return _grouped((edge.src, edge) for edge in self.edges)
+        return _group_by_end((edge.src, edge) for edge in self.edges)
 
     @cached_property
     def _incoming(self) -> dict[str, tuple[Edge, ...]]:
-        return _grouped((edge.dst, edge) for edge in self.edges)
+        return _group_by_end((edge.dst, edge) for edge in self.edges)
 
 
-def _grouped(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
-    """Links by an end, those of each in order."""
+def _group_by_end(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
+    """Group links by an end, those of each end in order."""
     found: dict[str, list[Edge]] = {}
     for end, edge in edges:
         found.setdefault(end, []).append(edge)

@@ -1,4 +1,4 @@
-"""Rectangles of things counted row by row from the north-west, and compass directions.
+"""Grids counted row by row from the north-west, and compass directions.
 
 x grows to the east, y to the south; row 0 is in the north.
 """
@@ -32,15 +32,15 @@ class Grid:
         return self.w * self.h
 
     def xy(self, index: int) -> tuple[int, int]:
-        """Column and row of an entry."""
+        """Return column and row of an entry."""
         return index % self.w, index // self.w
 
     def index(self, x: int, y: int) -> int:
-        """The entry in column ``x`` of row ``y``."""
+        """Return the entry in column ``x`` of row ``y``."""
         return y * self.w + x
 
     def neighbour(self, index: int, side: Side, *, wrap: bool = False) -> int | None:
-        """The next entry to that side; None at the border, unless the grid wraps and is more than one wide there."""
+        """Return the next entry to that side; None at the border, unless the grid wraps and is wider than one there."""
         x, y = self.xy(index)
         dx, dy = STEP[side]
         x, y = x + dx, y + dy
@@ -49,6 +49,6 @@ class Grid:
         return self.index(x, y) if 0 <= x < self.w and 0 <= y < self.h else None
 
     def neighbours(self, index: int, sides: Iterable[Side] = SIDES, *, wrap: bool = False) -> dict[Side, int]:
-        """The next entries to those sides that have one."""
+        """Return the next entries to those sides that have one."""
         beyond = {side: self.neighbour(index, side, wrap=wrap) for side in sides}
         return {side: entry for side, entry in beyond.items() if entry is not None}

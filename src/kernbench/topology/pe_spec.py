@@ -1,4 +1,4 @@
-"""The ``pe`` section: what a processing element is made of."""
+"""The ``pe`` section: the units and parts of a processing element."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from kernbench.common.dtypes import DType, dtype
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps, parse_size, transfer_ps
 from kernbench.di.part import InnerAttrs, PartAttrs
-from kernbench.topology.attrs import PeCpuAttrs, PeSchedulerAttrs
-from kernbench.topology.extra import AddressWindow, WithExtras, windows
-from kernbench.topology.fields import BankedSpec, Components, ComponentSpec, Count
+from kernbench.topology.fields import (
+    AddressWindow,
+    BankedSpec,
+    Components,
+    ComponentSpec,
+    PositiveCount,
+    WithExtras,
+    windows,
+)
 
 
 def _dtype_name(text: str) -> str:
@@ -36,24 +42,24 @@ class TcmSpec(BankedSpec):
 
     @property
     def scratch_bytes(self) -> int:
-        """What is left for kernels and queues."""
+        """The bytes left for kernels and queues."""
         return self.bytes - self.scheduler_reserved_bytes
 
     def read_ps(self, nbytes: int) -> int:
-        """Time of the read port."""
+        """Return the time of the read port."""
         return transfer_ps(nbytes, self.read_bw_gbs)
 
     def write_ps(self, nbytes: int) -> int:
-        """Time of the write port."""
+        """Return the time of the write port."""
         return transfer_ps(nbytes, self.write_bw_gbs)
 
 
 class GemmSpec(ConfigModel):
-    """The matrix unit: its tile, what it accumulates in, how many bytes of results it keeps, its rate by type."""
+    """The matrix unit: its tile, the type of its sums, the bytes of results that it keeps, its rate by type."""
 
-    tile_m: Count
-    tile_k: Count
-    tile_n: Count
+    tile_m: PositiveCount
+    tile_k: PositiveCount
+    tile_n: PositiveCount
     dtype_acc: DTypeName
     acc_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=1 << 50)] = 256 * 1024
     macs_per_ns: dict[DTypeName, Rate] = Field(min_length=1)
@@ -74,7 +80,7 @@ class GemmSpec(ConfigModel):
         return tuple(dtype(name) for name in self.macs_per_ns)
 
     def rate(self, element: DType) -> float:
-        """Multiply-accumulates a ns for operands of this type. Raises UnsupportedError."""
+        """Return multiply-accumulates a ns for operands of this type. Raises UnsupportedError."""
         found = self.macs_per_ns.get(element.name)
         if found is None:
             known = ", ".join(self.macs_per_ns)
@@ -82,11 +88,11 @@ class GemmSpec(ConfigModel):
         return found
 
     def tile_ns(self, element: DType) -> float:
-        """Time of one tile, however much of it is used."""
+        """Return the time of one tile, full or not."""
         return self.tile_m * self.tile_k * self.tile_n / self.rate(element)
 
     def tile_ps(self, element: DType) -> int:
-        """``tile_ns`` in ps."""
+        """Return ``tile_ns`` in ps."""
         return ns_to_ps(self.tile_ns(element))
 
 
@@ -97,11 +103,11 @@ class MathSpec(ConfigModel):
     bytes_per_ns: Rate
 
     def operation_ns(self, nbytes: int) -> float:
-        """Time of an operation whose widest operand or result has ``nbytes``."""
+        """Return time of an operation whose widest operand or result has ``nbytes``."""
         return self.startup_ns + nbytes / self.bytes_per_ns
 
     def operation_ps(self, nbytes: int) -> int:
-        """``operation_ns`` in ps."""
+        """Return ``operation_ns`` in ps."""
         return ns_to_ps(self.operation_ns(nbytes))
 
 
@@ -118,7 +124,7 @@ class DmaSpec(ConfigModel):
 
 
 class MmuSpec(ConfigModel):
-    """The MMU: the unit of its TLB, how many translations that keeps (0: there is none), and what a miss costs."""
+    """The MMU: the unit of its TLB, the translations that the TLB keeps (0: there is none), the cost of a miss."""
 
     page_bytes: Size
     tlb_entries: int = Field(default=0, ge=0, le=1_000_000)
@@ -128,6 +134,47 @@ class MmuSpec(ConfigModel):
     def tlb_miss_ps(self) -> int:
         """``tlb_miss_ns`` in ps."""
         return ns_to_ps(self.tlb_miss_ns)
+
+
+class PeCpuAttrs(PartAttrs):
+    """The CPU of a PE: the time to start a kernel, to issue a command, and to read the value of a handle."""
+
+    launch_ns: Duration = 0.0
+    issue_ns: Duration = 0.0
+    value_ns: Duration = 0.0
+
+    @property
+    def launch_ps(self) -> int:
+        """``launch_ns`` in ps."""
+        return ns_to_ps(self.launch_ns)
+
+    @property
+    def issue_ps(self) -> int:
+        """``issue_ns`` in ps."""
+        return ns_to_ps(self.issue_ns)
+
+    @property
+    def value_ps(self) -> int:
+        """``value_ns`` in ps."""
+        return ns_to_ps(self.value_ns)
+
+    @property
+    def first_issue_ps(self) -> int:
+        """From the common start of a kernel to the end of the issue of its first command."""
+        return self.launch_ps + self.issue_ps
+
+
+class PeSchedulerAttrs(InnerAttrs):
+    """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
+
+    issue_ns: Duration = 0.0
+    tiles_in_flight: PositiveCount = 4
+    stage_slots: PositiveCount = 2
+
+    @property
+    def issue_ps(self) -> int:
+        """``issue_ns`` in ps."""
+        return ns_to_ps(self.issue_ns)
 
 
 class PeComponents(Components):

@@ -1,24 +1,35 @@
-"""What must hold between the values of a topology.
+"""The rules that hold between the values of a topology.
 
-A rule names the sections it looks at and complains about entries, by path. Each is asked as soon as its sections are
+A rule names the sections it looks at and complains about entries, by path. It is asked as soon as its sections are
 sound by themselves, so a slip in one part of the file does not hide a contradiction in another.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from kernbench.common.complaints import one_of
-from kernbench.common.config import Complaint, ConfigModel, path_of
+from kernbench.common.config import Complaint, ConfigModel, Path, path_of
+from kernbench.common.names import close_to
 from kernbench.common.units import format_size
 from kernbench.common.values import value
-from kernbench.topology import hbm_rules
-from kernbench.topology.census import Census, count_extras, count_machine
-from kernbench.topology.cube_spec import CubeSpec, HbmSpec, NocSpec, PeLayoutSpec, SramSpec
-from kernbench.topology.extra_rules import cube_extras_fit, pe_extras_fit
-from kernbench.topology.fields import BankedSpec, LinkSpec
+from kernbench.di.part import PE_KINDS
+from kernbench.topology.cube_plan import LINKED_PE_KINDS, XBAR, names_in_cube
+from kernbench.topology.cube_spec import CubeLinks, CubeSpec, NocSpec, PeLayoutSpec, SramSpec
+from kernbench.topology.fields import (
+    WINDOW_BYTES,
+    AddressWindow,
+    BankedSpec,
+    ComponentSpec,
+    ExtraPart,
+    LinkSpec,
+    unreachable,
+)
+from kernbench.topology.geometry import PE_FLOORPLAN
+from kernbench.topology.grid import Grid
+from kernbench.topology.hbm_spec import AddressMapping, HbmCtrlAttrs, HbmSpec, HbmTiming
 from kernbench.topology.pe_spec import GemmSpec, MmuSpec, PeSpec, TcmSpec
 from kernbench.topology.spec import (
     PACKETS_PER_FIFO,
@@ -39,11 +50,19 @@ BYTES_PER_PART_OR_LINK = 512
 """Of a compiled machine and what the engine keeps to find its way in it; a few µs each too."""
 LONGEST_NS = 1e12
 """As of every duration in the file: it keeps simulated time far from the end of the clock."""
+MOST_BANKS = 1 << 14
+MAPPED_ONCE = ("pc", "stack", "group", "bank")
+CUBE_WINDOWS_BYTES = 1 << 29
+"""Of the SRAM and the extra memories of a cube together"""
+PE_WINDOWS_BYTES = 64 << 20
+MOST_IN_A_PLACE = 64
+"""More of them would not be seen in any picture, and a misread file is found out before it is compiled."""
+PARTS_PER_PE = sum(map(len, PE_FLOORPLAN))
 
 
 @value
 class FormatLimits:
-    """How many bits an address format has for a SIP and for a cube of it."""
+    """The bits that an address format has for a SIP and for a cube of it."""
 
     sip_bits: int
     cube_bits: int
@@ -53,7 +72,7 @@ FORMATS = {"narrow": FormatLimits(4, 5), "wide": FormatLimits(10, 8)}
 
 
 @value
-class Rule:
+class TopologyRule:
     """A check over the sections at these paths, given to it in this order."""
 
     sections: tuple[str, ...]
@@ -64,8 +83,11 @@ def _at(path: str, message: str) -> Complaint:
     return Complaint(path_of(path), message)
 
 
+# --- SIPs, cubes and addresses --------------------------------------------------------------------------------------
+
+
 def _sips_form_a_grid(sips: SipsSpec) -> Iterator[Complaint]:
-    """2-D kinds need w x h = count; the others have no w and h."""
+    """Check that 2-D kinds have w x h = count, and that the others have no w and h."""
     given = [name for name, value in (("w", sips.w), ("h", sips.h)) if value is not None]
     if not sips.two_dimensional:
         only = f"only {one_of(TWO_DIMENSIONAL)} take w and h, not {sips.topology}"
@@ -150,29 +172,106 @@ def _slices_fill_corners(layout: PeLayoutSpec, hbm: HbmSpec) -> Iterator[Complai
         yield _at("cube.hbm.slices", f"found {hbm.slices}, {advice}")
 
 
-def _size_is_bearable(
-    sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
-) -> Iterator[Complaint]:
-    """What cannot be compiled is refused before it is tried, at the section that most of it follows from."""
-    yield from _too_many(count_machine(sips, mesh, chiplet, noc, layout, hbm), Census())
+# --- HBM ------------------------------------------------------------------------------------------------------------
 
 
-def _extras_are_bearable(
-    sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, cube: CubeSpec, pe: PeSpec
-) -> Iterator[Complaint]:
-    builtin = count_machine(sips, mesh, chiplet, cube.noc, cube.pe_layout, cube.hbm)
-    if not list(_too_many(builtin, Census())):
-        yield from _too_many(count_extras(sips, mesh, cube, pe), sum(builtin.values(), Census()))
+def channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
+    """Check that folded channels are a power of two, and that pieces fill bursts."""
+    if hbm.interleaves and hbm.folds_channels and hbm.num_pcs.bit_count() != 1:
+        yield _at("cube.hbm.num_pcs", f"found {hbm.num_pcs}, must be a power of two; channel_hash: mod takes any")
+    if hbm.banks is None and hbm.interleave_bytes % hbm.piece_bytes:
+        yield _at("cube.hbm.burst_bytes", f"found {hbm.interleave_bytes}, must be a multiple of access_bytes")
+    name, least = ("access_bytes", hbm.piece_bytes) if hbm.banks is None else ("a burst", hbm.banks.burst_bytes)
+    if hbm.quantum_bytes < least:
+        yield _at("cube.hbm.quantum_bytes", f"found {hbm.quantum_bytes}, must be at least {name}, which is {least}")
 
 
-def _too_many(counted: dict[str, Census], others: Census) -> Iterator[Complaint]:
-    """Parts and links by section, and ``others`` that are there too."""
-    found = sum(counted.values(), others)
-    if found.total > MOST_PARTS_AND_LINKS:
-        size = f"the machine would have {found.parts:,} parts and {found.links:,} links"
-        memory = format_size(found.total * BYTES_PER_PART_OR_LINK)
-        limit = f"at most {MOST_PARTS_AND_LINKS:,} in all: it would take some {memory} of memory"
-        yield _at(max(counted, key=lambda path: counted[path].total), f"{size}, {limit}")
+def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
+    """Complain about keys that the timing or the mapping does not use."""
+    if hbm.banks is None:
+        if hbm.mapping not in (None, "interleave"):
+            yield _at("cube.hbm.mapping", "timing: ideal has no banks, so it can only be interleave (or null)")
+        if hbm.queue_entries is not None:
+            yield _at(
+                "cube.hbm.queue_entries", "timing: ideal has no banks, so nothing uses this: leave it out, or null"
+            )
+        return
+    if hbm.access_bytes is not None:
+        yield _at("cube.hbm.access_bytes", "only timing: ideal uses this, banks serve bursts: leave it out, or null")
+    if not hbm.interleaves:
+        for name, given in (("burst_bytes", hbm.burst_bytes), ("channel_hash", hbm.channel_hash)):
+            if given is not None:
+                yield _at(f"cube.hbm.{name}", "only mapping: interleave uses this: leave it out, or null")
+
+
+def efficiency_is_used(hbm: HbmSpec, controller: ComponentSpec[HbmCtrlAttrs]) -> Iterator[Complaint]:
+    """Complain about an efficiency beside banks, which decide themselves how much they can use."""
+    if hbm.banks is not None and controller.attrs.efficiency is not None:
+        path = "cube.components.hbm_ctrl.attrs.efficiency"
+        yield _at(path, "only timing: ideal uses this, banks lose what they lose: leave it out, or null")
+
+
+def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]:
+    """Check that the link to the slice carries all buses together."""
+    banks = hbm.banks
+    if banks is not None and hbm.num_pcs * banks.pc_gbs > links.xbar_to_hbm.bw_gbs:
+        peak = f"{hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s are {hbm.num_pcs * banks.pc_gbs:g} GB/s"
+        limit = f"cube.links.xbar_to_hbm carries {links.xbar_to_hbm.bw_gbs:g}"
+        yield _at("cube.hbm.num_pcs", f"{peak}, but {limit}; at most {int(links.xbar_to_hbm.bw_gbs / banks.pc_gbs)}")
+
+
+def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
+    """Check that rows hold whole bursts and queues a row, and that time is left beside refresh."""
+    banks = hbm.banks
+    if banks is None:
+        return
+    if banks.row_bytes % banks.burst_bytes:
+        yield _at(
+            "cube.hbm.timing", f"row_bytes is {banks.row_bytes}, must be a multiple of {banks.burst_bytes}, a burst"
+        )
+        return
+    if hbm.num_pcs * banks.banks_per_pc > MOST_BANKS:
+        found = f"{hbm.num_pcs} x {banks.stacks} x {banks.groups} x {banks.banks} banks a slice"
+        yield _at("cube.hbm.timing", f"{found}, must be at most {MOST_BANKS} in all")
+        return
+    if banks.refresh_share >= 1:
+        yield _at("cube.hbm.timing", f"refresh takes {banks.refresh_share:.0%} of the time (refi_ns is too short)")
+    if banks.low >= banks.high:
+        yield _at("cube.hbm.timing", f"low is {banks.low:g}, must be less than high, which is {banks.high:g}")
+    if hbm.interleaves and (hbm.interleave_bytes % banks.burst_bytes or banks.row_bytes % hbm.interleave_bytes):
+        bounds = f"a multiple of {banks.burst_bytes}, a burst, of which a row of {banks.row_bytes} has whole ones"
+        yield _at("cube.hbm.burst_bytes", f"found {hbm.interleave_bytes}, must be {bounds}")
+        return
+    yield from _mapping_fits(hbm, banks, hbm.fields(banks))
+
+
+def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> Iterator[Complaint]:
+    names: list[str] = [entry.field for entry in mapping]
+    missing = [name for name in (*MAPPED_ONCE, "column", "row") if name not in names]
+    if missing or any(names.count(name) > 1 for name in (*MAPPED_ONCE, "row")) or names[-1] != "row":
+        rule = "must have pc, stack, group and bank once each, column once or more, and row as the last"
+        yield _at("cube.hbm.mapping", f"found {', '.join(names) or 'no fields'}; {rule}")
+        return
+    columns = [entry for entry in mapping if entry.field == "column"]
+    product = 1
+    for entry in columns[:-1]:
+        product *= entry.values or banks.columns
+    if banks.columns % product or (columns[-1].values or banks.columns // product) * product != banks.columns:
+        yield _at("cube.hbm.mapping", f"the columns must make up the {banks.columns} bursts of a row, and do not")
+    sizes = {"pc": hbm.num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks}
+    for i, entry in enumerate(mapping):
+        if entry.values is not None and entry.field != "column":
+            yield _at(f"cube.hbm.mapping[{i}].values", f"only columns are divided: {entry.field} has all of its values")
+        if entry.fold is not None and not hbm.interleaves and sizes.get(entry.field, 3).bit_count() != 1:
+            found = (
+                f"{entry.field} has {sizes[entry.field]} values" if entry.field in sizes else f"this is a {entry.field}"
+            )
+            yield _at(
+                f"cube.hbm.mapping[{i}].fold", f"{found}; folded into are pc, stack, group and bank, of 2ⁿ values"
+            )
+
+
+# --- PEs and memories -----------------------------------------------------------------------------------------------
 
 
 def _tile_takes_no_age(gemm: GemmSpec) -> Iterator[Complaint]:
@@ -191,7 +290,7 @@ def _page_is_a_power_of_two(mmu: MmuSpec) -> Iterator[Complaint]:
 
 
 def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iterator[Complaint]]:
-    """A memory serves packets; addresses of memories are aligned to powers of two."""
+    """Make a check: banks serve whole packets, and their size is a power of two, as addresses are aligned."""
 
     def check(memory: BankedSpec, transport: TransportSpec) -> Iterator[Complaint]:
         if memory.banks > 1 and memory.bank_bytes < transport.packet_bytes:
@@ -203,6 +302,9 @@ def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iter
     return check
 
 
+# --- FIFOs ----------------------------------------------------------------------------------------------------------
+
+
 def _transport_fifos_hold_packets(transport: TransportSpec) -> Iterator[Complaint]:
     sizes = {"fifo_bytes": transport.fifo_bytes, "long_link_fifo_bytes": transport.long_link_fifo_bytes}
     for name, size in sizes.items():
@@ -210,28 +312,28 @@ def _transport_fifos_hold_packets(transport: TransportSpec) -> Iterator[Complain
 
 
 def _holds_packets(path: str, size: int | None, transport: TransportSpec) -> Iterator[Complaint]:
-    """With fewer than four packets a link waits for credits that no hardware would lack."""
+    """Check that a FIFO holds four packets; with fewer a link waits for credits that no hardware would lack."""
     if size is not None and size < transport.least_fifo:
         packets = f"{PACKETS_PER_FIFO} packets of transport.packet_bytes, which is {transport.packet_bytes}"
         advice = f"must be at least {transport.least_fifo}: {packets}; {path}=null is always enough"
         yield _at(path, f"found {size}, {advice}")
 
 
-def _link_rule(section: str) -> Rule:
+def _link_rule(section: str) -> TopologyRule:
     def check(transport: TransportSpec, links: ConfigModel) -> Iterator[Complaint]:
         for name, link in links:
             yield from _link_fifo(f"{section}.{name}.fifo_bytes", link, transport)
 
-    return Rule(("transport", section), check)
+    return TopologyRule(("transport", section), check)
 
 
-def _extra_rule(section: str) -> Rule:
+def _extra_rule(section: str) -> TopologyRule:
     def check(transport: TransportSpec, place: CubeSpec | PeSpec) -> Iterator[Complaint]:
         for name, part in place.extra.items():
             for index, link in enumerate(part.links):
                 yield from _link_fifo(f"{section}.extra.{name}.links[{index}].fifo_bytes", link, transport)
 
-    return Rule(("transport", section), check)
+    return TopologyRule(("transport", section), check)
 
 
 def _link_fifo(path: str, link: LinkSpec, transport: TransportSpec) -> Iterator[Complaint]:
@@ -241,38 +343,195 @@ def _link_fifo(path: str, link: LinkSpec, transport: TransportSpec) -> Iterator[
     yield from _holds_packets(path, link.fifo_bytes, transport)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(("system.sips",), _sips_form_a_grid),
-    Rule(("address", "system.sips"), _sips_have_addresses),
-    Rule(("address", "sip.cube_mesh"), _cubes_have_addresses),
-    Rule(("cube.pe_layout",), _pes_have_addresses),
-    Rule(("cube.pe_layout",), _corners_are_distinct),
-    Rule(("cube.pe_layout", "cube.hbm"), _slices_fill_corners),
-    Rule(
+# --- extra parts ----------------------------------------------------------------------------------------------------
+
+
+def cube_extras_fit(cube: CubeSpec) -> Iterator[Complaint]:
+    """Check the extra parts of a cube: their links end at the parts of the cube outside its PEs."""
+    if cube.extra:
+        names = names_in_cube(cube)
+        pes = [f"pe{pe}" for pe in range(cube.pe_layout.pes)]
+        yield from _extras_fit(("cube", "extra"), cube.extra, neighbours=names, taken=(*names, *pes), of="the cube")
+    yield from _has_addresses("cube", cube.extra_memories, CUBE_WINDOWS_BYTES, "SRAM and the extra memories of a cube")
+
+
+def pe_extras_fit(pe: PeSpec) -> Iterator[Complaint]:
+    """Check the extra parts of a PE: their links end at its parts that have links, or at the xbar of its corner."""
+    yield from _extras_fit(
+        ("pe", "extra"), pe.extra, neighbours=(*LINKED_PE_KINDS, XBAR), taken=(*PE_KINDS, XBAR), of="a PE"
+    )
+    yield from _has_addresses("pe", pe.extra_memories, PE_WINDOWS_BYTES, "extra memories of a PE")
+
+
+def _extras_fit(
+    at: Path, extra: Mapping[str, ExtraPart], *, neighbours: Collection[str], taken: Collection[str], of: str
+) -> Iterator[Complaint]:
+    if len(extra) > MOST_IN_A_PLACE:
+        yield Complaint(at, f"found {len(extra)} extra parts, must be at most {MOST_IN_A_PLACE}")
+    for name, part in extra.items():
+        if name in taken:
+            yield Complaint((*at, name), f"{of} has a part {name!r} already", at_key=True)
+        known = [each for each in (*neighbours, *extra) if each != name]
+        for index, link in enumerate(part.links):
+            listed = [each.to for each in part.links[:index]]
+            for message in _link_problems(name, link.to, listed, known, extra):
+                yield Complaint((*at, name, "links", index, "to"), message)
+    if all(link.to in neighbours or link.to in extra for part in extra.values() for link in part.links):
+        for name in unreachable(extra):
+            yield Complaint((*at, name, "links"), f"no way leads from it to the parts of {of}: only to extra parts")
+
+
+def _link_problems(
+    name: str, end: str, listed: Collection[str], known: Collection[str], extra: Mapping[str, ExtraPart]
+) -> Iterator[str]:
+    """Yield the problems of a link of part ``name`` to ``end``, after those to the neighbours ``listed``."""
+    before = list(extra)[: list(extra).index(name)]
+    if end not in known:
+        yield f"unknown neighbour {end!r}; {close_to(end, known)}there are: {one_of(known)}"
+    elif end in listed:
+        yield f"{end} is listed twice; each neighbour once"
+    elif end in before and any(link.to == name for link in extra[end].links):
+        yield f"{end} lists this link already; it goes both ways"
+
+
+def _has_addresses(section: str, memories: Collection[AddressWindow], limit: int, what: str) -> Iterator[Complaint]:
+    beyond = next((window for window in memories if window.end > limit), None)
+    if beyond is not None:
+        size = f"{format_size(beyond.nbytes)} from {format_size(beyond.offset)} on"
+        rule = f"the {what} have {format_size(limit)} of addresses, and each begins at a multiple of"
+        yield Complaint((section, "extra", beyond.name, "bytes"), f"{size}, but {rule} {format_size(WINDOW_BYTES)}")
+
+
+# --- the size of a machine ------------------------------------------------------------------------------------------
+
+
+@value
+class Census:
+    """Numbers of parts and directed links."""
+
+    parts: int = 0
+    links: int = 0
+
+    def __add__(self, other: Census) -> Census:
+        return Census(self.parts + other.parts, self.links + other.links)
+
+    def __mul__(self, times: int) -> Census:
+        return Census(self.parts * times, self.links * times)
+
+    @property
+    def total(self) -> int:
+        """Parts and links together."""
+        return self.parts + self.links
+
+
+def count_machine(
+    sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
+) -> dict[str, Census]:
+    """Count all parts and links, by the section of the file that most of them follow from."""
+    cubes = sips.count * len(mesh.grid)
+    routers = Census(len(noc.grid), 2 * _pairs(noc.grid)) * cubes
+    slices = Census(hbm.slices, 2 * hbm.slices) * cubes
+    # A UCIe port a side, the M_CPU and the SRAM; an xbar a corner; of a PE the DMA and the CPU have a link.
+    rest = Census(6, 12) + Census(1, 2) * len(layout.corners) + Census(PARTS_PER_PE, 4) * layout.pes
+    return {
+        "cube.noc": routers,
+        "cube.hbm.slices": slices,
+        "sip.cube_mesh": rest * cubes + _io_chiplet(mesh, chiplet) * sips.count,
+        "system.sips": Census(2, 2) + _fabric(sips),
+    }
+
+
+def count_extras(sips: SipsSpec, mesh: CubeMeshSpec, cube: CubeSpec, pe: PeSpec) -> dict[str, Census]:
+    """Count extra parts and their links, which come on top."""
+    cubes = sips.count * len(mesh.grid)
+    return {
+        "cube.extra": _of_extras(cube.extra.values()) * cubes,
+        "pe.extra": _of_extras(pe.extra.values()) * (cubes * cube.pe_layout.pes),
+    }
+
+
+def _of_extras(parts: Iterable[ExtraPart]) -> Census:
+    return sum((Census(1, 2 * len(part.links)) for part in parts), Census())
+
+
+def _pairs(grid: Grid) -> int:
+    """Count the pairs of neighbours in a grid."""
+    return (grid.w - 1) * grid.h + grid.w * (grid.h - 1)
+
+
+def _io_chiplet(mesh: CubeMeshSpec, chiplet: IoChipletSpec) -> Census:
+    """Count the IO chiplet of a SIP without its scale-up ports, and the links between its cubes."""
+    ucies = mesh.w if chiplet.edge in {"N", "S"} else mesh.h
+    return Census(3, 6) + Census(1, 4) * ucies + Census(0, 2 * _pairs(mesh.grid))
+
+
+def _fabric(sips: SipsSpec) -> Census:
+    """Count the scale-up ports and their links."""
+    grid, count = sips.grid, sips.count
+    around = 2 * (grid.w > 1) + 2 * (grid.h > 1)
+    ports = {"fully_connected": count * (count - 1), "mesh_2d_no_wrap": 2 * _pairs(grid), "switch": 0}
+    found = ports.get(sips.topology, around * count)
+    sending = found // 2 if sips.topology == "ring_1d_unidir" else found
+    return Census(found, 2 * found + sending)
+
+
+def _size_is_bearable(
+    sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
+) -> Iterator[Complaint]:
+    """Refuse a machine too large to compile, at the section that most of it follows from."""
+    yield from _too_many(count_machine(sips, mesh, chiplet, noc, layout, hbm), Census())
+
+
+def _extras_are_bearable(
+    sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, cube: CubeSpec, pe: PeSpec
+) -> Iterator[Complaint]:
+    builtin = count_machine(sips, mesh, chiplet, cube.noc, cube.pe_layout, cube.hbm)
+    if not list(_too_many(builtin, Census())):
+        yield from _too_many(count_extras(sips, mesh, cube, pe), sum(builtin.values(), Census()))
+
+
+def _too_many(counted: dict[str, Census], others: Census) -> Iterator[Complaint]:
+    """Complain when the parts and links counted by section, and ``others``, are too many."""
+    found = sum(counted.values(), others)
+    if found.total > MOST_PARTS_AND_LINKS:
+        size = f"the machine would have {found.parts:,} parts and {found.links:,} links"
+        memory = format_size(found.total * BYTES_PER_PART_OR_LINK)
+        limit = f"at most {MOST_PARTS_AND_LINKS:,} in all: it would take some {memory} of memory"
+        yield _at(max(counted, key=lambda path: counted[path].total), f"{size}, {limit}")
+
+
+RULES: tuple[TopologyRule, ...] = (
+    TopologyRule(("system.sips",), _sips_form_a_grid),
+    TopologyRule(("address", "system.sips"), _sips_have_addresses),
+    TopologyRule(("address", "sip.cube_mesh"), _cubes_have_addresses),
+    TopologyRule(("cube.pe_layout",), _pes_have_addresses),
+    TopologyRule(("cube.pe_layout",), _corners_are_distinct),
+    TopologyRule(("cube.pe_layout", "cube.hbm"), _slices_fill_corners),
+    TopologyRule(
         ("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube.noc", "cube.pe_layout", "cube.hbm"), _size_is_bearable
     ),
-    Rule(("cube.hbm",), _hbm_has_addresses),
-    Rule(("cube.hbm",), hbm_rules.channels_and_pieces),
-    Rule(("cube.hbm",), hbm_rules.keys_are_used),
-    Rule(("cube.hbm",), hbm_rules.banks_can_be),
-    Rule(("cube.hbm", "cube.components.hbm_ctrl"), hbm_rules.efficiency_is_used),
-    Rule(("cube.hbm", "cube.links"), hbm_rules.link_carries_the_peak),
-    Rule(("cube.sram",), _sram_has_addresses),
-    Rule(("pe.tcm",), _tcm_fits),
-    Rule(("pe.gemm",), _tile_takes_no_age),
-    Rule(("pe.mmu",), _page_is_a_power_of_two),
-    *(Rule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),
-    Rule(("transport",), _transport_fifos_hold_packets),
+    TopologyRule(("cube.hbm",), _hbm_has_addresses),
+    TopologyRule(("cube.hbm",), channels_and_pieces),
+    TopologyRule(("cube.hbm",), keys_are_used),
+    TopologyRule(("cube.hbm",), banks_can_be),
+    TopologyRule(("cube.hbm", "cube.components.hbm_ctrl"), efficiency_is_used),
+    TopologyRule(("cube.hbm", "cube.links"), link_carries_the_peak),
+    TopologyRule(("cube.sram",), _sram_has_addresses),
+    TopologyRule(("pe.tcm",), _tcm_fits),
+    TopologyRule(("pe.gemm",), _tile_takes_no_age),
+    TopologyRule(("pe.mmu",), _page_is_a_power_of_two),
+    *(TopologyRule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),
+    TopologyRule(("transport",), _transport_fifos_hold_packets),
     *(_link_rule(section) for section in ("system.links", "sip.links", "cube.links")),
-    Rule(("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube", "pe"), _extras_are_bearable),
-    Rule(("cube",), cube_extras_fit),
-    Rule(("pe",), pe_extras_fit),
+    TopologyRule(("system.sips", "sip.cube_mesh", "sip.io_chiplet", "cube", "pe"), _extras_are_bearable),
+    TopologyRule(("cube",), cube_extras_fit),
+    TopologyRule(("pe",), pe_extras_fit),
     *(_extra_rule(section) for section in ("cube", "pe")),
 )
 
 
-def broken(section_at: Callable[[str], Any]) -> Iterator[Complaint]:
-    """Every complaint; ``section_at`` gives the sound section at a path, or None when it is not sound."""
+def check_rules(section_at: Callable[[str], Any]) -> Iterator[Complaint]:
+    """Yield every complaint; ``section_at`` gives the sound section at a path, or None when it is not sound."""
     for rule in RULES:
         sections = [section_at(path) for path in rule.sections]
         if all(section is not None for section in sections):

@@ -2,20 +2,24 @@
 
 Field names are the YAML keys. Lengths in mm, bandwidth in GB/s, time in ns, sizes in bytes. What holds between
 values is in ``rules``; once a spec has been compiled, its properties can be relied on.
+
+At the end of the file ``fabric_links`` derives the scale-up links between SIPs; every other room asks there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
 from kernbench.common.config import ConfigModel, Size
+from kernbench.common.values import value
 from kernbench.di.part import PartAttrs
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.fields import Components, ComponentSpec, Count, LinkSpec, SizeMm
-from kernbench.topology.grid import Grid, Side
+from kernbench.topology.fields import Components, ComponentSpec, LinkSpec, PositiveCount, SizeMm
+from kernbench.topology.grid import OPPOSITE, Grid, Side
 from kernbench.topology.pe_spec import PeSpec
 
 TWO_DIMENSIONAL = ("torus_2d", "mesh_2d_no_wrap")
@@ -24,7 +28,7 @@ PACKETS_PER_FIFO = 4
 
 
 def current_topology_name(name: Any) -> Any:
-    """``mesh_2d`` is what ``torus_2d`` was called before; everything else stays as it is."""
+    """Return ``torus_2d`` for its old name ``mesh_2d``; return everything else as it is."""
     return "torus_2d" if name == "mesh_2d" else name
 
 
@@ -35,13 +39,13 @@ SipTopology = Annotated[
 
 
 class AddressSpec(ConfigModel):
-    """Which physical address format the machine uses."""
+    """The physical address format of the machine."""
 
     format: Literal["narrow", "wide"]
 
 
 class TransportSpec(ConfigModel):
-    """How transactions are cut up, and how much may wait at the far end of a link."""
+    """The sizes of packets, and of the FIFOs at the far ends of links."""
 
     packet_bytes: Size
     header_bytes: Annotated[Size, Field(le=1 << 16)]
@@ -55,11 +59,11 @@ class TransportSpec(ConfigModel):
         return PACKETS_PER_FIFO * self.packet_bytes
 
     def fifo_of(self, link: LinkSpec) -> int:
-        """Bytes of FIFO of a link inside a cube."""
+        """Return bytes of FIFO of a link inside a cube."""
         return link.fifo_bytes or self.fifo_bytes or self.least_fifo
 
     def long_fifo_of(self, link: LinkSpec, overhead_ns: float) -> int:
-        """Bytes of FIFO of a link outside the cubes: twice what is under way in ``overhead_ns``, and some packets.
+        """Return bytes of FIFO of a link outside the cubes: twice those under way in ``overhead_ns``, and four packets.
 
         Below the bandwidth-delay product a link is throttled by its credits. ``overhead_ns`` is all of a hop: the
         node entered, the wire and the link's own.
@@ -69,12 +73,12 @@ class TransportSpec(ConfigModel):
 
 
 class SipsSpec(ConfigModel):
-    """How many SIPs there are and how they are joined; 2-D kinds take ``w`` and ``h``."""
+    """The number of SIPs and the way they are joined; 2-D kinds take ``w`` and ``h``."""
 
-    count: Count
+    count: PositiveCount
     topology: SipTopology
-    w: Count | None = None
-    h: Count | None = None
+    w: PositiveCount | None = None
+    h: PositiveCount | None = None
 
     @property
     def two_dimensional(self) -> bool:
@@ -116,8 +120,8 @@ class SystemSpec(ConfigModel):
 class CubeMeshSpec(ConfigModel):
     """Columns and rows of cubes in a SIP."""
 
-    w: Count
-    h: Count
+    w: PositiveCount
+    h: PositiveCount
 
     @property
     def grid(self) -> Grid:
@@ -167,7 +171,7 @@ class SipSpec(ConfigModel):
         return tuple(grid.index(0 if edge == "W" else grid.w - 1, y) for y in range(grid.h))
 
     def io_ucie_of(self, cube: int) -> int:
-        """The index of the IO chiplet's UCIe port in a cube's column (edge N, S) or row (edge E, W)."""
+        """Return the index of the IO chiplet's UCIe port in a cube's column (edge N, S) or row (edge E, W)."""
         x, y = self.cube_mesh.grid.xy(cube)
         return x if self.io_chiplet.edge in {"N", "S"} else y
 
@@ -184,7 +188,7 @@ class TopologySpec(ConfigModel):
     pe: PeSpec
 
     @property
-    def resolved(self) -> Self:
+    def with_sip_grid(self) -> Self:
         """The same machine, with the columns and rows of SIPs also where its file leaves them to follow."""
         sips = self.system.sips
         if not sips.two_dimensional:
@@ -228,10 +232,61 @@ class TopologySpec(ConfigModel):
         return -(-self.cube.hbm.quantum_bytes // self.transport.packet_bytes)
 
     def wire_ns(self, length_mm: float) -> float:
-        """Time on a wire of this length."""
+        """Return the time on a wire of this length."""
         return length_mm * self.ns_per_mm
 
     @property
     def hbm_bytes_per_sip(self) -> int:
         """All HBM of a SIP."""
         return self.cubes_per_sip * self.cube.hbm.bytes
+
+
+@value
+class SipPort:
+    """One end of scale-up wiring at a SIP: its number there, its side (None when fully connected), the SIP beyond."""
+
+    sip: int
+    index: int
+    side: Side | None
+    peer: int
+
+
+@value
+class FabricLink:
+    """A directed scale-up link between two ports.
+
+    It leaves by a port on one side and arrives by the port on the opposite side of the peer. So a ring of two SIPs has
+    two links in each direction: 0.E to 1.W and 1.E to 0.W are different wires.
+    """
+
+    src: SipPort
+    dst: SipPort
+
+
+def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
+    """Return the SIP beyond each side that has a port, in the order E, W, N, S; empty for kinds without sides."""
+    grid = sips.grid
+    if sips.topology in {"ring_1d", "ring_1d_unidir"}:
+        return grid.neighbours(sip, ("E", "W"), wrap=True)
+    if sips.two_dimensional:
+        return grid.neighbours(sip, wrap=sips.topology == "torus_2d")
+    return {}
+
+
+def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
+    """Return the scale-up ports of a SIP, in the order that breaks ties between ways."""
+    if sips.topology == "fully_connected":
+        peers = (peer for peer in range(sips.count) if peer != sip)
+        return tuple(SipPort(sip, index, None, peer) for index, peer in enumerate(peers))
+    beyond = sip_neighbours(sips, sip).items()
+    return tuple(SipPort(sip, index, side, peer) for index, (side, peer) in enumerate(beyond))
+
+
+def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:
+    """Yield every directed scale-up link, by sending SIP and port. In ``ring_1d_unidir`` only the E ports send."""
+    ports = [port for sip in range(sips.count) for port in sip_ports(sips, sip)]
+    by_ends = {(port.sip, port.side, port.peer): port for port in ports}
+    for port in ports:
+        if sips.topology != "ring_1d_unidir" or port.side == "E":
+            far_side = OPPOSITE[port.side] if port.side else None
+            yield FabricLink(port, by_ends[port.peer, far_side, port.sip])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kernbench.common.dtypes import Array
 from kernbench.common.values import value
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
 from kernbench.tp.layouts import PeGrid

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.common.dtypes import I32
+from kernbench.common.dtypes import I32, Array
 from kernbench.common.errors import InputError
 from kernbench.kernels.embedding import NOT_HERE, embedding_one_hot, embedding_rows
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.arrays import Array, numeric
+from kernbench.runtime_api.arrays import numeric
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp.layouts import PeGrid, is_row_major
 from kernbench.tp.linear import shard_of

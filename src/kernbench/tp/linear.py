@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from kernbench.common.dtypes import Array
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
 from kernbench.tp.layouts import PeGrid, weight_policy

@@ -12,9 +12,9 @@ from kernbench.kernels.attention import attention as attention_kernel
 from kernbench.kernels.copy import shards_to_rows, strided_copy
 from kernbench.kernels.elementwise import add as add_kernel
 from kernbench.kernels.elementwise import elementwise
-from kernbench.kernels.layernorm import layernorm as layernorm_kernel
-from kernbench.kernels.linear import add_bias as add_bias_kernel
-from kernbench.kernels.linear import linear as linear_kernel
+from kernbench.kernels.gemm import linear as linear_kernel
+from kernbench.kernels.rows import add_bias as add_bias_kernel
+from kernbench.kernels.rows import layernorm as layernorm_kernel
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp.layouts import COLUMNS, PeGrid, is_row_major, shard_table
 from kernbench.tp.parallel_state import SizeError, Torch

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from types import CodeType
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, Shape
 from kernbench.common.values import value
 from kernbench.messages.commands import Receive
-from kernbench.triton_emu.checks import Shape
 
 _MANY_FUNCTIONS = 1024
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import ml_dtypes
 import numpy as np
 
-from kernbench.common.dtypes import ALL, DType, dtype, misfit, row_major
+from kernbench.common.dtypes import ALL, DType, Shape, dtype, misfit, row_major
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.names import there_are
 from kernbench.common.operators import OPERATORS, Operator
@@ -20,7 +20,6 @@ from kernbench.triton_emu.handles import Handle, Number, Ref, load_first
 from kernbench.triton_emu.source import kernel_error
 
 Ints: TypeAlias = int | Sequence[int]
-Shape: TypeAlias = tuple[int, ...]
 
 ELEMENTWISE = MappingProxyType(
     {op.name: op for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "bits", "ternary")}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from kernbench.common.dtypes import F32, I32, DType
+from kernbench.common.dtypes import F32, I32, DType, Shape
 from kernbench.common.names import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.common.values import value
@@ -17,7 +17,6 @@ from kernbench.messages.commands import EpilogueStep, GemmComposite, MathComposi
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
-    Shape,
     as_shape,
     check_has_bits,
     check_no_overlap,

@@ -9,13 +9,12 @@ from contextlib import suppress
 from sys import getrefcount
 from types import CodeType
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, Shape
 from kernbench.common.errors import AllocationError
 from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, Operand, PeCommand
-from kernbench.policy.address.scratch import Block, ScratchAllocator
+from kernbench.policy.address.free_list import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
-from kernbench.triton_emu.checks import Shape
 from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, ReceivedSlot, Ref, load_first
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.source import KernelSite, call_line, call_place, kernel_error

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from kernbench.messages.commands import KernelRequest
 from kernbench.messages.requests import LaunchArg, TensorArg
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.schedule_run import ScheduleRun

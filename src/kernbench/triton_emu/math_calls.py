@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernbench.common.dtypes import I8, DType
+from kernbench.common.dtypes import I8, DType, Shape
 from kernbench.common.operators import OPERATORS, PLAIN, Attributes
 from kernbench.messages.commands import MathCommand
 from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     COMPARISONS,
     Ints,
-    Shape,
     as_shape,
     axis_of,
     broadcast,

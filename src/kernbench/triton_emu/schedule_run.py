@@ -24,7 +24,7 @@ from kernbench.messages.commands import (
     StoreCommand,
 )
 from kernbench.messages.requests import LaunchArg, TensorArg
-from kernbench.policy.address.scratch import ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.handles import Allocation
 from kernbench.triton_emu.issuer import returning
 from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step

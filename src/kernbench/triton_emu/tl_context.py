@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
-from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
+from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType, Shape
 from kernbench.common.errors import NoDataError
 from kernbench.common.operators import ATOMICS, OPERATORS, PLAIN
 from kernbench.messages.commands import (
@@ -37,7 +37,6 @@ from kernbench.messages.commands import (
 from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import (
     Ints,
-    Shape,
     as_shape,
     check_has_bits,
     check_no_box,

@@ -8,11 +8,10 @@ from itertools import chain
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.topology.builder import DEFAULT_NAME, Topology, topology_file
-from kernbench.topology.drawing.cables import host_cables, scale_up_cables
+from kernbench.topology.drawing.shapes import CubeShapes, host_cables, lead_wire, scale_up_cables, shapes_of
 from kernbench.topology.export import machine_rows
-from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, Point, Rect
+from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, PointMm, Rect
 from kernbench.topology.graph import Edge, Graph, Node
-from kernbench.topology.shapes import CubeShapes, led, shapes_of
 from kernbench.web.activity import is_memory
 from kernbench.web.packing import Json
 
@@ -25,10 +24,10 @@ class Wires:
     """The ways of all links; ``of_edge`` has for each link the number of its way and whether it runs against it."""
 
     graph: Graph
-    paths: list[tuple[Point, ...]] = field(default_factory=list)
+    paths: list[tuple[PointMm, ...]] = field(default_factory=list)
     of_edge: list[tuple[int, bool]] = field(default_factory=list)
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
-    _cables: dict[frozenset[Point], tuple[Point, ...]] = field(default_factory=dict)
+    _cables: dict[frozenset[PointMm], tuple[PointMm, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cables = [*host_cables(self.graph), *(cable.path for cable in scale_up_cables(self.graph))]
@@ -43,7 +42,7 @@ class Wires:
         self.paths.append(self._way(edge))
         return len(self.paths) - 1, False
 
-    def _way(self, edge: Edge) -> tuple[Point, ...]:
+    def _way(self, edge: Edge) -> tuple[PointMm, ...]:
         src, dst = self.graph.node(edge.src), self.graph.node(edge.dst)
         match edge.link_class:
             case "host_to_switch":
@@ -57,24 +56,24 @@ class Wires:
             case straight if straight in _STRAIGHT:
                 return (src.pos_mm, dst.pos_mm)
             case _:
-                return tuple(led(src, dst))
+                return tuple(lead_wire(src, dst))
 
-    def _cable(self, src: Node, dst: Node) -> tuple[Point, ...]:
+    def _cable(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
         found = self._cables.get(frozenset((src.pos_mm, dst.pos_mm)), (src.pos_mm, dst.pos_mm))
         return found if found[0] == src.pos_mm else tuple(reversed(found))
 
-    def _from_host(self) -> tuple[Point, ...]:
+    def _from_host(self) -> tuple[PointMm, ...]:
         """From edge to edge: these two are large."""
         geometry = MachineGeometry(self.graph.spec)
         host, switch = geometry.host(), geometry.switch()
         return ((host.centre[0], host.y + host.h), (switch.centre[0], switch.y))
 
-    def _host_cable(self, src: Node, dst: Node) -> tuple[Point, ...]:
+    def _host_cable(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
         """It leaves from the switch's lower edge, below its middle."""
         ends_here = (path for path in self._cables.values() if path[-1] == dst.pos_mm)
         return next(ends_here, (src.pos_mm, dst.pos_mm))
 
-    def _in_chiplet(self, src: Node, dst: Node) -> tuple[Point, ...]:
+    def _in_chiplet(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
         """From the chiplet's NoC along its middle, then to the part."""
         (x0, y0), (x1, y1) = src.pos_mm, dst.pos_mm
         lying = self.graph.spec.sip.io_chiplet.edge in {"N", "S"}
@@ -162,14 +161,14 @@ def _indexed(texts: list[str]) -> Json:
     return {"names": names, "at": [at[text] for text in texts]}
 
 
-def _chiplet_block(graph: Graph) -> Point:
+def _chiplet_block(graph: Graph) -> PointMm:
     """How large the parts of an IO chiplet are drawn, long side along the chiplet."""
     size = graph.spec.sip.io_chiplet.size_mm
     long, short = min(7.0, 0.18 * size.w), min(1.7, 0.3 * size.h)
     return (long, short) if graph.spec.sip.io_chiplet.edge in {"N", "S"} else (short, long)
 
 
-def _size(shapes: CubeShapes, block: Point, node: Node) -> Point:
+def _size(shapes: CubeShapes, block: PointMm, node: Node) -> PointMm:
     if node.pe is not None:
         return shapes.pe_part
     if node.is_extra:

@@ -8,8 +8,7 @@ from kernbench.components.hbm.ideal import IdealMemory
 from kernbench.components.hbm.slice import Memory, Request, Slice
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
-from kernbench.topology.cube_spec import HbmSpec
-from kernbench.topology.hbm_timing import HBM3, interleave
+from kernbench.topology.hbm_spec import HBM3, HbmSpec, interleave
 
 QUANTUM = 2048
 MIB = 1 << 20

@@ -10,7 +10,7 @@ from kernbench.components.hbm.banked import BankedMemory
 from kernbench.components.hbm.banks import Banks
 from kernbench.components.hbm.channel_banks import ChannelBanks
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_timing import HBM2, HBM3, MAPPINGS, interleave
+from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, interleave
 
 RCD, RP = 19_400, 16_300
 BURST, IN_GROUP = 1400, 2799

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from kernbench.components.hbm.channels import Channels
 from kernbench.messages.fabric import Access
-from kernbench.topology.cube_spec import HbmSpec
-from kernbench.topology.hbm_rules import channels_and_pieces
+from kernbench.topology.hbm_spec import HbmSpec
+from kernbench.topology.rules import channels_and_pieces
 
 
 def channels(**changes: object) -> Channels:

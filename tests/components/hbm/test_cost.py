@@ -9,7 +9,7 @@ from kernbench.components.hbm.channel_banks import ChannelBanks
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_timing import HBM3, MAPPINGS, interleave
+from kernbench.topology.hbm_spec import HBM3, MAPPINGS, interleave
 
 ALL = {**MAPPINGS, "interleave": interleave(8, xor=True)}
 QUANTUM, BURST = 2048, 32

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_timing import HBM2, HBM3, MAPPINGS, Mapping, interleave
+from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, AddressMapping, interleave
 
 ALL = {**MAPPINGS, "interleave": interleave(8, xor=True), "mod": interleave(8, xor=False)}
 SWEEP = 256 * 1024
 """8 pseudo-channels of 32 banks with rows of 1 KiB"""
 
 
-def planner(mapping: Mapping) -> Planner:
+def planner(mapping: AddressMapping) -> Planner:
     return Planner(Layout(HBM3, 8, mapping))
 
 

@@ -15,7 +15,7 @@ from kernbench.messages.fabric import Access
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.slices import slice_times
-from kernbench.topology.hbm_timing import HBM3, interleave
+from kernbench.topology.hbm_spec import HBM3, interleave
 from kernbench.triton_emu.tl_context import TLContext as Tl
 from observed import log_of, logged
 from path_support import BANKS, SMALL, check_request, path_of, run

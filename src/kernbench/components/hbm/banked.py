@@ -15,7 +15,7 @@ from kernbench.components.hbm.layout import Layout
 from kernbench.components.hbm.plan import Planner
 from kernbench.components.hbm.took import Counts, Took, TookOfBanks
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_timing import HbmTiming, Mapping
+from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 
 LONG = 8
 """Quanta of an access before which it is worth a look whether channels are in step."""
@@ -49,7 +49,7 @@ class BankedMemory:
         self,
         timing: HbmTiming,
         num_pcs: int,
-        mapping: Mapping,
+        mapping: AddressMapping,
         queue_entries: int,
         quantum: int,
         planner: Planner | None = None,

@@ -15,7 +15,7 @@ from kernbench.components.hbm.channel_banks import ChannelBanks
 from kernbench.components.hbm.channel_figures import FAR, Tally
 from kernbench.components.hbm.plan import Parts
 from kernbench.components.hbm.took import Counts, Taken
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmTiming
 
 Like = tuple[int, ...]
 """Of each channel the first one that is in step with it."""

@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 
 from kernbench.components.hbm.channel_figures import FAR, Figures, Tally
 from kernbench.components.hbm.plan import Run
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmTiming
 
 LONG_AGO = -(1 << 60)
 GAPS = 2

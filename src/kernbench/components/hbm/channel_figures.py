@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmTiming
 
 FAR = 1 << 62
 

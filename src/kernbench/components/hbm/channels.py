@@ -8,7 +8,7 @@ groups load all channels alike and only the two ends of a run have to be looked 
 from __future__ import annotations
 
 from kernbench.messages.fabric import Access
-from kernbench.topology.cube_spec import HbmSpec
+from kernbench.topology.hbm_spec import HbmSpec
 
 MOST_KEPT = 1 << 15
 

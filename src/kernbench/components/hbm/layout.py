@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.topology.hbm_timing import HbmTiming, Mapping, MappingField
+from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, MappingField
 
 Bits = NDArray[np.int64]
 
@@ -31,7 +31,7 @@ class Layout:
         "sweep_bytes",
     )
 
-    def __init__(self, timing: HbmTiming, num_pcs: int, mapping: Mapping) -> None:
+    def __init__(self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping) -> None:
         self.burst_bytes = timing.burst_bytes
         self.banks_per_channel = 2 * timing.banks_per_pc
         self._sizes = {"pc": num_pcs, "stack": timing.stacks, "group": timing.groups, "bank": timing.banks}
@@ -52,7 +52,7 @@ class Layout:
         self.folds_rows = any(entry.fold in ("above", "row") for entry in mapping)
         self._folds = {0: 0}
 
-    def _size(self, entry: MappingField, columns: int, mapping: Mapping) -> int:
+    def _size(self, entry: MappingField, columns: int, mapping: AddressMapping) -> int:
         if entry.field != "column":
             return self._sizes[entry.field]
         given = [each.values for each in mapping if each.field == "column" and each.values]

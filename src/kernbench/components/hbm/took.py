@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
 from kernbench.core.observed import BankTime
-from kernbench.topology.hbm_timing import HbmTiming
+from kernbench.topology.hbm_spec import HbmTiming
 
 
 class Counts(NamedTuple):

@@ -12,10 +12,10 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import I8
+from kernbench.common.dtypes import I8, Shape
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
-from kernbench.frontends.triton.descriptors import Shape, repeated, thin
+from kernbench.frontends.triton.descriptors import repeated, thin
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.pointers import Pointers, moved
 from kernbench.frontends.triton.running import refused, running

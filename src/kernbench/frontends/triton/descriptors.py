@@ -8,10 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from kernbench.common.dtypes import Array, Shape
 from kernbench.common.values import value
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Shape: TypeAlias = tuple[int, ...]
 
 
 @value

@@ -20,7 +20,7 @@ from kernbench.common.values import value
 from kernbench.frontends.placed import Placed
 from kernbench.frontends.triton.pace import Pace
 from kernbench.frontends.triton.pointers import Pointers
-from kernbench.frontends.triton.running import Grid, Running, begin, coordinates, programs_of
+from kernbench.frontends.triton.running import LaunchGrid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import RuntimeContext, current_context
@@ -136,7 +136,7 @@ def _program(
     function: Callable[..., object],
     arguments: Arguments,
     tensors: tuple[Tensor, ...],
-    grid: Grid,
+    grid: LaunchGrid,
     shares: Mapping[PeCoord, Iterable[int]],
     window: int | None,
     pace: Pace,
@@ -170,7 +170,7 @@ def _bind(name: str, function: Callable[..., object], args: tuple[object, ...], 
         raise InputError(f"kernel {name!r}: {error}") from None
 
 
-def _grid(name: str, grid: object) -> Grid:
+def _grid(name: str, grid: object) -> LaunchGrid:
     """Three extents, each at least 0."""
     extents = tuple(grid) if isinstance(grid, Sequence) else (grid,)
     try:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import triton.language as tl
 
-from kernbench.common.dtypes import DType
-from kernbench.frontends.triton.descriptors import Array, Box, Shape, describe, repeated, thin
+from kernbench.common.dtypes import Array, DType, Shape
+from kernbench.frontends.triton.descriptors import Box, describe, repeated, thin
 from kernbench.frontends.triton.pointers import described, shape_of
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (

@@ -9,7 +9,7 @@ from math import prod
 from kernbench.common.errors import RunStopped
 from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine
-from kernbench.frontends.triton.running import Grid
+from kernbench.frontends.triton.running import LaunchGrid
 
 MEASURED = 0.1
 """Of the time that the run may take, so much of a launch is measured before anything is foreseen of the rest."""
@@ -20,7 +20,7 @@ class Pace:
     """How fast the programs of a launch go, all PEs together, in the user's time."""
 
     kernel: str
-    grid: Grid
+    grid: LaunchGrid
     engine: GraphEngine
     _begin_s: float = field(default_factory=time.monotonic)
     _done: int = 0

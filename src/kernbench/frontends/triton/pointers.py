@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.frontends.triton.descriptors import Array, Descriptor, Shape, describe, in_bytes, repeated, summed, thin
+from kernbench.common.dtypes import Array, Shape
+from kernbench.frontends.triton.descriptors import Descriptor, describe, in_bytes, repeated, summed, thin
 from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, value_of
 

@@ -7,14 +7,15 @@ from contextvars import ContextVar
 from dataclasses import field
 from typing import Literal, TypeAlias
 
+from kernbench.common.dtypes import Array
 from kernbench.common.errors import KernelError
 from kernbench.common.values import state
-from kernbench.frontends.triton.descriptors import Array, Descriptor
+from kernbench.frontends.triton.descriptors import Descriptor
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.source import call_place, kernel_error
 from kernbench.triton_emu.tl_context import TLContext
 
-Grid: TypeAlias = tuple[int, int, int]
+LaunchGrid: TypeAlias = tuple[int, int, int]
 Order: TypeAlias = Literal["cyclic", "blocked"]
 
 
@@ -37,10 +38,10 @@ class Running:
     """
 
     tl: TLContext
-    grid: Grid
+    grid: LaunchGrid
     window: int | None = None
     on_write: Callable[[int, int, int], None] | None = None
-    program: Grid = (0, 0, 0)
+    program: LaunchGrid = (0, 0, 0)
     plans: dict[Hashable, tuple[Array, Descriptor | None]] = field(default_factory=dict)
     _loads: list[Handle] = field(default_factory=list)
 
@@ -86,7 +87,7 @@ def programs_of(order: Order, total: int, pe: int, pes: int) -> Iterable[int]:
     return range(first, first + each + (pe < more))
 
 
-def coordinates(programs: Iterable[int], grid: Grid) -> Iterator[Grid]:
+def coordinates(programs: Iterable[int], grid: LaunchGrid) -> Iterator[LaunchGrid]:
     """Where programs are in the grid; the first axis counts fastest."""
     for program in programs:
         rest, x = divmod(program, grid[0])

@@ -12,8 +12,8 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
-from kernbench.frontends.triton.descriptors import Array, Shape, thin
+from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, Array, DType, Shape
+from kernbench.frontends.triton.descriptors import thin
 from kernbench.frontends.triton.running import refused, running
 from kernbench.triton_emu.handles import Handle, Number
 

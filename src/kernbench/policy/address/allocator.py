@@ -91,7 +91,7 @@ def _size(name: str, field: str, nbytes: int, limit: int) -> str:
 
 
 def address_config(spec: TopologySpec) -> AddressConfig:
-    """The sizes of the machine that ``spec`` describes; PhysAddrError when its address format cannot hold them."""
+    """Return the sizes of the machine of ``spec``; PhysAddrError when its address format cannot hold them."""
     hbm, tcm = spec.cube.hbm, spec.pe.tcm
     return AddressConfig(
         sip_count=spec.system.sips.count,
@@ -119,8 +119,8 @@ __all__ = [
 ALIGNMENT_BYTES = 64
 
 
-class _Pool:
-    """A part's free list, spoken to in physical addresses: ``origin`` is the part's byte 0."""
+class AddressPool:
+    """The free list of a part, in physical addresses: ``origin`` is the part's byte 0."""
 
     def __init__(self, node_id: str, origin: PhysAddr, start: int, nbytes: int, alignment: int) -> None:
         self.space = FreeList(node_id, start, nbytes, alignment=alignment)
@@ -163,9 +163,9 @@ class PEMemAllocator:
         hbm = PhysAddr.hbm_addr(rack_id, sip_id, cube_id, 0, fmt)
         tcm = PhysAddr.pe_tcm_addr(rack_id, sip_id, cube_id, pe_id, 0, fmt)
         self.cfg = cfg
-        self._hbm = _Pool(pe_part(sip_id, cube_id, pe_id, AddressOwner.HBM), hbm, pe_id * share, share, alignment)
+        self._hbm = AddressPool(pe_part(sip_id, cube_id, pe_id, AddressOwner.HBM), hbm, pe_id * share, share, alignment)
         tcm_id = pe_part(sip_id, cube_id, pe_id, AddressOwner.TCM)
-        self._tcm = _Pool(tcm_id, tcm, 0, cfg.tcm_bytes_for_kernels, alignment)
+        self._tcm = AddressPool(tcm_id, tcm, 0, cfg.tcm_bytes_for_kernels, alignment)
 
     @property
     def hbm(self) -> FreeList:
@@ -178,7 +178,7 @@ class PEMemAllocator:
         return self._tcm.space
 
     def alloc_hbm(self, nbytes: int) -> PhysAddr:
-        """``nbytes`` of HBM; AllocationError says what was asked, what is free and the largest hole."""
+        """Allocate ``nbytes`` of HBM; AllocationError gives the size asked, the bytes free and the largest hole."""
         return self._hbm.alloc(nbytes)
 
     def free_hbm(self, addr: PhysAddr, nbytes: int) -> None:
@@ -186,7 +186,7 @@ class PEMemAllocator:
         self._hbm.free(addr, nbytes)
 
     def alloc_tcm(self, nbytes: int) -> PhysAddr:
-        """``nbytes`` of TCM; AllocationError says what was asked, what is free and the largest hole."""
+        """Allocate ``nbytes`` of TCM; AllocationError gives the size asked, the bytes free and the largest hole."""
         return self._tcm.alloc(nbytes)
 
     def free_tcm(self, addr: PhysAddr, nbytes: int) -> None:
@@ -194,15 +194,15 @@ class PEMemAllocator:
         self._tcm.free(addr, nbytes)
 
     def reserve_ipcq_hbm(self, total_bytes: int) -> PhysAddr:
-        """Room for queue rings in HBM, given back with ``free_hbm``; AllocationError when it is full."""
+        """Reserve HBM for queue rings; ``free_hbm`` gives it back. AllocationError when it is full."""
         return self._hbm.alloc(total_bytes, from_end=True)
 
     def reserve_ipcq_tcm(self, total_bytes: int) -> PhysAddr:
-        """Room for queue rings in TCM, given back with ``free_tcm``; AllocationError when it is full."""
+        """Reserve TCM for queue rings; ``free_tcm`` gives it back. AllocationError when it is full."""
         return self._tcm.alloc(total_bytes, from_end=True)
 
     def largest_tcm_hole(self) -> tuple[PhysAddr, int]:
-        """The largest free stretch of TCM and its bytes: what a kernel can have as scratch."""
+        """Return the largest free stretch of TCM and its bytes, which a kernel can have as scratch."""
         return self._tcm.largest_hole()
 
 
@@ -216,7 +216,7 @@ class CubeMemAllocator:
         origin = PhysAddr.cube_sram_addr(rack_id, sip_id, cube_id, 0, cfg.address_format)
         self.cfg = cfg
         label = cube_part(sip_id, cube_id, AddressOwner.SRAM)
-        self._sram = _Pool(label, origin, 0, cfg.sram_bytes_per_cube, alignment)
+        self._sram = AddressPool(label, origin, 0, cfg.sram_bytes_per_cube, alignment)
 
     @property
     def sram(self) -> FreeList:
@@ -224,7 +224,7 @@ class CubeMemAllocator:
         return self._sram.space
 
     def alloc_sram(self, nbytes: int) -> PhysAddr:
-        """``nbytes`` of SRAM; AllocationError says what was asked, what is free and the largest hole."""
+        """Allocate ``nbytes`` of SRAM; AllocationError gives the size asked, the bytes free and the largest hole."""
         return self._sram.alloc(nbytes)
 
     def free_sram(self, addr: PhysAddr, nbytes: int) -> None:
@@ -232,5 +232,5 @@ class CubeMemAllocator:
         self._sram.free(addr, nbytes)
 
     def reserve_ipcq_sram(self, total_bytes: int) -> PhysAddr:
-        """Room for queue rings in SRAM, given back with ``free_sram``; AllocationError when it is full."""
+        """Reserve SRAM for queue rings; ``free_sram`` gives it back. AllocationError when it is full."""
         return self._sram.alloc(total_bytes, from_end=True)

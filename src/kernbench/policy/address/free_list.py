@@ -1,15 +1,20 @@
-"""One free list for every memory and for virtual space: first fit, merged when freed."""
+"""The free list of every memory and of virtual space, and the scratch of kernels, which is one.
+
+A free list hands out the first hole that fits, and merges what comes back with its neighbours. Scratch is the part of a
+PE's TCM that holds a running kernel's handles.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Any
 
 from kernbench.common.errors import AllocationError
 from kernbench.common.values import value
 
 
 @value(order=True)
-class Extent:
+class AddressExtent:
     """``nbytes`` bytes from ``start``."""
 
     start: int
@@ -30,7 +35,7 @@ class FreeList:
 
     def __init__(self, label: str, base: int, nbytes: int, *, alignment: int = 1, granule: int = 1) -> None:
         self.label = label
-        self.extent = Extent(base, nbytes)
+        self.extent = AddressExtent(base, nbytes)
         self._alignment = alignment
         self._granule = granule
         # The holes in address order, as two columns of plain numbers: a kernel allocates and frees for every command.
@@ -39,14 +44,14 @@ class FreeList:
         self._asked: dict[int, int] = {}
 
     @property
-    def holes(self) -> tuple[Extent, ...]:
+    def holes(self) -> tuple[AddressExtent, ...]:
         """The free stretches, in address order; no two touch."""
-        return tuple(Extent(start, end - start) for start, end in zip(self._starts, self._ends, strict=True))
+        return tuple(AddressExtent(start, end - start) for start, end in zip(self._starts, self._ends, strict=True))
 
     @property
-    def live(self) -> tuple[Extent, ...]:
+    def live(self) -> tuple[AddressExtent, ...]:
         """The allocations as they were asked for, in address order."""
-        return tuple(Extent(start, asked) for start, asked in sorted(self._asked.items()))
+        return tuple(AddressExtent(start, asked) for start, asked in sorted(self._asked.items()))
 
     @property
     def free_bytes(self) -> int:
@@ -54,12 +59,12 @@ class FreeList:
         return sum(self._ends) - sum(self._starts)
 
     @property
-    def largest_hole(self) -> Extent:
+    def largest_hole(self) -> AddressExtent:
         """The largest free stretch, the lowest of several; empty when everything is taken."""
-        return max(self.holes, key=lambda hole: hole.nbytes, default=Extent(self.extent.start, 0))
+        return max(self.holes, key=lambda hole: hole.nbytes, default=AddressExtent(self.extent.start, 0))
 
     def alloc(self, nbytes: int, *, from_end: bool = False) -> int:
-        """Start of ``nbytes`` free bytes in the first hole that fits, or at the end of the last one.
+        """Take ``nbytes`` in the first hole that fits, or at the end of the last one; return their start.
 
         Raises AllocationError for a size below one byte, and with what is free when no hole fits.
         """
@@ -86,12 +91,12 @@ class FreeList:
         self._give_back(start, start + -(-nbytes // granule) * granule)
 
     def summary(self) -> str:
-        """What is free, for error messages."""
+        """Describe the free space, for error messages."""
         size, hole = self.extent.nbytes, self.largest_hole.nbytes
         return f"{self.free_bytes} of {size} bytes are free, the largest hole has {hole}"
 
     def _first_fit(self, nbytes: int) -> tuple[int, int]:
-        """Which hole, and the start in it; (-1, 0) for none."""
+        """Return the number of the hole, and the start in it; (-1, 0) for none."""
         alignment, ends = self._alignment, self._ends
         for at, hole in enumerate(self._starts):
             start = -(-hole // alignment) * alignment
@@ -108,7 +113,7 @@ class FreeList:
         return -1, 0
 
     def _take(self, at: int, start: int, end: int) -> None:
-        """``start`` to ``end`` leave hole ``at``: nothing of it, one part or two are left."""
+        """Take ``start`` to ``end`` out of hole ``at``: nothing of it, one part or two are left."""
         starts, ends = self._starts, self._ends
         before, after = start > starts[at], end < ends[at]
         if before and after:
@@ -122,7 +127,7 @@ class FreeList:
             del starts[at], ends[at]
 
     def _give_back(self, start: int, end: int) -> None:
-        """``start`` to ``end`` become free: one hole with those that they touch."""
+        """Free ``start`` to ``end``: one hole with the holes that they touch."""
         starts, ends = self._starts, self._ends
         at = bisect_right(starts, start)
         touches_before = at > 0 and ends[at - 1] == start
@@ -136,3 +141,93 @@ class FreeList:
         else:
             starts.insert(at, start)
             ends.insert(at, end)
+
+
+SCRATCH_ALIGNMENT_BYTES = 64
+
+
+class Block:
+    """``nbytes`` of scratch at ``address``, held for ``label``; None: free for the next handle of that size.
+
+    For whoever has it: ``array``, how its bytes were seen last, and ``turn``, a count of those who have had it.
+    """
+
+    __slots__ = ("_spare", "address", "array", "label", "nbytes", "turn")
+
+    def __init__(self, address: int, nbytes: int, spare: list[Block]) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.label: str | None = None
+        self.array: Any = None
+        self.turn = 0
+        self._spare = spare
+
+    def free(self) -> None:
+        """Give the block back; AllocationError when it was given back before."""
+        if self.label is None:
+            raise AllocationError(f"scratch: nothing is allocated at {self.address:#x} (freed twice)")
+        self.label = None
+        self._spare.append(self)
+
+
+class ScratchAllocator:
+    """Hands out ``nbytes`` of TCM from address ``base`` to handles, by their lifetime; each allocation has an owner.
+
+    What comes back is kept for the next handle of that size, and merged with its neighbours when nothing else is left.
+    """
+
+    def __init__(self, base: int, nbytes: int, *, alignment: int = SCRATCH_ALIGNMENT_BYTES) -> None:
+        # Whole units of the alignment: what lay between two of them would be a hole that no search could use.
+        self._space = FreeList("scratch", base, nbytes, alignment=alignment, granule=alignment)
+        self._blocks: dict[int, Block] = {}
+        self._spare: dict[int, list[Block]] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that no handle holds."""
+        return self._space.free_bytes + sum(
+            SCRATCH_ALIGNMENT_BYTES * -(-size // SCRATCH_ALIGNMENT_BYTES) * len(spare)
+            for size, spare in self._spare.items()
+        )
+
+    def alloc(self, nbytes: int, owner_label: str) -> Block:
+        """Allocate ``nbytes`` for the handle ``owner_label``.
+
+        Raises AllocationError that says how much each live handle holds.
+        """
+        spare = self._spare.get(nbytes)
+        block = spare.pop() if spare else self._carve(nbytes, owner_label)
+        block.label = owner_label
+        return block
+
+    def _carve(self, nbytes: int, owner_label: str) -> Block:
+        spare = self._spare.setdefault(nbytes, [])
+        address = self._take(nbytes, owner_label)
+        block = self._blocks[address] = Block(address, nbytes, spare)
+        return block
+
+    def _take(self, nbytes: int, owner_label: str) -> int:
+        try:
+            return self._space.alloc(nbytes)
+        except AllocationError:
+            self._merge()
+        try:
+            return self._space.alloc(nbytes)
+        except AllocationError as full:
+            raise AllocationError(f"{full} (for {owner_label}); {self._holders()}") from None
+
+    def _merge(self) -> None:
+        for size, spare in self._spare.items():
+            for block in spare:
+                self._space.free(block.address, size)
+                del self._blocks[block.address]
+            spare.clear()
+
+    def live(self) -> tuple[tuple[str, int], ...]:
+        """Return owner and bytes of every live allocation, the largest first."""
+        held = [(block.label, block.nbytes) for block in self._blocks.values() if block.label is not None]
+        return tuple(sorted(held, key=lambda each: (-each[1], each[0])))
+
+    def _holders(self) -> str:
+        held = ", ".join(f"{label} {nbytes} bytes" for label, nbytes in self.live())
+        return f"live handles: {held}" if held else "no handle is live"

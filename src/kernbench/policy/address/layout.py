@@ -1,4 +1,4 @@
-"""Where every bit of a physical address lies: the one table that encoding and decoding are made from.
+"""The layout of a physical address: the one table that encoding and decoding are made from.
 
 A format places rack, SIP and cube above a local offset of 38 bits that all formats share. Bit 37 of the local offset
 chooses the HBM window; below it lies the resource window, cut into the regions listed here.
@@ -44,7 +44,7 @@ SUB_OFFSET = BitField("sub_offset", 0, 29)
 
 
 class AddressFormat(Enum):
-    """How many racks, SIPs and cubes an address can name: ``narrow`` (51 bits) or ``wide`` (64 bits).
+    """The numbers of racks, SIPs and cubes that an address can name: ``narrow`` (51 bits) or ``wide`` (64 bits).
 
     ``AddressFormat("wide")`` reads the name that a topology gives; UnknownNameError lists the names.
     """
@@ -66,7 +66,7 @@ class AddressFormat(Enum):
         raise UnknownNameError("address format", str(value), tuple(f.value for f in cls))
 
     def prefix(self, rack_id: int, sip_id: int, cube_id: int) -> int:
-        """The upper bits that name a cube; PhysAddrError names the first field that is out of range."""
+        """Return the upper bits that name a cube; PhysAddrError names the first field that is out of range."""
         in_range = 0 <= rack_id < self.rack_limit and 0 <= sip_id < self.sip_limit and 0 <= cube_id < self.cube_limit
         if not in_range:
             for field, value in zip((self.rack, self.sip, self.cube), (rack_id, sip_id, cube_id), strict=True):
@@ -75,14 +75,14 @@ class AddressFormat(Enum):
 
 
 class AddressKind(StrEnum):
-    """Which window of a cube an address lies in."""
+    """The window of a cube that an address lies in."""
 
     HBM = "hbm"
     RESOURCE = "resource"
 
 
 class UnitType(IntEnum):
-    """What an address in the resource window belongs to; the other five values are reserved."""
+    """The owner of an address in the resource window; the other five values are reserved."""
 
     PE = 0
     MCPU = 1
@@ -173,7 +173,7 @@ _CHUNK_MASK = len(_CHUNKS) - 1
 
 
 def region_at(value: int) -> Region:
-    """The region that an encoded address lies in; PhysAddrError names the reserved field."""
+    """Return the region of an encoded address; PhysAddrError names the reserved field."""
     region = _CHUNKS[value >> _CHUNK_LOW & _CHUNK_MASK]
     if region is None:
         raise PhysAddrError(_why_reserved(value & (LOCAL.limit - 1)))

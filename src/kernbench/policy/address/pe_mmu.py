@@ -1,4 +1,4 @@
-"""The MMU of a PE: virtual byte ranges to the physical address of the nearest copy."""
+"""The MMU of a PE: virtual byte ranges to the physical address of the nearest copy, and its TLB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 
 
 @state
-class _Range:
+class MappedRange:
     """Virtual bytes ``start .. end`` that lie at ``pa`` and on; an access that begins here ends by ``tensor_end``.
 
     ``base`` is ``pa`` decoded, at the first touch: a PE touches few of the shards that it is told about.
@@ -31,20 +31,20 @@ class _Range:
 
 
 class KnownRanges:
-    """The ranges of tensors that have one copy of each part: for all PEs the same, so they are made once."""
+    """The ranges of tensors that have one copy of each part: they are the same for all PEs, so they are made once."""
 
     __slots__ = ("_by_va",)
 
     def __init__(self) -> None:
-        self._by_va: dict[int, tuple[TensorMapping, list[_Range]]] = {}
+        self._by_va: dict[int, tuple[TensorMapping, list[MappedRange]]] = {}
 
-    def of(self, mapping: TensorMapping) -> list[_Range] | None:
-        """Those of ``mapping``, if they have been made."""
+    def of(self, mapping: TensorMapping) -> list[MappedRange] | None:
+        """Return the ranges of ``mapping``, if they have been made."""
         known = self._by_va.get(mapping.va_base)
         return known[1] if known is not None and known[0] is mapping else None
 
-    def keep(self, mapping: TensorMapping, ranges: list[_Range]) -> None:
-        """These are those of ``mapping``."""
+    def keep(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
+        """Keep the ranges of ``mapping``."""
         self._by_va[mapping.va_base] = mapping, ranges
 
 
@@ -69,7 +69,7 @@ class PeMMU:
         self._tensors: list[TensorMapping] = []
         # Sorted by address; the starts are apart so that bisection compares integers.
         self._starts: list[int] = []
-        self._ranges: list[_Range] = []
+        self._ranges: list[MappedRange] = []
 
     @property
     def mappings(self) -> tuple[TensorMapping, ...]:
@@ -103,12 +103,12 @@ class PeMMU:
         del self._starts[gone], self._ranges[gone]
 
     def translate(self, va: int) -> PhysAddr:
-        """Where the byte at ``va`` lies. Raises as ``segments`` does."""
+        """Return the physical address of the byte at ``va``. Raises as ``segments`` does."""
         found = self._range_at(va, 1)
         return found.at(va, self._fmt)
 
     def segments(self, va: int, nbytes: int) -> tuple[tuple[PhysAddr, int], ...]:
-        """Where the ``nbytes`` at ``va`` lie: address and bytes of each stretch, in the order of the access.
+        """Return address and bytes of each stretch of the ``nbytes`` at ``va``, in the order of the access.
 
         Raises AddressFaultError with the PE, the VA, the nearest tensor and by how many bytes the access is out of it.
         """
@@ -119,7 +119,7 @@ class PeMMU:
         return ((first, found.end - va), *self._rest(found.end, va + nbytes))
 
     def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
-        """As ``segments``, with encoded addresses."""
+        """Return ``segments`` with encoded addresses."""
         at = bisect_right(self._starts, va) - 1
         if at >= 0 < nbytes:
             found = self._ranges[at]
@@ -135,7 +135,7 @@ class PeMMU:
             va = found.end
         return parts
 
-    def _range_at(self, va: int, nbytes: int) -> _Range:
+    def _range_at(self, va: int, nbytes: int) -> MappedRange:
         at = bisect_right(self._starts, va) - 1
         if at < 0 or nbytes <= 0:
             raise self._fault(va, nbytes)
@@ -144,7 +144,7 @@ class PeMMU:
             raise self._fault(va, nbytes)
         return found
 
-    def _nearest_ranges(self, mapping: TensorMapping) -> list[_Range]:
+    def _nearest_ranges(self, mapping: TensorMapping) -> list[MappedRange]:
         known = self._known.of(mapping)
         if known is not None:
             return known
@@ -157,7 +157,7 @@ class PeMMU:
             shard = held[0] if len(held) == 1 else self._nearest(mapping, held)
             self._check_extent(mapping, shard, covered)
             covered = offset + shard.nbytes
-            ranges.append(_Range(base + offset, base + covered, shard.pa, end))
+            ranges.append(MappedRange(base + offset, base + covered, shard.pa, end))
         if len(copies) == len(mapping.shards):
             self._known.keep(mapping, ranges)
         return ranges
@@ -200,7 +200,7 @@ def _place(tensor: TensorMapping) -> str:
 
 
 def _miss(va: int, nbytes: int, near: TensorMapping) -> str:
-    """How an access misses a tensor, and by how many bytes."""
+    """Describe how an access misses a tensor, and by how many bytes."""
     if va < near.va_base:
         return f"starts {near.va_base - va} bytes before"
     if va >= near.va_end:
@@ -208,3 +208,35 @@ def _miss(va: int, nbytes: int, near: TensorMapping) -> str:
     if va + nbytes > near.va_end:
         return f"runs {va + nbytes - near.va_end} bytes past the end of"
     return "touches a part without a shard of"
+
+
+class Tlb:
+    """A TLB of at most ``entries`` pages, by number; a new page replaces the one that was used longest ago.
+
+    ``hits`` and ``misses`` count look-ups.
+    """
+
+    __slots__ = ("_entries", "_pages", "hits", "misses")
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._pages: dict[int, None] = {}  # the one that was used longest ago first
+        self.hits = self.misses = 0
+
+    def look_up(self, page: int) -> bool:
+        """Return True when ``page`` is there; put it there otherwise."""
+        pages = self._pages
+        found = page in pages
+        if found:
+            self.hits += 1
+            del pages[page]
+        else:
+            self.misses += 1
+            if len(pages) == self._entries:
+                del pages[next(iter(pages))]
+        pages[page] = None
+        return found
+
+    def clear(self) -> None:
+        """Forget all pages."""
+        self._pages.clear()

@@ -1,4 +1,4 @@
-"""Physical addresses: which part of which cube, and which byte of it."""
+"""Physical addresses: a part of a cube, and a byte of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PhysAddr:
 
     @staticmethod
     def decode(value: int, fmt: AddressFormat = _NARROW) -> PhysAddr:
-        """The address that ``value`` encodes; PhysAddrError for a value too wide or in a reserved range."""
+        """Return the address that ``value`` encodes; PhysAddrError for a value too wide or in a reserved range."""
         value = index(value)
         if not 0 <= value < fmt.limit:
             raise PhysAddrError(f"address {value:#x} is outside 0..{fmt.limit - 1:#x} ({fmt.value}, {fmt.bits} bits)")
@@ -63,7 +63,7 @@ class PhysAddr:
         )
 
     def encode(self) -> int:
-        """The address as an integer of ``fmt.bits`` bits."""
+        """Return the address as an integer of ``fmt.bits`` bits."""
         return self.value
 
     @property
@@ -92,7 +92,7 @@ class PhysAddr:
         return self.region.ext
 
     def offset_by(self, nbytes: int) -> PhysAddr:
-        """The address ``nbytes`` further on in the same part; PhysAddrError when that leaves the part."""
+        """Return the address ``nbytes`` further on in the same part; PhysAddrError when that leaves the part."""
         offset = self.component_offset + nbytes
         if not 0 <= offset < self.region.size:
             self.region.check(offset)
@@ -100,7 +100,7 @@ class PhysAddr:
 
     @staticmethod
     def hbm_addr(rack_id: int, sip_id: int, cube_id: int, hbm_offset: int, fmt: AddressFormat = _NARROW) -> PhysAddr:
-        """Byte ``hbm_offset`` of a cube's HBM."""
+        """Return the address of byte ``hbm_offset`` of a cube's HBM."""
         return _make(HBM_REGION, rack_id, sip_id, cube_id, hbm_offset, fmt)
 
     @staticmethod
@@ -113,7 +113,7 @@ class PhysAddr:
         slice_size_bytes: int,
         fmt: AddressFormat = _NARROW,
     ) -> PhysAddr:
-        """Byte ``pe_local_hbm_offset`` of the HBM slice of a PE: slices of ``slice_size_bytes`` lie in PE order."""
+        """Return byte ``pe_local_hbm_offset`` of a PE's HBM slice: slices of ``slice_size_bytes`` lie in PE order."""
         PE_ID.check(pe_id, f"{fmt.value} address")
         if not 0 <= pe_local_hbm_offset < slice_size_bytes:
             text = f"pe_local_hbm_offset={pe_local_hbm_offset:#x} is outside 0..{slice_size_bytes - 1:#x} (the slice)"
@@ -125,49 +125,49 @@ class PhysAddr:
     def pe_tcm_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, tcm_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Byte ``tcm_offset`` of a PE's TCM."""
+        """Return the address of byte ``tcm_offset`` of a PE's TCM."""
         return _make(_pe_part(AddressOwner.TCM, pe_id, fmt), rack_id, sip_id, cube_id, tcm_offset, fmt)
 
     @staticmethod
     def pe_ipcq_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, ipcq_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Byte ``ipcq_offset`` of a PE's queue-pair registers."""
+        """Return the address of byte ``ipcq_offset`` of a PE's queue-pair registers."""
         return _make(_pe_part(AddressOwner.IPCQ, pe_id, fmt), rack_id, sip_id, cube_id, ipcq_offset, fmt)
 
     @staticmethod
     def pe_scratchpad_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, scratchpad_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Byte ``scratchpad_offset`` of a PE's scratchpad, on machines that have one beside the TCM."""
+        """Return byte ``scratchpad_offset`` of a PE's scratchpad, on machines that have one beside the TCM."""
         return _make(_pe_part(AddressOwner.SCRATCHPAD, pe_id, fmt), rack_id, sip_id, cube_id, scratchpad_offset, fmt)
 
     @staticmethod
     def pe_regfile_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, regfile_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Byte ``regfile_offset`` of a PE's registers."""
+        """Return the address of byte ``regfile_offset`` of a PE's registers."""
         return _make(_pe_part(AddressOwner.REGFILE, pe_id, fmt), rack_id, sip_id, cube_id, regfile_offset, fmt)
 
     @staticmethod
     def pe_csr_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, csr_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Byte ``csr_offset`` of a PE's status and performance counters."""
+        """Return byte ``csr_offset`` of a PE's status and performance counters."""
         return _make(_pe_part(AddressOwner.CSR, pe_id, fmt), rack_id, sip_id, cube_id, csr_offset, fmt)
 
     @staticmethod
     def cube_sram_addr(
         rack_id: int, sip_id: int, cube_id: int, sram_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Byte ``sram_offset`` of a cube's SRAM."""
+        """Return the address of byte ``sram_offset`` of a cube's SRAM."""
         return _make(SRAM_REGION, rack_id, sip_id, cube_id, sram_offset, fmt)
 
     @staticmethod
     def m_cpu_addr(
         rack_id: int, sip_id: int, cube_id: int, m_cpu_offset: int = 0, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Byte ``m_cpu_offset`` of what a cube's M_CPU answers to."""
+        """Return byte ``m_cpu_offset`` of the addresses of a cube's M_CPU."""
         return _make(M_CPU_REGION, rack_id, sip_id, cube_id, m_cpu_offset, fmt)
 
     def __eq__(self, other: object) -> bool:

@@ -31,7 +31,7 @@ class VirtualAllocator:
 
     @classmethod
     def for_machine(cls, cfg: AddressConfig, page_size: int = DEFAULT_PAGE_BYTES) -> VirtualAllocator:
-        """An allocator that has room for every byte that the machine can hold."""
+        """Make an allocator that has room for every byte that the machine can hold."""
         return cls(va_size=va_size(cfg, page_size), page_size=page_size)
 
     @property
@@ -40,7 +40,10 @@ class VirtualAllocator:
         return self._space
 
     def alloc(self, nbytes: int) -> int:
-        """First VA of a range of ``nbytes``; AllocationError for a size below one byte and when no range is left."""
+        """Return the first VA of a range of ``nbytes``.
+
+        AllocationError for a size below one byte and when no range is left.
+        """
         return self._space.alloc(nbytes)
 
     def free(self, va: int, nbytes: int) -> None:
@@ -49,7 +52,7 @@ class VirtualAllocator:
 
 
 def va_size(cfg: AddressConfig, page_size: int = DEFAULT_PAGE_BYTES) -> int:
-    """Bytes of virtual space for all HBM and TCM of the machine, in whole pages, and never below the default."""
+    """Return bytes of virtual space for all HBM and TCM of the machine: whole pages, at least the default."""
     per_cube = cfg.hbm_bytes_per_cube + cfg.pes_per_cube * cfg.tcm_bytes_per_pe
     nbytes = max(DEFAULT_VA_SIZE, cfg.sip_count * cfg.cubes_per_sip * per_cube)
     return -(-nbytes // page_size) * page_size

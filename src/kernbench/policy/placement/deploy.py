@@ -33,7 +33,7 @@ class Deployment:
     shards: tuple[MappedShard, ...]
 
     def mapping(self) -> TensorMapping:
-        """What the MMUs are told; InputError without a virtual range."""
+        """Return the mapping for the MMUs; InputError without a virtual range."""
         if self.va_base is None:
             raise InputError(f"tensor {self.name!r} was deployed without virtual addresses")
         return TensorMapping(name=self.name, va_base=self.va_base, nbytes=self.nbytes, shards=self.shards)
@@ -66,7 +66,9 @@ def deploy_tensor(
     return Deployment(name=name, nbytes=nbytes, mem_kind=mem_kind, va_base=va_base, shards=shards)
 
 
-def release(deployment: Deployment, allocators: Allocators, va_allocator: VirtualAllocator | None = None) -> None:
+def release_deployment(
+    deployment: Deployment, allocators: Allocators, va_allocator: VirtualAllocator | None = None
+) -> None:
     """Give back all that ``deploy_tensor`` allocated; AllocationError when it was given back before."""
     if deployment.va_base is not None and va_allocator is not None:
         va_allocator.free(deployment.va_base, deployment.nbytes)

@@ -1,11 +1,11 @@
-"""How a tensor spreads over the cubes and PEs of one SIP."""
+"""The spread of a tensor over the cubes and PEs of one SIP."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
 from kernbench.common.values import value
-from kernbench.policy.placement.geometry import PlacementError, Window, split, tiles
+from kernbench.policy.placement.geometry import PlacementError, Window, split_window, tiles
 
 __all__ = [
     "SINGLE_PE",
@@ -14,7 +14,7 @@ __all__ = [
     "PlacementError",
     "ShardSpec",
     "column_wise",
-    "placed_windows",
+    "place_windows",
     "replicate",
     "resolve_dp_policy",
     "row_wise",
@@ -24,8 +24,8 @@ __all__ = [
 
 _CUTS: dict[str, Callable[[Window, int], list[Window]]] = {
     "replicate": lambda window, parts: [window] * parts,
-    "column_wise": lambda window, parts: split(window, -1, parts),
-    "row_wise": lambda window, parts: split(window, 0, parts),
+    "column_wise": lambda window, parts: split_window(window, -1, parts),
+    "row_wise": lambda window, parts: split_window(window, 0, parts),
 }
 
 
@@ -79,28 +79,28 @@ class LocalShard:
     window: Window
 
     def on(self, sip: int, cube: int) -> ShardSpec:
-        """The same shard in a cube of a machine."""
+        """Return the same shard in a cube of a machine."""
         return ShardSpec(sip, cube, self.local_pe, self.offset_bytes, self.nbytes)
 
 
 def resolve_dp_policy(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> list[ShardSpec]:
-    """The shards of a tensor on a SIP of ``num_cubes`` cubes of ``num_pe`` PEs, by cube, then PE.
+    """Return the shards of a tensor on a SIP of ``num_cubes`` cubes of ``num_pe`` PEs, by cube, then PE.
 
     A PE whose part is empty has no shard: an axis may have fewer elements than parts. PlacementError when the policy
     takes more cubes or PEs than there are, or splits a tensor without axes.
     """
-    placed = placed_windows(
+    placed = place_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
     )
     return [spec for spec, _ in placed]
 
 
-def placed_windows(
+def place_windows(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> list[tuple[ShardSpec, Window]]:
-    """``resolve_dp_policy`` with the window of the tensor that each shard holds, stored row-major on its own."""
+    """Resolve a policy as ``resolve_dp_policy`` does, with the window that each shard holds, row-major on its own."""
     cubes = _first_of("num_cubes", policy.num_cubes, num_cubes)
     pes = _first_of("num_pes", policy.num_pes, num_pe)
     placed = [
@@ -123,7 +123,7 @@ def _first_of(name: str, wanted: int | None, there: int) -> int:
 
 
 def _offsets(windows: Iterable[Window], itemsize: int) -> Iterator[int]:
-    """Where each window begins when distinct ones follow each other in order of first appearance."""
+    """Yield the offset of each window when distinct ones follow each other in order of first appearance."""
     begins: dict[Window, int] = {}
     end = 0
     for window in windows:
@@ -134,37 +134,37 @@ def _offsets(windows: Iterable[Window], itemsize: int) -> Iterator[int]:
 
 
 def column_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """A part of the last axis for each PE, as far as there are elements."""
+    """Give each PE a part of the last axis, as far as there are elements."""
     return _by_pe(_CUTS["column_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
 def row_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """A part of the first axis for each PE, as far as there are elements."""
+    """Give each PE a part of the first axis, as far as there are elements."""
     return _by_pe(_CUTS["row_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
 def replicate(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """All of the tensor for each PE."""
+    """Give each PE all of the tensor."""
     return _by_pe(_CUTS["replicate"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
 def tiled_column_major(
     shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int
 ) -> list[LocalShard]:
-    """Tiles of a matrix, dealt to the PEs in turn down the columns; one shard a tile, in that order."""
-    return _dealt(tiles(tuple(shape), tile_m, tile_k, column_major=True), itemsize, num_pe)
+    """Deal the tiles of a matrix to the PEs in turn down the columns; one shard a tile, in that order."""
+    return _deal(tiles(tuple(shape), tile_m, tile_k, column_major=True), itemsize, num_pe)
 
 
 def tiled_row_major(shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int) -> list[LocalShard]:
-    """Tiles of a matrix, dealt to the PEs in turn along the rows; one shard a tile, in that order."""
-    return _dealt(tiles(tuple(shape), tile_m, tile_k, column_major=False), itemsize, num_pe)
+    """Deal the tiles of a matrix to the PEs in turn along the rows; one shard a tile, in that order."""
+    return _deal(tiles(tuple(shape), tile_m, tile_k, column_major=False), itemsize, num_pe)
 
 
 def _by_pe(windows: list[Window], itemsize: int) -> list[LocalShard]:
-    return _dealt(windows, itemsize, len(windows))
+    return _deal(windows, itemsize, len(windows))
 
 
-def _dealt(windows: list[Window], itemsize: int, num_pe: int) -> list[LocalShard]:
+def _deal(windows: list[Window], itemsize: int, num_pe: int) -> list[LocalShard]:
     windows = [window for window in windows if window.size]  # what is empty comes last
     offsets = _offsets(windows, itemsize)
     return [

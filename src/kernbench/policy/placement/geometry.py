@@ -24,7 +24,7 @@ class Window:
 
     @classmethod
     def whole(cls, shape: tuple[int, ...]) -> Window:
-        """All of a tensor of ``shape``."""
+        """Return the window of all of a tensor of ``shape``."""
         return cls(tuple((0, extent) for extent in shape))
 
     @property
@@ -39,15 +39,15 @@ class Window:
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """What selects the window from an array of the tensor's shape."""
+        """The index that selects the window from an array of the tensor's shape."""
         return tuple(slice(start, stop) for start, stop in self.bounds)
 
     def along(self, axis: int, start: int, stop: int) -> Window:
-        """The same window with other bounds on one axis."""
+        """Return the same window with other bounds on one axis."""
         return Window((*self.bounds[:axis], (start, stop), *self.bounds[axis + 1 :]))
 
     def meet(self, other: Window) -> Window | None:
-        """The window in both; None when they share no element."""
+        """Return the window of the elements in both; None when they share none."""
         both: list[tuple[int, int]] = []
         for (a, b), (c, d) in zip(self.bounds, other.bounds, strict=True):
             start, stop = a if a > c else c, b if b < d else d
@@ -57,21 +57,21 @@ class Window:
         return Window(tuple(both))
 
     def within(self, outer: Window) -> Window:
-        """The same elements, counted from the first corner of ``outer``."""
+        """Return the same elements, counted from the first corner of ``outer``."""
         moved = ((a - c, b - c) for (a, b), (c, _) in zip(self.bounds, outer.bounds, strict=True))
         return Window(tuple(moved))
 
     def inward(self, index: Index) -> Index:
-        """An index of the tensor, counted from this window's first corner."""
+        """Convert an index of the tensor to one that counts from this window's first corner."""
         return tuple(at - start for at, (start, _) in zip(index, self.bounds, strict=True))
 
     def outward(self, index: Index) -> Index:
-        """An index that counts from this window's first corner, as one of the tensor."""
+        """Convert an index that counts from this window's first corner to one of the tensor."""
         return tuple(at + start for at, (start, _) in zip(index, self.bounds, strict=True))
 
 
 def even_parts(start: int, stop: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Bounds of ``parts`` neighbours; where they cannot be equal the first ``remainder`` have one more."""
+    """Yield the bounds of ``parts`` neighbours; where they cannot be equal the first ``remainder`` have one more."""
     each, more = divmod(stop - start, parts)
     for part in range(parts):
         end = start + each + (part < more)
@@ -79,8 +79,8 @@ def even_parts(start: int, stop: int, parts: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def split(window: Window, axis: int, parts: int) -> list[Window]:
-    """``parts`` windows side by side along ``axis`` (0 or -1); the last ones hold nothing where it is too short."""
+def split_window(window: Window, axis: int, parts: int) -> list[Window]:
+    """Cut a window into ``parts`` along ``axis`` (0 or -1); the last ones hold nothing where it is too short."""
     rank = len(window.bounds)
     if rank == 0:
         raise PlacementError(f"a tensor without axes cannot be split into {parts} parts; replicate it")
@@ -89,7 +89,7 @@ def split(window: Window, axis: int, parts: int) -> list[Window]:
 
 
 def tiles(shape: tuple[int, ...], tile_m: int, tile_k: int, *, column_major: bool) -> list[Window]:
-    """The ``tile_m`` x ``tile_k`` tiles of a matrix in row-major or column-major order; those at the edge are partial.
+    """Return the ``tile_m`` x ``tile_k`` tiles of a matrix, row-major or column-major; those at the edge are partial.
 
     PlacementError for anything but a matrix and for tiles without elements.
     """

@@ -14,11 +14,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.common.dtypes import Array
 from kernbench.common.values import value
-from kernbench.policy.placement.dp import DPPolicy, PlacementError, ShardSpec, placed_windows
+from kernbench.policy.placement.dp import DPPolicy, PlacementError, ShardSpec, place_windows
 from kernbench.policy.placement.geometry import Window
-
-Array = npt.NDArray[np.generic]
 
 
 @value
@@ -30,7 +29,7 @@ class ShardView:
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """What selects the shard's elements from the tensor."""
+        """The index that selects the shard's elements from the tensor."""
         return self.window.index
 
     @property
@@ -41,14 +40,14 @@ class ShardView:
 
 @value
 class WindowPiece:
-    """What one shard has of a window: ``source`` counts from the shard's corner, ``target`` from the window's."""
+    """The part of a window in one shard: ``source`` counts from the shard's corner, ``target`` from the window's."""
 
     view: ShardView
     source: Window
     target: Window
 
     def span(self, itemsize: int) -> tuple[int, int]:
-        """Offset in the shard and length, in bytes, of the shortest stretch that holds the piece."""
+        """Return offset in the shard and length, in bytes, of the shortest stretch that holds the piece."""
         first = last = 0
         for extent, (start, stop) in zip(self.view.shape, self.source.bounds, strict=True):
             first, last = first * extent + start, last * extent + stop - 1
@@ -58,30 +57,30 @@ class WindowPiece:
 def shard_views(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> tuple[ShardView, ...]:
-    """``resolve_dp_policy`` with each shard's window; the same order, the same errors."""
-    placed = placed_windows(
+    """Resolve a policy as ``resolve_dp_policy`` does, with each shard's window; the same order, the same errors."""
+    placed = place_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
     )
     return tuple(ShardView(spec, window) for spec, window in placed)
 
 
 def first_copies(views: Iterable[ShardView]) -> tuple[ShardView, ...]:
-    """Of each part the first copy: together they hold every element once."""
+    """Return the first copy of each part: together they hold every element once."""
     first: dict[int, ShardView] = {}
     for view in views:
         first.setdefault(view.spec.offset_bytes, view)
     return tuple(first.values())
 
 
-def split(array: Array, views: Iterable[ShardView]) -> list[Array]:
-    """The contiguous array that each shard holds of ``array``, in the order of ``views``."""
+def split_array(array: Array, views: Iterable[ShardView]) -> list[Array]:
+    """Return the contiguous array that each shard holds of ``array``, in the order of ``views``."""
     return [np.array(array[view.index], order="C", copy=True) for view in views]
 
 
 def assemble(
     shape: tuple[int, ...], dtype: npt.DTypeLike, views: Sequence[ShardView], arrays: Sequence[Array]
 ) -> Array:
-    """The tensor of ``shape`` whose shards ``views`` hold ``arrays`` (any shape with the right count of elements).
+    """Assemble the tensor of ``shape`` whose shards ``views`` hold ``arrays`` (any shape of the right size).
 
     ``views`` may be all shards or the first copies; of several copies the first counts. PlacementError when the
     shards do not hold every element.
@@ -98,7 +97,7 @@ def assemble(
 
 
 def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...]:
-    """What each shard has of ``window``; shards that have nothing are left out, copies are not."""
+    """Return the parts of ``window`` that shards hold; copies count, shards that have nothing of it do not."""
     found = []
     for view in views:
         both = view.window.meet(window)
@@ -107,7 +106,7 @@ def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...
     return tuple(found)
 
 
-_Bounds = tuple[int, int]
+AxisBounds = tuple[int, int]
 
 
 @value
@@ -123,7 +122,7 @@ class Selection:
 
 
 def select(index: Any, shape: tuple[int, ...]) -> Selection:
-    """The smallest window that holds ``tensor[index]`` of a tensor of ``shape``, and the index that remains.
+    """Return the smallest window that holds ``tensor[index]`` of a tensor of ``shape``, and the index that remains.
 
     Integers, slices with any step, ``...`` and None narrow the window; arrays and lists of indices take the whole
     tensor. IndexError as NumPy raises it, also for an integer out of range.
@@ -136,14 +135,14 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
 
 
 def _basic(parts: tuple[Any, ...], shape: tuple[int, ...]) -> Selection:
-    bounds: list[_Bounds] = []
+    bounds: list[AxisBounds] = []
     rest: list[Any] = []
     for part in parts:
         if part is None:
             rest.append(None)
             continue
         extent = shape[len(bounds)]
-        bound, remaining = _sliced(part, extent) if isinstance(part, slice) else _picked(part, extent)
+        bound, remaining = _slice(part, extent) if isinstance(part, slice) else _pick(part, extent)
         bounds.append(bound)
         rest.append(remaining)
     dense = all(not isinstance(part, slice) or part.step in {1, -1} for part in rest)
@@ -170,12 +169,12 @@ def _without_ellipsis(parts: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
     return (*parts[:at], *full * (rank - named), *parts[at + 1 :])
 
 
-def _picked(part: SupportsIndex, extent: int) -> tuple[_Bounds, int]:
+def _pick(part: SupportsIndex, extent: int) -> tuple[AxisBounds, int]:
     at = as_integer(part) % extent
     return (at, at + 1), 0
 
 
-def _sliced(part: slice, extent: int) -> tuple[_Bounds, slice]:
+def _slice(part: slice, extent: int) -> tuple[AxisBounds, slice]:
     chosen = range(extent)[part]
     if not chosen:
         return (0, 0), slice(0, 0, 1)

@@ -1,6 +1,7 @@
 """The way of every transaction through the machine, from the coordinates of its ends.
 
-- Inside a SIP: see ``cube_routes``.
+- Inside a cube: a part hangs on a router, directly or behind the xbar of its corner. Two parts of a corner meet at the
+  xbar. All other ways go over routers, X first, and from cube to cube over UCIe ports, X first as well.
 - To and from the IO chiplet: along the cube's own column (row) to the edge, the UCIe link there, ``io_noc``.
 - From SIP to SIP: over scale-up ports, by the fewest hops, through the ``io_noc`` of each SIP between; where no
   scale-up link leads, through the PCIe endpoints and the switch.
@@ -8,22 +9,119 @@
 
 A part inside a PE that has no link of its own is reached through its PE's DMA. An extra part is reached over its
 links, by the one that makes the fewest hops, the first of several; no way between others leads through it.
+
+A part in transit may choose another way than the planned one: ``RouteChoices`` gives those with the fewest hops. A hop
+counts the same wherever it is. Only links of the classes that the planned way uses are counted: no transfer from SIP to
+SIP leaves the scale-up links for PCIe, and none within a SIP takes the IO chiplet for a short cut.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise, product
 
 from kernbench.common.errors import TransportError
-from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, sip_part, sip_port_id
-from kernbench.policy.routing.cube_routes import CubeRoutes, Route
-from kernbench.topology.cube_plan import LINKED_PE_KINDS
-from kernbench.topology.fabric import FabricLink, fabric_links
+from kernbench.common.ids import HOST, SWITCH, io_ucie_id, pe_dma_id, router_id, sip_part, sip_port_id, ucie_id, xbar_id
+from kernbench.topology.cube_plan import LINKED_PE_KINDS, corner_router, m_cpu_router, sram_router, ucie_router
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.spec import SipsSpec
+from kernbench.topology.grid import OPPOSITE, SIDES, Side
+from kernbench.topology.spec import FabricLink, SipsSpec, fabric_links
+
+NodePath = tuple[str, ...]
+GridCell = tuple[int, int]
+
+
+class CubeRoutes:
+    """Routes between parts of cubes in the same SIP."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._cube = graph.spec.cube
+        self._mesh = graph.spec.sip.cube_mesh.grid
+        self._edge = graph.spec.sip.io_chiplet.edge
+        self._edge_cubes = graph.spec.sip.edge_cubes
+        noc = self._cube.noc.grid
+        self._m_cpu, self._sram = m_cpu_router(noc), sram_router(noc)
+        self._beside: dict[str, GridCell] = {side: ucie_router(noc, side) for side in SIDES}
+        self._beside |= {corner: corner_router(noc, corner) for corner in self._cube.pe_layout.corners}
+
+    def between(self, src: Node, dst: Node) -> NodePath:
+        """Route from a part to another of the same SIP, both ends included."""
+        sip, at = src.cube_coord
+        _, end = dst.cube_coord
+        if at == end:
+            return self._within(src, dst)
+        route: list[str] = []
+        here = src
+        cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
+        for cell, beyond in pairwise(cubes):
+            side = side_towards(cell, beyond)
+            leave = self._graph.node(ucie_id(sip, self._mesh.index(*cell), side))
+            route.extend(self._within(here, leave))
+            here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
+        return (*route, *self._within(here, dst))
+
+    def to_io(self, src: Node) -> NodePath:
+        """Route from a part along its own column (row) to the UCIe port that faces the IO chiplet."""
+        return self.between(src, self._io_facing(src))
+
+    def from_io(self, dst: Node) -> NodePath:
+        """Route from the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
+        return self.between(self._io_facing(dst), dst)
+
+    def _io_facing(self, node: Node) -> Node:
+        sip, cube = node.cube_coord
+        column_or_row = self._graph.spec.sip.io_ucie_of(cube)
+        return self._graph.node(ucie_id(sip, self._edge_cubes[column_or_row], self._edge))
+
+    def _within(self, src: Node, dst: Node) -> NodePath:
+        """Route from a part to another of the same cube, both ends included."""
+        if src.id == dst.id:
+            return (src.id,)
+        (up, first), (down, last) = self._stem(src), self._stem(dst)
+        if up[-1] == down[-1] and up[-1] != src.id and up[-1] != dst.id:
+            return (src.id, up[-1], dst.id)
+        if down[-1] == src.id or up[-1] == dst.id:
+            return (src.id, dst.id)
+        sip, cube = src.cube_coord
+        routers = [router_id(sip, cube, x, y) for x, y in xy_cells(first, last)]
+        return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
+
+    def _stem(self, node: Node) -> tuple[NodePath, GridCell]:
+        """Return a part, with its xbar when it has one, and the router behind; of a router, itself."""
+        if node.xy is not None:
+            return (node.id,), node.xy
+        corner = None
+        if node.pe is not None:
+            corner = self._cube.pe_layout.corner_of(node.pe)
+        elif node.kind == "hbm_ctrl" and node.index is not None:
+            corner = self._cube.corner_of_slice(node.index)
+        if corner is not None:
+            return (node.id, xbar_id(*node.cube_coord, corner)), self._beside[corner]
+        if node.side is not None:
+            return (node.id,), self._beside[node.side]
+        return (node.id,), self._m_cpu if node.kind == "m_cpu" else self._sram
+
+
+def xy_cells(src: GridCell, dst: GridCell) -> Iterator[GridCell]:
+    """Yield every cell of the way over a grid, X first, both ends included."""
+    x, y = src
+    yield x, y
+    while x != dst[0]:
+        x += 1 if dst[0] > x else -1
+        yield x, y
+    while y != dst[1]:
+        y += 1 if dst[1] > y else -1
+        yield x, y
+
+
+def side_towards(src: GridCell, dst: GridCell) -> Side:
+    """Return the side on which a neighbouring cell lies."""
+    if src[0] != dst[0]:
+        return "E" if dst[0] > src[0] else "W"
+    return "S" if dst[1] > src[1] else "N"
 
 
 class SipRoutes:
@@ -34,7 +132,7 @@ class SipRoutes:
         self._distances: dict[int, dict[int, int]] = {}
 
     def between(self, src: int, dst: int, via_port: str | None = None) -> tuple[FabricLink, ...] | None:
-        """The links from one SIP to another; None when no scale-up way leads there.
+        """Return the links from one SIP to another; None when no scale-up way leads there.
 
         ``via_port`` asks to leave by the port on that side, which counts when it leads straight to ``dst``.
         """
@@ -67,7 +165,7 @@ class SipRoutes:
         return found
 
     def _distance_to(self, dst: int) -> dict[int, int]:
-        """Hops to ``dst`` from every SIP that can reach it."""
+        """Return hops to ``dst`` from every SIP that can reach it."""
         known = self._distances.get(dst)
         if known is not None:
             return known
@@ -83,23 +181,23 @@ class SipRoutes:
 
 
 class RoutePlanner:
-    """Plans routes of one machine; who uses them keeps them."""
+    """Plans routes of one machine; its user keeps them."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._cubes = CubeRoutes(graph)
         self._sips = SipRoutes(graph.spec.system.sips)
 
-    def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
-        """Node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
+    def route(self, src: str, dst: str, via_port: str | None = None) -> NodePath:
+        """Return node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
 
         ``via_port`` ("E", "W", "N", "S") asks to leave the source's SIP by that scale-up port, which counts when it
         leads straight to the SIP of ``dst``. Raises TransportError when there is no way, UnknownNameError for a
         node that does not exist.
         """
-        start, end = self._linked(src), self._linked(dst)
+        start, end = self._find_linked(src), self._find_linked(dst)
         stems = product(self._stems(start), self._stems(end))
-        route = min((self._joined(leaving, entering, via_port) for leaving, entering in stems), key=len)
+        route = min((self._join(leaving, entering, via_port) for leaving, entering in stems), key=len)
         missing = [pair for pair in pairwise(route) if not self._graph.has_edge(*pair)]
         if missing:
             raise TransportError(
@@ -107,10 +205,10 @@ class RoutePlanner:
             )
         return route
 
-    def _stems(self, node: Node) -> list[Route]:
-        """From an extra part over its links, and those of extra parts there, to each builtin one; of that, itself."""
-        found: list[Route] = []
-        waiting: deque[Route] = deque([(node.id,)])
+    def _stems(self, node: Node) -> list[NodePath]:
+        """Return the ways from an extra part, over other extra parts, to builtin ones; a builtin part itself."""
+        found: list[NodePath] = []
+        waiting: deque[NodePath] = deque([(node.id,)])
         seen = {node.id}
         while waiting:
             stem = waiting.popleft()
@@ -122,46 +220,46 @@ class RoutePlanner:
             waiting.extend((*stem, end) for end in ends)
         return found
 
-    def _joined(self, leaving: Route, entering: Route, via_port: str | None) -> Route:
-        """The way between the builtin ends of two stems, with the stems."""
+    def _join(self, leaving: NodePath, entering: NodePath, via_port: str | None) -> NodePath:
+        """Join two stems by the way between their builtin ends."""
         way = self._between(self._graph.node(leaving[-1]), self._graph.node(entering[-1]), via_port)
         if len(leaving) == len(entering) == 1:
             return way
         return _without_detours([*leaving[:-1], *way, *reversed(entering[:-1])])
 
-    def _between(self, src: Node, dst: Node, via_port: str | None) -> Route:
+    def _between(self, src: Node, dst: Node, via_port: str | None) -> NodePath:
         if src.cube is not None and dst.cube is not None and src.sip == dst.sip:
             return self._cubes.between(src, dst)
         if src.id == dst.id:
             return (src.id,)
         return _without_detours([*self._to_hub(src), *self._hub_to_hub(src, dst, via_port), *self._from_hub(dst)])
 
-    def _to_hub(self, node: Node) -> Route:
-        """From a part to the ``io_noc`` of its SIP; from the host to the switch."""
+    def _to_hub(self, node: Node) -> NodePath:
+        """Route from a part to the ``io_noc`` of its SIP; from the host to the switch."""
         if node.sip is None:
             return (HOST, SWITCH) if node.id == HOST else (SWITCH,)
         return (*self._cubes_to_io(node), sip_part(node.sip, "io_noc"))
 
-    def _from_hub(self, node: Node) -> Route:
-        """The other way."""
+    def _from_hub(self, node: Node) -> NodePath:
+        """Route the other way."""
         if node.sip is None:
             return (SWITCH, HOST) if node.id == HOST else (SWITCH,)
         return (sip_part(node.sip, "io_noc"), *self._io_to_cubes(node))
 
-    def _cubes_to_io(self, node: Node) -> Route:
+    def _cubes_to_io(self, node: Node) -> NodePath:
         if node.sip is None or node.cube is None:
             return (node.id,)
         port = io_ucie_id(node.sip, self._graph.spec.sip.io_ucie_of(node.cube))
         return (*self._cubes.to_io(node), port)
 
-    def _io_to_cubes(self, node: Node) -> Route:
+    def _io_to_cubes(self, node: Node) -> NodePath:
         if node.sip is None or node.cube is None:
             return (node.id,)
         port = io_ucie_id(node.sip, self._graph.spec.sip.io_ucie_of(node.cube))
         return (port, *self._cubes.from_io(node))
 
-    def _hub_to_hub(self, src: Node, dst: Node, via_port: str | None) -> Route:
-        """What lies between the hubs: ports and hubs of SIPs on the way, or PCIe endpoints and the switch."""
+    def _hub_to_hub(self, src: Node, dst: Node, via_port: str | None) -> NodePath:
+        """Route between the hubs: ports and hubs of SIPs on the way, or PCIe endpoints and the switch."""
         if src.sip == dst.sip:
             return ()
         if src.sip is not None and dst.sip is not None:
@@ -172,21 +270,21 @@ class RoutePlanner:
         enter = () if dst.sip is None else (sip_part(dst.sip, "pcie_ep"),)
         return (*leave, SWITCH, *enter)
 
-    def _linked(self, node_id: str) -> Node:
+    def _find_linked(self, node_id: str) -> Node:
         node = self._graph.node(node_id)
         if node.pe is None or node.is_extra or node.kind in LINKED_PE_KINDS:
             return node
         return self._graph.node(pe_dma_id(*node.pe_coord))
 
 
-def _crossing(link: FabricLink) -> Route:
-    """The ports at both ends of a scale-up link, and the hub behind the far one."""
+def _crossing(link: FabricLink) -> NodePath:
+    """Return the ports at both ends of a scale-up link, and the hub behind the far one."""
     src, dst = link.src, link.dst
     return sip_port_id(src.sip, src.index), sip_port_id(dst.sip, dst.index), sip_part(dst.sip, "io_noc")
 
 
-def _without_detours(stops: Iterable[str]) -> Route:
-    """The stops without any loop back to one already passed, as when a port's own hub is entered and left again."""
+def _without_detours(stops: Iterable[str]) -> NodePath:
+    """Return the stops without any loop back to an earlier one, as when a port's own hub is entered and left again."""
     route: dict[str, None] = {}
     for stop in stops:
         if stop in route:
@@ -194,3 +292,57 @@ def _without_detours(stops: Iterable[str]) -> Route:
                 route.popitem()
         route[stop] = None
     return tuple(route)
+
+
+LinkClasses = frozenset[str]
+
+
+class RouteChoices:
+    """Ways on from the parts of one machine; its user keeps them."""
+
+    def __init__(self, graph: Graph, planner: RoutePlanner) -> None:
+        self._graph = graph
+        self._planner = planner
+        self._distances: dict[tuple[str, LinkClasses], dict[str, int]] = {}
+
+    def instead_of(self, planned: NodePath) -> tuple[NodePath, ...]:
+        """Return the ways that may be taken instead of ``planned``, from a part to a destination.
+
+        One for each other link that begins a way with the fewest hops. It goes on as is planned from the first part on
+        where that has the fewest hops too.
+        """
+        here, dst = planned[0], planned[-1]
+        classes = frozenset(edge.link_class for edge in self._graph.edges_along(planned))
+        others = (each for each in self._next(here, dst, classes) if each != planned[1])
+        return tuple((here, *self._shortest(each, dst, classes)) for each in others)
+
+    def _shortest(self, src: str, dst: str, classes: LinkClasses) -> NodePath:
+        """Return a way with the fewest hops, as planned from the first part on where the plan has the fewest too."""
+        way: list[str] = []
+        while True:
+            planned = self._planner.route(src, dst)
+            if len(planned) - 1 == self._distances_to(dst, classes)[src]:
+                return (*way, *planned)
+            way.append(src)
+            src = next(self._next(src, dst, classes))
+
+    def _next(self, here: str, dst: str, classes: LinkClasses) -> Iterator[str]:
+        """Yield the parts that are one hop nearer, in the order of the links."""
+        distance = self._distances_to(dst, classes)
+        for edge in self._graph.out_edges(here):
+            if edge.link_class in classes and distance.get(edge.dst) == distance[here] - 1:
+                yield edge.dst
+
+    def _distances_to(self, dst: str, classes: LinkClasses) -> dict[str, int]:
+        """Return hops to ``dst`` over links of some classes, from every part that they lead from."""
+        found = self._distances.get((dst, classes))
+        if found is None:
+            found = self._distances[dst, classes] = {dst: 0}
+            waiting = deque([dst])
+            while waiting:
+                near = waiting.popleft()
+                for edge in self._graph.in_edges(near):
+                    if edge.link_class in classes and edge.src not in found:
+                        found[edge.src] = found[near] + 1
+                        waiting.append(edge.src)
+        return found

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from kernbench.topology.drawing.style import INK, PAPER, Paint
-from kernbench.topology.geometry import Point, Rect, manhattan_mm
+from kernbench.topology.geometry import PointMm, Rect, manhattan_mm
 
 # Of a sans-serif font, as parts of its size.
 LETTER_WIDTH, LINE_HEIGHT = 0.72, 1.35
@@ -21,8 +21,8 @@ SMALLEST_PT = 4.2
 UNDER, WIRES, BOXES, TEXT = 1, 2, 3, 4
 
 
-def centred(at: Point, size: Point) -> Rect:
-    """The rectangle of this size around a point."""
+def center_rect(at: PointMm, size: PointMm) -> Rect:
+    """Return the rectangle of this size around a point."""
     return Rect(at[0] - size[0] / 2, at[1] - size[1] / 2, *size)
 
 
@@ -37,27 +37,27 @@ class Canvas:
         axes.axis("off")
 
     def box(self, rect: Rect, paint: Paint, *, radius: float = 0.0, width: float = 0.8, level: int = BOXES) -> None:
-        """A rectangle, with rounded corners when a radius is given."""
+        """Draw a rectangle, with rounded corners when a radius is given."""
         style = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
         shape = FancyBboxPatch((rect.x, rect.y), rect.w, rect.h, boxstyle=style, fc=paint.fill, ec=paint.line)
         shape.set(linewidth=width, zorder=level, mutation_aspect=1)
         self.axes.add_patch(shape)
 
     def boxes(self, rects: Iterable[Rect], paint: Paint, *, width: float = 0.5, level: int = BOXES) -> None:
-        """Many plain rectangles of one kind."""
+        """Draw many plain rectangles of one kind."""
         patches = [Rectangle((r.x, r.y), r.w, r.h) for r in rects]
         self.axes.add_collection(
             PatchCollection(patches, facecolor=paint.fill, edgecolor=paint.line, linewidth=width, zorder=level)
         )
 
-    def lines(self, paths: Iterable[Sequence[Point]], colour: str, width: float, *, level: int = WIRES) -> None:
-        """Many polylines of one kind."""
+    def lines(self, paths: Iterable[Sequence[PointMm]], colour: str, width: float, *, level: int = WIRES) -> None:
+        """Draw many polylines of one kind."""
         shape = LineCollection(list(paths), colors=colour, linewidths=width, zorder=level)
         shape.set(capstyle="round", joinstyle="round")
         self.axes.add_collection(shape)
 
-    def arrow(self, path: Sequence[Point], colour: str) -> None:
-        """An arrowhead in the middle of the longest straight piece of a path."""
+    def arrow(self, path: Sequence[PointMm], colour: str) -> None:
+        """Draw an arrowhead in the middle of the longest straight piece of a path."""
         a, b = max(pairwise(path), key=lambda ends: manhattan_mm(*ends))
         tip = (a[0] + 0.55 * (b[0] - a[0]), a[1] + 0.55 * (b[1] - a[1]))
         style = {"arrowstyle": "-|>", "color": colour, "lw": 0, "mutation_scale": 14}
@@ -65,7 +65,7 @@ class Canvas:
 
     def text(
         self,
-        at: Point,
+        at: PointMm,
         words: str,
         size: float,
         *,
@@ -74,34 +74,34 @@ class Canvas:
         align: Literal["left", "center"] = "center",
         turned: bool = False,
     ) -> None:
-        """Words around a point, or beginning there with ``align="left"``; ``turned`` reads upwards."""
+        """Write words around a point, or from there on with ``align="left"``; ``turned`` reads upwards."""
         label = self.axes.text(*at, words, fontsize=size, color=colour, ha=align, va="center", zorder=TEXT)
         label.set_fontweight("bold" if bold else "normal")
         label.set_rotation(90.0 if turned else 0.0)
         if align == "left":
             label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.0})
 
-    def fitting(self, size: Point, words: str, largest: float) -> float:
-        """The font size at which words fill a block, in points and at most ``largest``; 0 when unreadable."""
+    def fitting(self, size: PointMm, words: str, largest: float) -> float:
+        """Return the font size, at most ``largest``, at which words fill a block, in points; 0 when unreadable."""
         lines = words.split("\n")
         by_width = 0.92 * size[0] * self.points_per_mm / (LETTER_WIDTH * max(map(len, lines)))
         by_height = 0.92 * size[1] * self.points_per_mm / (LINE_HEIGHT * len(lines))
         found = min(largest, by_width, by_height)
         return found if found >= SMALLEST_PT else 0.0
 
-    def label(self, at: Point, size: Point, words: str, *, largest: float = 7.5, bold: bool = False) -> None:
-        """Words inside a block of this size, upright in a slender one; left out when nobody could read them."""
+    def label(self, at: PointMm, size: PointMm, words: str, *, largest: float = 7.5, bold: bool = False) -> None:
+        """Write words inside a block of this size, upright in a slender one; leave out what nobody could read."""
         upright = size[1] > 1.5 * size[0]
         found = self.fitting(size[::-1] if upright else size, words, largest)
         if found:
             self.text(at, words, found, bold=bold, turned=upright)
 
     def pen(self, width: float) -> float:
-        """A line width in points, thinner where a millimetre is small."""
+        """Return a line width in points, thinner where a millimetre is small."""
         return width * min(1.0, max(0.45, self.points_per_mm / 5.0))
 
-    def scale_bar(self, at: Point, length_mm: float, size: float, remark: str = "") -> None:
-        """A bar of this length with its length and a remark written beside it."""
+    def scale_bar(self, at: PointMm, length_mm: float, size: float, remark: str = "") -> None:
+        """Draw a bar of this length; write its length and a remark beside it."""
         x, y = at
         tick = self.view.h * 0.006
         ends = [((x, y - tick), (x, y + tick)), ((x + length_mm, y - tick), (x + length_mm, y + tick))]
@@ -110,6 +110,6 @@ class Canvas:
 
 
 def round_length(limit_mm: float) -> float:
-    """The largest of 1, 2, 5 times a power of ten that does not exceed ``limit_mm``: lengths that scale bars have."""
+    """Return the largest of 1, 2, 5 times a power of ten up to ``limit_mm``: a length that scale bars have."""
     power = 10.0 ** len(str(int(limit_mm))) / 10 if limit_mm >= 1 else 0.1
     return next(step * power for step in (5, 2, 1) if step * power <= limit_mm or step == 1)

@@ -1,4 +1,4 @@
-"""The drawing of a machine: the board to scale, one cube enlarged, and what its links are like."""
+"""The drawing of a machine: the board to scale, one cube enlarged, and the figures of its links."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOARD_MARGIN_MM = 9.0
 
 
 @value
-class Layout:
+class PageLayout:
     """Sizes of the figure in inches: the board on the left, the cube on the right, words above, links below."""
 
     board_w: float
@@ -47,13 +47,13 @@ class Layout:
         return max(self.board_h, CUBE_INCHES + 0.5)
 
     def place(self, x: float, y: float, w: float, h: float) -> tuple[float, float, float, float]:
-        """A rectangle in inches as matplotlib's fractions."""
+        """Return a rectangle given in inches as matplotlib's fractions."""
         width, height = self.size
         return x / width, y / height, w / width, h / height
 
 
 def draw(topology: Topology) -> Figure:
-    """The drawing of a machine. Use ``to_svg`` or ``to_png`` for a file."""
+    """Draw a machine. Use ``to_svg`` or ``to_png`` for a file."""
     graph = topology.topology_obj
     view = _board_view(graph)
     layout = _layout(view)
@@ -67,7 +67,7 @@ def draw(topology: Topology) -> Figure:
 
 
 def to_svg(topology: Topology) -> str:
-    """The drawing as SVG; the same machine gives the same text."""
+    """Return the drawing as SVG; the same machine gives the same text."""
     with rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "none", "font.family": "DejaVu Sans"}):
         figure, text = draw(topology), io.StringIO()
         FigureCanvasSVG(figure)
@@ -76,7 +76,7 @@ def to_svg(topology: Topology) -> str:
 
 
 def to_png(topology: Topology, dpi: int = 150) -> bytes:
-    """The drawing as PNG."""
+    """Return the drawing as PNG."""
     with rc_context({"font.family": "DejaVu Sans"}):
         figure, data = draw(topology), io.BytesIO()
         FigureCanvasAgg(figure)
@@ -93,14 +93,14 @@ def _board_view(graph: Graph) -> Rect:
     return Rect(west - BOARD_MARGIN_MM, -1.0, east - west + 2 * BOARD_MARGIN_MM, south + BOARD_MARGIN_MM + 1.0)
 
 
-def _layout(view: Rect) -> Layout:
-    """As high as the cube's panel or as wide as a page, but large enough to read, and never endless."""
+def _layout(view: Rect) -> PageLayout:
+    """Choose the size: the height of the cube's panel or the width of a page, but readable, and never endless."""
     page = min((CUBE_INCHES + 0.5) / view.h, PAGE_INCHES / view.w)
     inches_per_mm = min(max(page, READABLE_PT_PER_MM / POINTS_PER_INCH), LARGEST_INCHES / max(view.w, view.h))
-    return Layout(view.w * inches_per_mm, view.h * inches_per_mm)
+    return PageLayout(view.w * inches_per_mm, view.h * inches_per_mm)
 
 
-def _board(figure: Figure, layout: Layout, view: Rect, graph: Graph) -> Canvas:
+def _board(figure: Figure, layout: PageLayout, view: Rect, graph: Graph) -> Canvas:
     left, bottom = MARGIN_INCHES, FOOT_INCHES + (layout.body_h - layout.board_h) / 2
     axes = figure.add_axes(layout.place(left, bottom, layout.board_w, layout.board_h))
     scale = min(layout.board_w / view.w, layout.board_h / view.h) * POINTS_PER_INCH
@@ -111,8 +111,8 @@ def _board(figure: Figure, layout: Layout, view: Rect, graph: Graph) -> Canvas:
     return canvas
 
 
-def _cube(figure: Figure, layout: Layout, graph: Graph) -> tuple[Canvas, Rect]:
-    sip, cube, outline = _zoomed(graph)
+def _cube(figure: Figure, layout: PageLayout, graph: Graph) -> tuple[Canvas, Rect]:
+    sip, cube, outline = _choose_zoom(graph)
     margin = 0.06 * max(outline.w, outline.h)
     side = max(outline.w, outline.h) + 2 * margin
     view = Rect(outline.centre[0] - side / 2, outline.centre[1] - side / 2, side, side)
@@ -127,8 +127,8 @@ def _cube(figure: Figure, layout: Layout, graph: Graph) -> tuple[Canvas, Rect]:
     return canvas, outline
 
 
-def _zoomed(graph: Graph) -> tuple[int, int, Rect]:
-    """The cube to enlarge: the one nearest to the panel on the right."""
+def _choose_zoom(graph: Graph) -> tuple[int, int, Rect]:
+    """Return the cube to enlarge: the one nearest to the panel on the right."""
     geometry = MachineGeometry(graph.spec)
     sip = min(board_grid(graph.spec.system.sips).w, graph.spec.num_sips) - 1
     cube = graph.spec.sip.cube_mesh.w - 1
@@ -136,7 +136,7 @@ def _zoomed(graph: Graph) -> tuple[int, int, Rect]:
 
 
 def _zoom_lines(figure: Figure, board: Canvas, cube: Canvas, rect: Rect) -> None:
-    """From the cube on the board to its enlargement."""
+    """Draw lines from the cube on the board to its enlargement."""
     for y in (rect.y, rect.y + rect.h):
         line = ConnectionPatch((rect.x + rect.w, y), (rect.x, y), "data", "data", axesA=board.axes, axesB=cube.axes)
         line.set(color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=-1)
@@ -149,15 +149,15 @@ def _ring(rect: Rect) -> list[tuple[float, float]]:
     return [(x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)]
 
 
-def _heading(figure: Figure, layout: Layout, topology: Topology) -> None:
+def _heading(figure: Figure, layout: PageLayout, topology: Topology) -> None:
     spec = topology.spec
     sips, mesh, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} × {sips.grid.h}" if sips.two_dimensional else sips.topology
     words = (
-        f"{_counted(spec.num_sips, 'SIP')} ({shape})",
-        f"{_counted(spec.cubes_per_sip, 'cube')} ({mesh.w} × {mesh.h}) a SIP",
-        f"{_counted(spec.pes_per_cube, 'PE')} a cube",
-        f"{_counted(spec.num_pes, 'PE')} in all",
+        f"{_format_count(spec.num_sips, 'SIP')} ({shape})",
+        f"{_format_count(spec.cubes_per_sip, 'cube')} ({mesh.w} × {mesh.h}) a SIP",
+        f"{_format_count(spec.pes_per_cube, 'PE')} a cube",
+        f"{_format_count(spec.num_pes, 'PE')} in all",
         f"HBM {hbm.slices} × {format_size(hbm.bytes_per_slice)} a cube",
         f"{spec.cube.slice_bw_gbs:g} GB/s a slice",
     )
@@ -174,12 +174,12 @@ def _heading(figure: Figure, layout: Layout, topology: Topology) -> None:
     figure.text(left, (top - 0.68) / top, "  ·  ".join(words), fontsize=9.5, color=style.MUTED, va="center")
 
 
-def _counted(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _links(figure: Figure, layout: Layout, graph: Graph) -> None:
-    """A row of words for each link class, in columns."""
+def _links(figure: Figure, layout: PageLayout, graph: Graph) -> None:
+    """Write a row of words for each link class, in columns."""
     order = {name: at for at, name in enumerate(style.LINK_COLOURS)}
     rows = sorted(link_rows(graph), key=lambda row: order.get(row.link_class, len(order)))
     per_column = 5
@@ -190,7 +190,7 @@ def _links(figure: Figure, layout: Layout, graph: Graph) -> None:
         _link_entry(figure, layout, MARGIN_INCHES + column * width, FOOT_INCHES - 0.35 - 0.27 * line, row)
 
 
-def _link_entry(figure: Figure, layout: Layout, x: float, y: float, row: LinkRow) -> None:
+def _link_entry(figure: Figure, layout: PageLayout, x: float, y: float, row: LinkRow) -> None:
     w, h = layout.size
     axes = figure.add_axes(layout.place(x, y - 0.05, 0.28, 0.1))
     axes.axis("off")

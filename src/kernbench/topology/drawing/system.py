@@ -5,31 +5,30 @@ from __future__ import annotations
 from kernbench.common.ids import HOST, SWITCH, cube_part, sip_part
 from kernbench.common.units import format_size
 from kernbench.topology.drawing import style
-from kernbench.topology.drawing.cables import host_cables, scale_up_cables
-from kernbench.topology.drawing.canvas import BOXES, UNDER, Canvas, centred
+from kernbench.topology.drawing.canvas import BOXES, UNDER, Canvas, center_rect
+from kernbench.topology.drawing.shapes import CubeShapes, host_cables, lead_wire, scale_up_cables, shapes_of
 from kernbench.topology.drawing.style import Paint
-from kernbench.topology.geometry import PE_FLOORPLAN, MachineGeometry, Point, Rect
+from kernbench.topology.geometry import PE_FLOORPLAN, MachineGeometry, PointMm, Rect
 from kernbench.topology.graph import Graph, Node
-from kernbench.topology.shapes import CubeShapes, led, shapes_of
 
 _SHORT = {"pe_scheduler": "SCHED", "pe_fetch_store": "FETCH"}
 
 
 def pe_rects(graph: Graph, shapes: CubeShapes, sip: int, cube: int) -> list[Rect]:
-    """The outlines of the PEs of a cube; a PE is centred on the middle of its parts."""
+    """Return the outlines of the PEs of a cube; a PE is centred on the middle of its parts."""
     middle = PE_FLOORPLAN[1][1]
     parts = (graph.node(cube_part(sip, cube, f"pe{pe}.{middle}")) for pe in range(graph.spec.pes_per_cube))
-    return [centred(part.pos_mm, shapes.pe) for part in parts]
+    return [center_rect(part.pos_mm, shapes.pe) for part in parts]
 
 
 def hbm_rects(graph: Graph, shapes: CubeShapes, sip: int, cube: int) -> list[Rect]:
-    """The outlines of the HBM slices of a cube."""
+    """Return the outlines of the HBM slices of a cube."""
     slices = (graph.node(cube_part(sip, cube, f"hbm{k}")) for k in range(graph.spec.cube.hbm.slices))
-    return [centred(node.pos_mm, shapes.hbm) for node in slices]
+    return [center_rect(node.pos_mm, shapes.hbm) for node in slices]
 
 
 def draw_cube(canvas: Canvas, graph: Graph, sip: int, cube: int, outline: Rect) -> None:
-    """A cube with everything in it named."""
+    """Draw a cube with the names of all its parts."""
     shapes = shapes_of(graph)
     nodes = [node for node in graph.nodes.values() if (node.sip, node.cube) == (sip, cube)]
     canvas.box(outline, style.CUBE, radius=0.03 * outline.w, width=1.4, level=UNDER)
@@ -41,32 +40,32 @@ def draw_cube(canvas: Canvas, graph: Graph, sip: int, cube: int, outline: Rect) 
 
 
 def _wires(canvas: Canvas, graph: Graph, nodes: list[Node]) -> None:
-    """Each pair of links inside the cube once; routers and xbars come first, so wires begin at them."""
+    """Draw each pair of links inside the cube once; routers and xbars come first, so wires begin at them."""
     drawn: set[frozenset[str]] = set()
     inside = {node.id: node for node in nodes}
     for edge in (edge for node in nodes for edge in graph.out_edges(node.id)):
         ends = frozenset((edge.src, edge.dst))
         if edge.dst in inside and ends not in drawn:
             drawn.add(ends)
-            path = led(inside[edge.src], inside[edge.dst])
+            path = lead_wire(inside[edge.src], inside[edge.dst])
             canvas.lines([path], style.link_colour(edge.link_class), 1.4)
 
 
 def _part(canvas: Canvas, shapes: CubeShapes, node: Node) -> None:
-    """A part with its name."""
+    """Draw a part with its name."""
     if node.pe is not None:
-        canvas.box(centred(node.pos_mm, shapes.pe_part), style.EXTRA if node.is_extra else style.PE_PART, width=0.6)
+        canvas.box(center_rect(node.pos_mm, shapes.pe_part), style.EXTRA if node.is_extra else style.PE_PART, width=0.6)
         short = _SHORT.get(node.kind, node.kind.removeprefix("pe_").upper())
         canvas.label(node.pos_mm, shapes.pe_part, short, largest=canvas.fitting(shapes.pe_part, "SCHED", 6.5))
         return
     size, paint, name = _look(shapes, node)
-    canvas.box(centred(node.pos_mm, size), paint, radius=0.12 * min(size), width=1.0)
+    canvas.box(center_rect(node.pos_mm, size), paint, radius=0.12 * min(size), width=1.0)
     if name:
         canvas.label(node.pos_mm, size, name)
 
 
-def _look(shapes: CubeShapes, node: Node) -> tuple[Point, style.Paint, str]:
-    """Size, paint and name of a part outside the PEs."""
+def _look(shapes: CubeShapes, node: Node) -> tuple[PointMm, style.Paint, str]:
+    """Return size, paint and name of a part outside the PEs."""
     if node.is_extra:
         size = f"\n{format_size(node.window.nbytes)}" if node.window is not None else ""
         return shapes.middle, style.EXTRA, f"{node.kind}{size}"
@@ -83,7 +82,7 @@ def _look(shapes: CubeShapes, node: Node) -> tuple[Point, style.Paint, str]:
 
 
 def _pe_name(canvas: Canvas, outline: Rect, rect: Rect, name: str) -> None:
-    """The name of a PE between it and the edge of the cube."""
+    """Write the name of a PE between it and the edge of the cube."""
     gap = 0.017 * outline.h
     outward = rect.y - gap if rect.y < outline.centre[1] else rect.y + rect.h + gap
     canvas.text((rect.centre[0], outward), name, 7, bold=True, colour="#8f3f6b")
@@ -94,7 +93,7 @@ DETAILED_CUBES = 128
 
 
 def draw_system(canvas: Canvas, graph: Graph) -> None:
-    """Everything outside the cubes by name, the cubes with their PEs and HBM slices as blocks."""
+    """Draw the parts outside the cubes with names, the cubes with their PEs and HBM slices as blocks."""
     geometry, shapes = MachineGeometry(graph.spec), shapes_of(graph)
     _host(canvas, graph, geometry)
     for sip in range(graph.spec.num_sips):
@@ -107,7 +106,7 @@ def draw_system(canvas: Canvas, graph: Graph) -> None:
 
 
 def outline_with_margin(outline: Rect) -> Rect:
-    """The package around the dies of a SIP."""
+    """Return the package around the dies of a SIP."""
     return Rect(outline.x - 0.8, outline.y - 0.8, outline.w + 1.6, outline.h + 1.6)
 
 
@@ -147,7 +146,7 @@ def _chiplet(canvas: Canvas, graph: Graph, sip: int) -> None:
     looks = {"pcie_ep": style.HOST, "io_cpu": style.CPU, "io_noc": style.ROUTER}
     for name, paint in looks.items():
         at = graph.node(sip_part(sip, name)).pos_mm
-        canvas.box(centred(at, block), paint, radius=0.2, width=0.7)
+        canvas.box(center_rect(at, block), paint, radius=0.2, width=0.7)
         canvas.label(at, block, name, largest=6.5)
     canvas.label(chiplet.at(0.76, 0.78), block, "IO chiplet", largest=7)
     name = f"SIP {sip}"
@@ -156,8 +155,8 @@ def _chiplet(canvas: Canvas, graph: Graph, sip: int) -> None:
         canvas.text((outline.x - 0.6, outline.y - 2.6), name, size, bold=True, align="left")
 
 
-def _chiplet_wires(graph: Graph, sip: int) -> list[list[Point]]:
-    """From the chiplet's NoC along its middle to each part."""
+def _chiplet_wires(graph: Graph, sip: int) -> list[list[PointMm]]:
+    """Return the wires from the chiplet's NoC along its middle to each part."""
     noc = graph.node(sip_part(sip, "io_noc"))
     lying = graph.spec.sip.io_chiplet.edge in {"N", "S"}
     ends = [graph.node(edge.dst).pos_mm for edge in graph.out_edges(noc.id)]
@@ -166,17 +165,17 @@ def _chiplet_wires(graph: Graph, sip: int) -> list[list[Point]]:
 
 
 def _die_links(canvas: Canvas, graph: Graph, sip: int) -> None:
-    """UCIe between dies, as bridges over the gaps, and the scale-up ports."""
+    """Draw UCIe between dies, as bridges over the gaps, and the scale-up ports."""
     nodes = [node for node in graph.nodes.values() if node.sip == sip]
     links = (edge for node in nodes for edge in graph.out_edges(node.id))
     ends = [(graph.node(e.src), graph.node(e.dst)) for e in links if e.link_class in {"cube_to_cube", "io_to_cube"}]
     canvas.boxes([_bridge(a, b) for a, b in ends if a.id < b.id], style.UCIE, width=0.7)
-    ports = [centred(node.pos_mm, (1.3, 1.3)) for node in nodes if node.kind == "sip_port"]
+    ports = [center_rect(node.pos_mm, (1.3, 1.3)) for node in nodes if node.kind == "sip_port"]
     canvas.boxes(ports, Paint(style.VERMILLION, style.VERMILLION), width=0.5)
 
 
 def _bridge(a: Node, b: Node) -> Rect:
-    """The rectangle that joins two ports facing each other, a millimetre wide."""
+    """Return the rectangle that joins two ports facing each other, a millimetre wide."""
     (x0, y0), (x1, y1) = a.pos_mm, b.pos_mm
     if abs(x1 - x0) > abs(y1 - y0):
         return Rect(min(x0, x1), (y0 + y1) / 2 - 0.5, abs(x1 - x0), 1.0)
@@ -194,5 +193,5 @@ def _cables(canvas: Canvas, graph: Graph) -> None:
 
 
 def _width(bw_gbs: float) -> float:
-    """Line width in points: wider for more bandwidth, but never out of hand."""
+    """Return a line width in points: wider for more bandwidth, within limits."""
     return min(max(0.7 + bw_gbs / 128.0, 0.8), 3.0)

@@ -1,4 +1,4 @@
-"""What an HBM's banks take: the named timings, and the fields of an address in its order."""
+"""The HBM of a cube: its keys, the named timings of banks, and the fields of an address."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from kernbench.common.config import ConfigModel, Duration, Share
-from kernbench.common.units import parse_size
-from kernbench.topology.fields import Count
+from kernbench.common.config import ConfigModel, Duration, Share, Size
+from kernbench.common.units import ns_to_ps, parse_size
+from kernbench.di.part import PartAttrs
+from kernbench.topology.fields import PositiveCount
 
 Few = Annotated[int, Field(ge=1, le=32)]
 RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
@@ -71,7 +72,7 @@ class HbmTiming(ConfigModel):
 
     @property
     def burst_work_ns(self) -> float:
-        """What a burst takes of its bus, refresh included."""
+        """The time that a burst takes of its bus, refresh included."""
         return self.ccd_s_ns / (1 - self.refresh_share)
 
 
@@ -100,21 +101,21 @@ Fold = Literal[FieldName, "above"]
 
 
 class MappingField(ConfigModel):
-    """A field of an address: ``values`` of it here (what is left of it, unless given), and what is folded into it.
+    """A field of an address: ``values`` of it here (all that are left, unless given), and the bits folded into it.
 
     ``fold: above`` is the XOR of all that lies above the field in the address. A field's name is the XOR with the next
     bits of that field: those that fields before this one have not taken.
     """
 
     field: FieldName
-    values: Count | None = None
+    values: PositiveCount | None = None
     fold: Fold | None = None
 
 
-Mapping = tuple[MappingField, ...]
+AddressMapping = tuple[MappingField, ...]
 
 
-def _fields(*entries: tuple[FieldName, int | None, Fold | None]) -> Mapping:
+def _fields(*entries: tuple[FieldName, int | None, Fold | None]) -> AddressMapping:
     return tuple(MappingField(field=field, values=values, fold=fold) for field, values, fold in entries)
 
 
@@ -138,8 +139,8 @@ ROBARACOCH = _fields(
 MAPPINGS = {"MOP4CLXOR": MOP4CLXOR, "RoBaRaCoCh": ROBARACOCH}
 
 
-def interleave(bursts: int, xor: bool) -> Mapping:
-    """``bursts`` on a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks."""
+def interleave(bursts: int, xor: bool) -> AddressMapping:
+    """Map ``bursts`` to a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks."""
     return _fields(
         ("column", bursts, None),
         ("pc", None, "above" if xor else None),
@@ -149,3 +150,86 @@ def interleave(bursts: int, xor: bool) -> Mapping:
         ("column", None, None),
         ("row", None, None),
     )
+
+
+class HbmSpec(ConfigModel):
+    """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels.
+
+    ``timing``: ``ideal`` has no banks; a name or values give those of the banks, whose addresses ``mapping`` cuts into
+    fields. What is left out is as the properties below say; what a timing or a mapping does not use is refused.
+    """
+
+    slices: PositiveCount
+    bytes_per_slice: Size
+    num_pcs: int = Field(ge=1, le=1024)
+    timing: Literal["ideal", "hbm3", "hbm2"] | HbmTiming = "ideal"
+    mapping: Literal["interleave", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
+    queue_entries: PositiveCount | None = None
+    burst_bytes: Size | None = None
+    access_bytes: Size | None = None
+    channel_hash: Literal["xor", "mod"] | None = None
+    quantum_bytes: Size
+
+    @property
+    def bytes(self) -> int:
+        """All HBM of a cube."""
+        return self.slices * self.bytes_per_slice
+
+    @property
+    def round_bytes(self) -> int:
+        """A burst of every channel."""
+        return self.num_pcs * self.interleave_bytes
+
+    @property
+    def interleave_bytes(self) -> int:
+        """``burst_bytes``: what lies on one channel before the next one has its turn."""
+        return self.burst_bytes or 256
+
+    @property
+    def piece_bytes(self) -> int:
+        """``access_bytes``: the smallest access under ``ideal``."""
+        return self.access_bytes or 64
+
+    @property
+    def folds_channels(self) -> bool:
+        """True when ``channel_hash`` is xor."""
+        return self.channel_hash != "mod"
+
+    @property
+    def banks(self) -> HbmTiming | None:
+        """The timings of the banks; None under ``ideal``."""
+        return self.timing if isinstance(self.timing, HbmTiming) else TIMINGS.get(self.timing)
+
+    @property
+    def interleaves(self) -> bool:
+        """True when ``burst_bytes`` and ``channel_hash`` decide where addresses lie."""
+        return self.banks is None or self.mapping in (None, "interleave")
+
+    @property
+    def queue(self) -> int:
+        """``queue_entries``: bursts that a channel with banks queues, for reads and as many for writes."""
+        return self.queue_entries or 64
+
+    def fields(self, banks: HbmTiming) -> AddressMapping:
+        """Return the fields of an address, from the lowest up."""
+        if isinstance(self.mapping, tuple):
+            return self.mapping
+        named = MAPPINGS.get(self.mapping or "interleave")
+        return named or interleave(self.interleave_bytes // banks.burst_bytes, self.folds_channels and self.num_pcs > 1)
+
+
+class HbmCtrlAttrs(PartAttrs):
+    """An HBM slice: the usable part of a channel's bandwidth without banks, the time before the first byte."""
+
+    efficiency: Share | None = None
+    access_ns: Duration = 0.0
+
+    @property
+    def usable(self) -> float:
+        """``efficiency``, or 0.8."""
+        return 0.8 if self.efficiency is None else self.efficiency
+
+    @property
+    def access_ps(self) -> int:
+        """``access_ns`` in ps."""
+        return ns_to_ps(self.access_ns)
