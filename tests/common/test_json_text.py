@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from kernbench.common.json_text import FIGURES, json_text, rounded
+from kernbench.common.files import FIGURES, json_text, rounded
 
 NOISE = 103.53600000000002
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.dtensor import Partial, Replicate, Shard
-from kernbench.dtensor.placements import empty_place, local_window
-from kernbench.dtensor.plan import Redistribution, plan_steps, sent_bytes
+from kernbench.dtensor.placements import Redistribution, empty_place, local_window, plan_steps, sent_bytes
 
 KINDS = (Shard(0), Shard(1), Replicate(), Partial(), Partial("max"))
 R, P, S0, S1 = Replicate(), Partial(), Shard(0), Shard(1)

@@ -20,7 +20,7 @@ from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api import testing
-from kernbench.runtime_api.closeness import errors_of
+from kernbench.runtime_api.arrays import errors_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.testing import compare

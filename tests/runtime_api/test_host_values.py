@@ -18,7 +18,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import BenchRegistry, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.factories import DEFAULT_SEED
-from kernbench.runtime_api.host_values import HeldValues, KnownValues, LaterArray, snapshot
+from kernbench.runtime_api.tensor import KnownValues
+from kernbench.runtime_api.transfers import HeldValues, LaterArray, snapshot
 
 WHOLE = (slice(None),)
 ROUNDS = """\

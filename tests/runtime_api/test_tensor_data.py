@@ -17,7 +17,7 @@ from kernbench.common.errors import InputError
 from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.tensor import HostTensor
 
 MACHINE = small_machine()
 KINDS = ("replicate", "column_wise", "row_wise")

@@ -12,7 +12,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.host_values import Source
+from kernbench.runtime_api.transfers import Source
 
 
 class AttentionParams(ConfigModel):

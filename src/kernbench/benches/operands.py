@@ -11,7 +11,7 @@ import numpy as np
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.host_values import LaterArray, Source
+from kernbench.runtime_api.transfers import LaterArray, Source
 
 FloatName: TypeAlias = Literal["f32", "f16", "bf16"]
 # A prime, so that no row length makes rows repeat: data that is read at a wrong offset is wrong.

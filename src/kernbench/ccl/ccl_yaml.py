@@ -38,7 +38,7 @@ from kernbench.common.config import (
     load_document,
     report,
 )
-from kernbench.common.names import close_to
+from kernbench.common.errors import close_to
 from kernbench.messages.queues import Backpressure, BufferKind
 from kernbench.messages.steps import ReduceName
 from kernbench.topology.spec import current_topology_name

@@ -16,9 +16,8 @@ from kernbench.ccl.config import AlgorithmConfig, AlgorithmSettings, CclConfig
 from kernbench.ccl.delays import hop_bytes, load_bytes
 from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
-from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
+from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError, close_to
 from kernbench.common.imports import import_file, import_module
-from kernbench.common.names import close_to
 from kernbench.common.values import value
 from kernbench.topology.spec import TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kernbench.common.names import close_to
+from kernbench.common.errors import close_to
 from kernbench.common.values import value
 from kernbench.common.yaml_document import Path, entry_exists
 

@@ -26,15 +26,18 @@ KernbenchError
 
 RunStopped is a KeyboardInterrupt: it ends a run from outside, wherever that is.
 
+Beside the tree: the hint at a near name that an unknown one is met with, and what makes an exit of a program an error.
+
 SimPy rebuilds exceptions as ``type(e)(*e.args)``: every constructor argument goes to ``super().__init__``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from kernbench.common.ids import pe_name
-from kernbench.common.names import there_are
 from kernbench.common.values import value
 
 
@@ -270,3 +273,49 @@ class KernelNote(str):
 def notes_of(error: BaseException) -> Iterator[str]:
     """The notes that were added to an error on its way up."""
     yield from vars(error).get("__notes__", ())
+
+
+SHORTEST = 3
+"""Letters of a name that is compared: shorter ones are all close to each other."""
+
+
+def close_to(name: object, known: Iterable[str]) -> str:
+    """Return ``did you mean 'x'? `` for the known name that is nearest; nothing when none is close.
+
+    Capitals and ``_`` for ``-`` are no difference.
+    """
+    wanted, alike = _folded(str(name)), {_folded(each): each for each in known}
+    close = difflib.get_close_matches(wanted, alike, n=1) if len(wanted) >= SHORTEST else []
+    return f"did you mean {alike[close[0]]!r}? " if close else ""
+
+
+def there_are(name: object, known: Sequence[str], hint: str = "") -> str:
+    """Return ``there are: a, b; did you mean 'a'? hint``: what is said where ``name`` is none of ``known``."""
+    listed = f"there are: {', '.join(known)}"
+    more = f"{close_to(name, known)}{hint}".rstrip()
+    return f"{listed}; {more}" if more else listed
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def exit_error(leaving: BaseException) -> RunError:
+    """The error that leaving a program is, with the traceback of the ``sys.exit`` or ``raise``."""
+    error = ProgramExitError(leaving.code) if isinstance(leaving, SystemExit) else _left_by(leaving)
+    return error.with_traceback(leaving.__traceback__)
+
+
+def _left_by(leaving: BaseException) -> RunError:
+    return RunError(": ".join(filter(None, [f"left by {type(leaving).__name__}", text_of(leaving)])))
+
+
+@contextmanager
+def exit_is_failure() -> Iterator[None]:
+    """For code of users: what leaves it is an error, ``sys.exit`` a ProgramExitError; only Ctrl-C stays what it is."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as leaving:  # SystemExit, a cancelled task, a test framework's own way to fail
+        raise exit_error(leaving) from None

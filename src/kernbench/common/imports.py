@@ -15,9 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from kernbench.common.errors import InputError, UnknownNameError, UnreadableFileError
+from kernbench.common.errors import InputError, UnknownNameError, UnreadableFileError, close_to
 from kernbench.common.files import check_input
-from kernbench.common.names import close_to
 
 F = TypeVar("F", bound=Callable[..., Any])
 _IN_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>[^:]*)", re.DOTALL)

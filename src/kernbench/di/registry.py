@@ -19,9 +19,8 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import TypeVar
 
-from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.errors import InputError, UnknownNameError, close_to
 from kernbench.common.imports import import_attribute, package_exists
-from kernbench.common.names import close_to
 from kernbench.di.part import COMPONENT, KINDS, Part
 
 P = TypeVar("P", bound=Part)

@@ -1,11 +1,14 @@
-"""What one rank does with tensors of its own, each a launch of a kernel; and their blocks on the way between ranks."""
+"""The part of a distributed tensor that one rank has, and what the rank does with its tensors, each a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from kernbench.common.dtypes import DType
-from kernbench.dtensor.device_mesh import Torch
+from kernbench.common.errors import InputError
+from kernbench.common.values import value
+from kernbench.dtensor.device_mesh import DeviceMesh, Torch
 from kernbench.dtensor.layouts import (
     Move,
     copy_table,
@@ -16,6 +19,7 @@ from kernbench.dtensor.layouts import (
     rows_policy,
     shard_table,
 )
+from kernbench.dtensor.placements import Placements, local_window, sent_bytes
 from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
@@ -96,6 +100,53 @@ class LocalTensors:
         made = self.buffer(x.shape, x.dtype, f"{x.name}.rows")
         self.copy(x, made, [(x.layout.whole, made.layout.whole)])
         return made
+
+
+@value(kw_only=True)
+class DTensorSpec:
+    """A tensor of ``shape`` over a mesh, the same on all ranks. ``dp``: how parts lie in a SIP; None: by their size."""
+
+    mesh: DeviceMesh
+    placements: Placements
+    shape: tuple[int, ...]
+    dtype: DType
+    dp: DPPolicy | None = None
+
+    def window(self, placements: Placements | None = None) -> Window:
+        """This rank's part, with its own or other placements."""
+        wanted = self.placements if placements is None else placements
+        return local_window(self.shape, wanted, self.mesh.shape, self.mesh.get_coordinate())
+
+    def cost_of(self, target: Placements) -> float:
+        """Bytes that a rank sends, about, to get to these placements."""
+        return sent_bytes(self.placements, target, self.shape, self.dtype.itemsize, self.mesh.shape)
+
+
+@value
+class RankPart:
+    """A distributed tensor as one rank has it."""
+
+    spec: DTensorSpec
+    local: Tensor
+
+    @property
+    def tensors(self) -> LocalTensors:
+        """What makes tensors that lie as this one's parts do."""
+        return LocalTensors(self.spec.mesh.torch, self.spec.dp)
+
+    def placed(self, placements: Placements, local: Tensor) -> RankPart:
+        """The same tensor with other placements."""
+        return RankPart(replace(self.spec, placements=placements), local)
+
+    def check_live(self) -> None:
+        """InputError when the local tensor has been freed: before work begins that would be left half done."""
+        if not self.local.is_live:
+            raise InputError(f"tensor {self.local.name!r} has been freed")
+
+    def free_unless(self, kept: RankPart) -> None:
+        """Free the local tensor, if it is not that of ``kept``."""
+        if self.local is not kept.local:
+            self.local.free()
 
 
 class Blocks:

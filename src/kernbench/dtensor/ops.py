@@ -17,9 +17,8 @@ import numpy as np
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.dtensor.part import DTensorSpec, RankPart
-from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, empty_place
-from kernbench.dtensor.plan import replaced
+from kernbench.dtensor.local import DTensorSpec, RankPart
+from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, empty_place, replaced
 from kernbench.dtensor.redistribute import redistributed
 from kernbench.runtime_api.tensor import Tensor
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from kernbench.common.values import value
-from kernbench.dtensor.local import Blocks, LocalTensors
-from kernbench.dtensor.part import RankPart
-from kernbench.dtensor.placements import Partial, Placements, Shard, check_not_empty, chunk
-from kernbench.dtensor.plan import Redistribution, plan_steps
+from kernbench.dtensor.local import Blocks, LocalTensors, RankPart
+from kernbench.dtensor.placements import Partial, Placements, Redistribution, Shard, check_not_empty, chunk, plan_steps
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.collective_calls import RankGroup
 from kernbench.runtime_api.distributed import Distributed

@@ -22,20 +22,18 @@ from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
-from kernbench.runtime_api.extra_memories import ExtraMemories
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
-from kernbench.runtime_api.host_values import KnownValues
 from kernbench.runtime_api.launch import Kernel, Launch, prepare_launch_on, prepare_launches
-from kernbench.runtime_api.memory import CleanupReport, TensorMemory
+from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.requests import RequestRecord, Requests
+from kernbench.runtime_api.ranks import RankLocal, Workers
+from kernbench.runtime_api.requests import RequestRecord, Requests, Work
+from kernbench.runtime_api.tensor import KnownValues
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
-from kernbench.runtime_api.work import Work
-from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 

@@ -11,12 +11,11 @@ from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.collective_calls import RankGroup, group_of
 from kernbench.runtime_api.collectives import Collectives, Member
-from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.layout import TensorKey, TensorLayout
 from kernbench.runtime_api.process_group import ProcessGroups
-from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.ranks import Workers, wants_debugging
+from kernbench.runtime_api.requests import Requests, Work
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import TensorKey, Work
-from kernbench.runtime_api.workers import Workers, wants_debugging
 
 BACKEND = "ahbm"
 

@@ -13,13 +13,11 @@ from kernbench.common.errors import InputError
 from kernbench.common.values import state
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.arrays import Array, Shape, Size, machine_dtype, numeric, shape_of, whole_number
-from kernbench.runtime_api.host_tensor import HostTensor
-from kernbench.runtime_api.host_values import LaterArray
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.transfers import check_fits
+from kernbench.runtime_api.ranks import Workers
+from kernbench.runtime_api.tensor import HostTensor, Tensor
+from kernbench.runtime_api.transfers import LaterArray, check_fits
 from kernbench.runtime_api.types import Devices
-from kernbench.runtime_api.workers import Workers
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 # PyTorch's.

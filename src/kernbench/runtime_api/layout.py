@@ -25,7 +25,9 @@ from kernbench.policy.placement.dp import DPPolicy, PlacementError
 from kernbench.policy.placement.geometry import Index, Window
 from kernbench.policy.placement.views import ShardView, WindowPiece, first_copies, pieces
 from kernbench.runtime_api.arrays import Array, Shape
-from kernbench.runtime_api.work import TensorKey
+
+TensorKey: TypeAlias = tuple[int, int]
+"""A tensor in memory: its SIP and its first virtual address."""
 
 
 @value

@@ -1,4 +1,4 @@
-"""The tensors of one context: made, read, written and freed, each in simulated time."""
+"""The tensors of one context, made, read, written and freed in simulated time; and the extra memories that it maps."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
+from kernbench.messages.mapping import MappedShard, TensorMapping
 from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
 from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.placement.deploy import deploy_tensor, release
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
-from kernbench.runtime_api.arrays import Array
-from kernbench.runtime_api.closeness import Tolerance
-from kernbench.runtime_api.host_values import Source
-from kernbench.runtime_api.layout import JoinedRanges, TensorLayout, reshaped
+from kernbench.runtime_api.arrays import Array, Tolerance
+from kernbench.runtime_api.layout import JoinedRanges, TensorKey, TensorLayout, reshaped
 from kernbench.runtime_api.read_watch import Look, ReadWatch
-from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.requests import Requests, Uses
 from kernbench.runtime_api.transfers import (
     Copy,
+    Source,
     copies,
     copy_launch,
     copy_messages,
@@ -37,7 +37,6 @@ from kernbench.runtime_api.transfers import (
     read_messages,
     update_messages,
 )
-from kernbench.runtime_api.work import TensorKey, Uses
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 
@@ -348,3 +347,38 @@ def _allocated(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
 
 def _in_use(space: FreeList) -> int:
     return sum(extent.nbytes for extent in space.live)
+
+
+class ExtraMemories:
+    """Those that a program has asked for."""
+
+    __slots__ = ("_engine", "_mapped", "_requests")
+
+    def __init__(self, engine: GraphEngine, requests: Requests) -> None:
+        self._engine, self._requests = engine, requests
+        self._mapped: dict[str, tuple[int, TensorMapping]] = {}
+
+    def map(self, part: str) -> int:
+        """The virtual address of the first byte; the PEs of the SIP are told when it is asked for first."""
+        if part not in self._mapped:
+            node = self._engine.topology.topology_obj.node(part)
+            pa, nbytes = self._engine.addresses_of(part)
+            sip, cube = node.cube_coord
+            whole = MappedShard(sip=sip, cube=cube, pe=node.pe or 0, offset_bytes=0, nbytes=nbytes, pa=pa)
+            va = self._engine.va_allocator(sip).alloc(nbytes)
+            mapping = TensorMapping(name=part, va_base=va, nbytes=nbytes, shards=(whole,))
+            self._mapped[part] = sip, mapping
+            self._requests.transfer([MmuMapMsg(name=part, sip=sip, mapping=mapping)])
+        return self._mapped[part][1].va_base
+
+    def release(self, *, unmap: bool = True) -> None:
+        """Take all of them out of the MMUs; without ``unmap`` only their virtual addresses are given back."""
+        if unmap:
+            self._requests.transfer(self._unmappings())
+        for sip, mapping in self._mapped.values():
+            self._engine.va_allocator(sip).free(mapping.va_base, mapping.nbytes)
+        self._mapped.clear()
+
+    def _unmappings(self) -> Iterator[MmuUnmapMsg]:
+        for sip, mapping in self._mapped.values():
+            yield MmuUnmapMsg(name=mapping.name, sip=sip, va_base=mapping.va_base)

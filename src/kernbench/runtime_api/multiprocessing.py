@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
+from kernbench.common.program_line import SpawnException, tell_all
 from kernbench.runtime_api.arrays import whole_number
-from kernbench.runtime_api.error_place import SpawnException, tell_all
-from kernbench.runtime_api.lost_messages import LostMessages
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
-from kernbench.runtime_api.rank_task import RankTask
-from kernbench.runtime_api.requests import Requests
-from kernbench.runtime_api.workers import Worker, Workers
+from kernbench.runtime_api.ranks import RankTask, Worker, Workers
+from kernbench.runtime_api.requests import LostMessages, Requests
 
 __all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
 

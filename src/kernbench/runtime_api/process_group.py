@@ -28,10 +28,9 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.collective_calls import CallBook
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.rank_task import Gate
+from kernbench.runtime_api.ranks import Gate, Worker
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.types import Devices
-from kernbench.runtime_api.workers import Worker
 from kernbench.topology.spec import TopologySpec
 
 

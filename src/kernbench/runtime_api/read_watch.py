@@ -13,8 +13,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.observer import HostRead, SomeElements, UnlikeCopies
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.geometry import Index, Window
-from kernbench.runtime_api.arrays import Array
-from kernbench.runtime_api.closeness import Tolerance, errors_of, first_true, tolerance_for
+from kernbench.runtime_api.arrays import Array, Tolerance, errors_of, first_true, tolerance_for
 from kernbench.runtime_api.layout import Stretch, TensorLayout
 from kernbench.runtime_api.transfers import copies
 

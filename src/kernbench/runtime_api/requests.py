@@ -1,15 +1,18 @@
-"""The one place where a host program submits requests and waits for them; and what each is for, in words."""
+"""Requests of a host program: submit them, wait for them, and keep what came of each."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
-from kernbench.common.errors import AbandonedError, SimulationDeadlock
+from kernbench.ccl.queues import lines_of, unreceived_error
+from kernbench.common.errors import AbandonedError, IpcqError, SimulationDeadlock
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.queue_state import UnreceivedMessage
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.queues import IpcqInitMsg, IpcqRemoveMsg
 from kernbench.messages.requests import (
@@ -23,9 +26,55 @@ from kernbench.messages.requests import (
     PeDmaMsg,
 )
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
-from kernbench.runtime_api.lost_messages import LostMessages
+from kernbench.runtime_api.layout import TensorKey
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.workers import Worker, Workers
+from kernbench.runtime_api.ranks import Worker, Workers
+
+
+class LostMessages:
+    """Collects them for one context, and raises each once.
+
+    What went because something else had failed is only listed, and only after a run that ends with a failure.
+    """
+
+    __slots__ = ("_errors", "_lost", "_n_raised", "_swept")
+
+    def __init__(self) -> None:
+        self._lost: list[UnreceivedMessage] = []
+        self._swept: list[UnreceivedMessage] = []
+        self._errors: list[IpcqError] = []
+        self._n_raised = 0
+
+    def add(self, messages: Iterable[UnreceivedMessage]) -> None:
+        """These were lost although nothing had failed."""
+        self._lost += messages
+
+    def sweep(self, message: UnreceivedMessage) -> None:
+        """This one went since something else had failed."""
+        self._swept.append(message)
+
+    def raise_new(self) -> None:
+        """Raise IpcqError for what was lost since it was raised last, if anything was."""
+        new = self._lost[self._n_raised :]
+        self._n_raised = len(self._lost)
+        if new:
+            self._errors.append(unreceived_error(new))
+            raise self._errors[-1]
+
+    def raise_new_if_well(self) -> None:
+        """Raise them, unless another error is being dealt with, which they must not hide: they come later then."""
+        if sys.exception() is None:
+            self.raise_new()
+
+    def has_raised(self, error: Exception) -> bool:
+        """Whether ``error`` is about such messages."""
+        return any(each is error for each in self._errors)
+
+    def listed(self, *, after_failure: bool) -> tuple[str, ...]:
+        """What was lost, in lines for a report."""
+        told = [*self._lost, *self._swept] if after_failure else self._lost
+        return tuple(f"not received: {line}" for line in lines_of(told))
+
 
 Phase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "launch", "dma", "other"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -332,3 +381,51 @@ class Requests:
 
 def _next_turn(under_way: Sequence[_Submitted]) -> str:
     return "its next turn" + (f", with {', '.join(map(str, under_way))} under way" if under_way else "")
+
+
+class Work:
+    """Requests under way; after PyTorch's class of this name."""
+
+    __slots__ = ("_handles", "_requests")
+
+    def __init__(self, handles: Sequence[RequestHandle], requests: Requests) -> None:
+        self._handles, self._requests = tuple(handles), requests
+
+    def wait(self, timeout: object = None) -> bool:
+        """Block until done, then True; at once when it is done. Raises what went wrong.
+
+        ``timeout`` is PyTorch's and has no effect: what can never be done is a SimulationDeadlock.
+        """
+        self._requests.wait(self._handles)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is done at this simulated time."""
+        return all(handle.done for handle in self._handles)
+
+
+class Uses:
+    """Which tensors the requests under way have as arguments: the host must not touch those before they are done."""
+
+    __slots__ = ("_requests", "_using")
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._using: dict[TensorKey, list[RequestHandle]] = {}
+
+    def note(self, handle: RequestHandle, keys: Iterable[TensorKey]) -> None:
+        """``handle`` uses these tensors."""
+        for key in dict.fromkeys(keys):
+            self._using[key] = [*self.under_way(key), handle]
+
+    def settle(self, key: TensorKey) -> None:
+        """Wait for everything under way that uses a tensor, whoever submitted it."""
+        using = self.under_way(key)
+        if using:
+            self._requests.wait(using)
+        if not self.under_way(key):
+            self._using.pop(key, None)
+
+    def under_way(self, key: TensorKey) -> list[RequestHandle]:
+        """The requests under way that use a tensor."""
+        return [handle for handle in self._using.get(key, ()) if self._requests.unseen(handle)]

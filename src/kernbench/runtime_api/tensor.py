@@ -1,4 +1,4 @@
-"""Tensors on the machine, with the face that PyTorch gives them."""
+"""Tensors with PyTorch's face: in the memory of the machine, and in that of the host."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.messages.mapping import MappedShard
 from kernbench.policy.placement.deploy import deploy_tensor
@@ -18,18 +20,17 @@ from kernbench.runtime_api.arrays import (
     Shaped,
     ShapeError,
     Size,
+    Tolerance,
     broadcasts,
     completed,
     converted,
+    host_dtype,
     numeric,
     shape_of,
 )
-from kernbench.runtime_api.closeness import Tolerance
-from kernbench.runtime_api.host_tensor import HostTensor
-from kernbench.runtime_api.host_values import LaterArray, Source
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.transfers import Copy, check_fits
+from kernbench.runtime_api.transfers import Copy, LaterArray, Source, check_fits
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 __all__ = ["Tensor", "deploy_tensor"]
@@ -292,3 +293,118 @@ class Tensor(Shaped):
     def _passed_on(self, source: Tensor | Source) -> Source | None:
         self.settle()  # a tensor that is freed is found out before the source is read
         return source.pass_on() if isinstance(source, Tensor) else source
+
+
+class HostTensor(Shaped, NDArrayOperatorsMixin):
+    """A view of a NumPy array with the face of a tensor: no simulated time passes here.
+
+    NumPy functions and operators take it and give arrays.
+    """
+
+    __slots__ = ("_array",)
+    __hash__ = None  # type: ignore[assignment] # comparing gives an array, as NumPy's and PyTorch's do
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+        return self._array.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type; types that the machine does not have keep NumPy's name."""
+        return host_dtype(self._array)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._array.nbytes
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``: the host."""
+        return "cpu"
+
+    def numpy(self) -> Array:
+        """The array itself, not a copy."""
+        return self._array
+
+    def to(self, dtype: object) -> HostTensor:
+        """A copy with another element type."""
+        return HostTensor(converted(self._array, dtype_of(dtype)))
+
+    def clone(self) -> HostTensor:
+        """A copy."""
+        return HostTensor(self._array.copy())
+
+    def reshape(self, *shape: Size) -> HostTensor:
+        """The array under another shape; ValueError for another number of elements."""
+        return HostTensor(self._array.reshape(shape_of(shape)))
+
+    def item(self) -> Any:
+        """The only element as a Python number; ValueError when there are more."""
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self._array.tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._array, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self._array, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        plain = (each.numpy() if isinstance(each, HostTensor) else each for each in inputs)
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def __getitem__(self, index: Any) -> HostTensor:
+        return HostTensor(np.asarray(self._array[index]))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._array[index] = np.asarray(value)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self._array)
+
+    def __repr__(self) -> str:
+        return f"HostTensor({self._array!r})"
+
+
+class KnownValues:
+    """Elements of tensors that a run without data knows all the same: the host wrote them, and no kernel since."""
+
+    __slots__ = ("_elements",)
+
+    def __init__(self) -> None:
+        self._elements: dict[Tensor, Array] = {}
+
+    def of(self, tensor: Tensor) -> Array | None:
+        """Return all elements of a tensor; None if they are not known."""
+        return self._elements.get(tensor)
+
+    def put(self, tensor: Tensor, first: int, elements: Array) -> None:
+        """Take over what the host writes from element ``first`` on; of one that is not known it has to be all."""
+        if len(elements) == tensor.numel():
+            self._elements[tensor] = np.array(elements)
+        elif tensor in self._elements:
+            self._elements[tensor][first : first + len(elements)] = elements
+
+    def forget(self, tensor: Tensor) -> None:
+        """The elements are not known any more."""
+        self._elements.pop(tensor, None)
+
+    def forget_range(self, sip: int, first: int, end: int) -> None:
+        """A kernel writes at virtual addresses of a SIP from ``first`` to before ``end``."""
+        there = [each for each in self._elements if each.sip == sip and each.va < end and first < each.va + each.nbytes]
+        for tensor in there:
+            self.forget(tensor)

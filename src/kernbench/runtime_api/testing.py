@@ -13,8 +13,18 @@ from kernbench.common.program_line import ProgramLine, calling_line
 from kernbench.common.values import value
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.runtime_api.arrays import Array, holds_floats, host_dtype, numeric
-from kernbench.runtime_api.closeness import Errors, Tolerance, errors_of, first_true, greater, tolerance_for
+from kernbench.runtime_api.arrays import (
+    Array,
+    Errors,
+    Tolerance,
+    errors_of,
+    first_true,
+    greater,
+    holds_floats,
+    host_dtype,
+    numeric,
+    tolerance_for,
+)
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.transfers import Copy
 

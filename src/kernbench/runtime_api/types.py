@@ -9,8 +9,8 @@ from typing import overload
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.runtime_api.arrays import whole_number
+from kernbench.runtime_api.ranks import Workers, wants_debugging
 from kernbench.runtime_api.requests import Requests
-from kernbench.runtime_api.workers import Workers, wants_debugging
 from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from kernbench.common.complaints import one_of
 from kernbench.common.config import Complaint, Path
-from kernbench.common.names import close_to
+from kernbench.common.errors import close_to
 from kernbench.common.units import format_size
 from kernbench.di.part import PE_KINDS
 from kernbench.topology.cube_plan import LINKED_PE_KINDS, XBAR, names_in_cube

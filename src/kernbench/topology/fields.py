@@ -21,8 +21,7 @@ from kernbench.common.config import (
     Size,
     read_model,
 )
-from kernbench.common.errors import InputError
-from kernbench.common.names import close_to
+from kernbench.common.errors import InputError, close_to
 from kernbench.di.part import InnerAttrs, Part, PartAttrs
 from kernbench.di.registry import Registry
 

@@ -7,8 +7,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
-from kernbench.tp.layouts import PeGrid
-from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear
+from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear
+from kernbench.tp.ops import PeGrid
 from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
 
 

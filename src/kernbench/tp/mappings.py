@@ -6,8 +6,7 @@ Collectives have PyTorch's meaning whatever ccl.yaml names. With one rank every 
 from __future__ import annotations
 
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.layouts import PeGrid
-from kernbench.tp.ops import as_rows, blocks_side_by_side, matrix_size, part_of_columns
+from kernbench.tp.ops import PeGrid, as_rows, blocks_side_by_side, matrix_size, part_of_columns
 from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
 
 

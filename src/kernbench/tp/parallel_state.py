@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.common.values import value
 from kernbench.runtime_api.context import RuntimeContext, current_context
-from kernbench.runtime_api.workers import HandedOn
+from kernbench.runtime_api.ranks import HandedOn
 
 Torch: TypeAlias = RuntimeContext[Any]
 

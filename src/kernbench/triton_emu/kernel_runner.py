@@ -9,9 +9,7 @@ from typing import Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from kernbench.common.errors import KernelError, RunError
-from kernbench.common.exits import exit_error
-from kernbench.common.names import close_to
+from kernbench.common.errors import KernelError, RunError, close_to, exit_error
 from kernbench.common.program_line import told_of_call
 from kernbench.messages.commands import KernelRequest
 from kernbench.triton_emu.source import PROGRAM_FILE, kernel_error, kernel_source, traceback_of_kernel
