@@ -12,7 +12,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.transfers import Source
+from kernbench.runtime_api.transfers import HostSource
 
 
 class AttentionParams(ConfigModel):
@@ -47,7 +47,7 @@ def run(torch: RuntimeContext[AttentionParams]) -> None:
     )
 
 
-def reference(queries: Source, keys: Source, values: Source, *, causal: bool) -> Array:
+def reference(queries: HostSource, keys: HostSource, values: HostSource, *, causal: bool) -> Array:
     """The same in f32, a head at a time; the last query sees all keys."""
     q, k, v = map(np.asarray, (queries, keys, values))
     wide_q, wide_k, wide_v = (x.astype(np.float32) for x in (q, k, v))

@@ -11,7 +11,7 @@ import numpy as np
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.runtime_api.arrays import Array
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.transfers import LaterArray, Source
+from kernbench.runtime_api.transfers import HostSource, LaterArray
 
 FloatName: TypeAlias = Literal["f32", "f16", "bf16"]
 # A prime, so that no row length makes rows repeat: data that is read at a wrong offset is wrong.
@@ -39,7 +39,7 @@ def normal_data(
     return np.asarray(later_data(shape, dtype, seed=seed, scale=scale))
 
 
-def matmul_f32(left: Source, right: Source) -> Array:
+def matmul_f32(left: HostSource, right: HostSource) -> Array:
     """``left @ right`` in f32, some columns at a time so that large weights are never held in f32."""
     wide, b = np.asarray(left, np.float32), np.asarray(right)
     columns = range(0, b.shape[1], _COLUMNS_AT_ONCE)

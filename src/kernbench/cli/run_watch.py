@@ -30,7 +30,7 @@ from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
 from kernbench.observe.trace_io import write_trace
 from kernbench.observe.trace_log import TraceLog
-from kernbench.runtime_api.bench_registry import Bench, Run
+from kernbench.runtime_api.bench_registry import Bench, BenchFunction
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, run_bench, summarise
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
@@ -152,7 +152,7 @@ class Watch:
             if self.engine is None:
                 raise
 
-    def _noting_context(self) -> Run:
+    def _noting_context(self) -> BenchFunction:
         """The bench's function, which also tells this the context that it runs in."""
 
         @wraps(self.bench.function)

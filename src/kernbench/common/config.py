@@ -25,7 +25,7 @@ from kernbench.common.values import state, value
 from kernbench.common.yaml_document import Path, YamlPlace, entry_exists, path_text, read_yaml
 
 __all__ = [
-    "Checked",
+    "CheckedSection",
     "Complaint",
     "ConfigModel",
     "Document",
@@ -117,7 +117,7 @@ class Document:
 
 
 @value
-class Checked(Generic[M]):
+class CheckedSection(Generic[M]):
     """What came of checking a section: its model when nothing is wrong with it, else the complaints."""
 
     value: M | None
@@ -167,14 +167,14 @@ def read_model(model: type[M], data: object, context: object = None) -> M:
     return model.model_validate_json(json.dumps(data, default=str), strict=True, context=context)
 
 
-def check(document: Document, model: type[M], at: Path = (), context: object = None) -> Checked[M]:
+def check(document: Document, model: type[M], at: Path = (), context: object = None) -> CheckedSection[M]:
     """Check the section at ``at`` against ``model`` without raising."""
     data = document.get(at)
     try:
-        return Checked(read_model(model, data, context))
+        return CheckedSection(read_model(model, data, context))
     except ValidationError as error:
         found = explain(model, data, error)
-    return Checked(None, tuple(Complaint((*at, *c.path), c.message, c.at_key) for c in found))
+    return CheckedSection(None, tuple(Complaint((*at, *c.path), c.message, c.at_key) for c in found))
 
 
 def report(document: Document, complaints: Iterable[Complaint]) -> None:

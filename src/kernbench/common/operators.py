@@ -18,11 +18,11 @@ from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.values import value
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Number: TypeAlias = int | float
-Kind: TypeAlias = Literal[
+PlainNumber: TypeAlias = int | float
+OperatorKind: TypeAlias = Literal[
     "unary", "binary", "compare", "bits", "ternary", "where", "scan", "reduce", "move", "fill", "dot"
 ]
-EpilogueStep: TypeAlias = tuple[str] | tuple[str, Array | Number]
+EpilogueStep: TypeAlias = tuple[str] | tuple[str, Array | PlainNumber]
 
 ACCUMULATORS = (F32, F16, BF16)
 """The types that sums may be kept in."""
@@ -60,7 +60,7 @@ class Operator:
 
     name: str
     arity: int
-    kind: Kind
+    kind: OperatorKind
     fn: Callable[..., Any]
     integer: Callable[..., Any] | None = None
     makes: DType | None = None
@@ -90,7 +90,7 @@ def single(name: str, operands: int) -> Callable[..., Any] | None:
 
 def evaluate(
     op: Operator,
-    args: Sequence[Array | Number],
+    args: Sequence[Array | PlainNumber],
     out: DType,
     shape: tuple[int, ...] | None = None,
     attrs: Attributes = PLAIN,
@@ -109,7 +109,7 @@ def evaluate(
 
 def compute(
     op: Operator,
-    args: Sequence[Array | Number],
+    args: Sequence[Array | PlainNumber],
     out: DType,
     shape: tuple[int, ...] | None = None,
     attrs: Attributes = PLAIN,
@@ -139,7 +139,7 @@ def compute(
 
 
 def gemm(
-    args: Sequence[Array | Number],
+    args: Sequence[Array | PlainNumber],
     out: DType,
     epilogue: Sequence[EpilogueStep] = (),
     attrs: Attributes = PLAIN,
@@ -163,7 +163,7 @@ def gemm(
     return narrow(value, out)
 
 
-def accumulate(args: Sequence[Array | Number], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
+def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
     """The accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers; batches as in matmul."""
     a, b = np.asarray(args[0]), np.asarray(args[1])
     a = np.swapaxes(a, -1, -2) if attrs.trans_a else a
@@ -185,7 +185,7 @@ def narrow(value: Any, out: DType) -> Array:
     return np.asarray(value.astype(target, copy=False))
 
 
-def _widen(args: Sequence[Array | Number], out: DType, op: Operator) -> tuple[list[Any], bool]:
+def _widen(args: Sequence[Array | PlainNumber], out: DType, op: Operator) -> tuple[list[Any], bool]:
     """The operands in the type the operator computes in, and whether that is the integer one."""
     source = _source(args, out)
     integer = source.kind == "i" and op.integer is not None
@@ -193,14 +193,14 @@ def _widen(args: Sequence[Array | Number], out: DType, op: Operator) -> tuple[li
     return [_as(a, wide, source) for a in args], integer
 
 
-def _source(args: Sequence[Array | Number], out: DType) -> Any:
+def _source(args: Sequence[Array | PlainNumber], out: DType) -> Any:
     for a in args:
         if isinstance(a, np.ndarray):
             return a.dtype
     return out.numpy
 
 
-def _as(value: Array | Number, wide: np.dtype[Any], source: np.dtype[Any]) -> Any:
+def _as(value: Array | PlainNumber, wide: np.dtype[Any], source: np.dtype[Any]) -> Any:
     if isinstance(value, np.ndarray):
         return value if value.dtype is wide else value.astype(wide)
     if value.__class__ is float and source.kind == "f":  # the same, without arrays on the way
@@ -220,12 +220,12 @@ def _rounded_to(value: Any, acc: DType) -> Any:
     return value.astype(acc.numpy).astype(_F32)
 
 
-def _along_axis(op: Operator, args: Sequence[Array | Number], out: DType, axis: int | None) -> Any:
+def _along_axis(op: Operator, args: Sequence[Array | PlainNumber], out: DType, axis: int | None) -> Any:
     (x,), integer = _widen(args, out, op)
     return (op.integer if integer and op.integer else op.fn)(x, axis)
 
 
-def _where(args: Sequence[Array | Number], out: DType) -> Any:
+def _where(args: Sequence[Array | PlainNumber], out: DType) -> Any:
     condition = np.asarray(args[0])
     if condition.dtype.kind == "V":
         condition = condition.astype(_F32)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform, overload
 T = TypeVar("T")
 
 Fields = dict[str, "Field[Any]"]
-Key = Callable[[Any], tuple[Any, ...]]
+FieldsOf = Callable[[Any], tuple[Any, ...]]
 
 
 class Options(NamedTuple):
@@ -208,7 +208,7 @@ def _shared_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any
             yield from ((f"__{compare.__name__}__", _ordering(key, compare)) for compare in (lt, le, gt, ge))
 
 
-def _key(names: Iterable[str]) -> Key:
+def _key(names: Iterable[str]) -> FieldsOf:
     """Return what gives the fields of an object as a tuple."""
     wanted = tuple(names)
     if len(wanted) > 1:
@@ -216,21 +216,21 @@ def _key(names: Iterable[str]) -> Key:
     return lambda thing: tuple(getattr(thing, name) for name in wanted)
 
 
-def _equality(key: Key) -> Callable[[Any, Any], bool]:
+def _equality(key: FieldsOf) -> Callable[[Any, Any], bool]:
     def equal(self: Any, other: Any) -> bool:
         return key(self) == key(other) if other.__class__ is self.__class__ else NotImplemented
 
     return equal
 
 
-def _hashing(key: Key) -> Callable[[Any], int]:
+def _hashing(key: FieldsOf) -> Callable[[Any], int]:
     def hashed(self: Any) -> int:
         return hash(key(self))
 
     return hashed
 
 
-def _ordering(key: Key, compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def _ordering(key: FieldsOf, compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def ordered(self: Any, other: Any) -> bool:
         return compare(key(self), key(other)) if other.__class__ is self.__class__ else NotImplemented
 
@@ -270,19 +270,19 @@ def _fill(self: Any, contents: list[Any]) -> None:
 
 
 @dataclass
-class _Sample:
+class _Template:
     """A dataclass, for the marks that the library puts on its own."""
 
     field: int
 
 
-_FIELD = dataclasses.fields(_Sample)[0]._field_type  # type: ignore[attr-defined]  # noqa: SLF001
+_FIELD = dataclasses.fields(_Template)[0]._field_type  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @lru_cache
 def _params(options: Options) -> object:
     """Return what ``dataclass`` asks of a class that it inherits from."""
-    params = copy.copy(vars(_Sample)["__dataclass_params__"])
+    params = copy.copy(vars(_Template)["__dataclass_params__"])
     set_here = {"frozen": options.guarded, "eq": options.eq, "order": options.order, "repr": options.repr}
     for name, setting in (set_here | {"kw_only": options.kw_only, "slots": True}).items():
         if name in type(params).__slots__:

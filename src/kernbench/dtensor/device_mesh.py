@@ -12,10 +12,9 @@ import numpy.typing as npt
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.collective_calls import RankGroup
-from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.context import AnyContext, require_context
 from kernbench.runtime_api.distributed import BACKEND
 
-Torch: TypeAlias = RuntimeContext[Any]
 Names: TypeAlias = tuple[str, ...]
 
 
@@ -34,16 +33,16 @@ class DeviceMesh:
         mesh: npt.ArrayLike,
         *,
         mesh_dim_names: Sequence[str] | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
     ) -> None:
         if device_type != BACKEND:
             raise InputError(f"device type {device_type!r}: the one of this machine is {BACKEND!r}")
-        self._torch = _context(torch)
+        self._torch = require_context(torch)
         self._ranks = _checked_ranks(_array(mesh), self._torch)
         self._names = _checked_names(mesh_dim_names, self._ranks.ndim)
 
     @property
-    def torch(self) -> Torch:
+    def torch(self) -> AnyContext:
         """The context that its ranks are of."""
         return self._torch
 
@@ -141,22 +140,15 @@ def init_device_mesh(
     mesh_shape: Sequence[int],
     *,
     mesh_dim_names: Sequence[str] | None = None,
-    torch: Torch | None = None,
+    torch: AnyContext | None = None,
 ) -> DeviceMesh:
     """All ranks by number, row by row, in a mesh of this shape; InputError unless it holds as many as there are."""
-    context = _context(torch)
+    context = require_context(torch)
     shape, world = _checked_shape(mesh_shape), context.distributed.get_world_size()
     if prod(shape) != world:
         raise InputError(f"mesh shape {shape} holds {prod(shape)} ranks, there are {world}")
     ranks = np.arange(world).reshape(shape)
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, torch=context)
-
-
-def _context(torch: Torch | None) -> Torch:
-    context = torch or current_context()
-    if context is None:
-        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
-    return context
 
 
 def _array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -175,7 +167,7 @@ def _checked_shape(shape: object) -> tuple[int, ...]:
     return counts
 
 
-def _checked_ranks(mesh: npt.NDArray[Any], torch: Torch) -> npt.NDArray[np.int64]:
+def _checked_ranks(mesh: npt.NDArray[Any], torch: AnyContext) -> npt.NDArray[np.int64]:
     world = torch.distributed.get_world_size()
     if mesh.ndim not in (1, 2):
         raise InputError(f"a mesh has one or two dims, not {mesh.ndim}")

@@ -11,7 +11,7 @@ from kernbench.kernels.shares import part
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.dp import DPPolicy, PlacementError, resolve_dp_policy
 from kernbench.policy.placement.geometry import Window
-from kernbench.policy.placement.views import ShardView, first_copies
+from kernbench.policy.placement.views import first_copies
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.topology.spec import TopologySpec
 
@@ -43,30 +43,15 @@ def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, 
     return DPPolicy(how, how, num_cubes=num_cubes, num_pes=min(pes, wanted // num_cubes))
 
 
-def is_row_major(layout: TensorLayout) -> bool:
-    """Whether its virtual addresses are in the order of its elements."""
-    return all(_is_in_order(layout, view) for view in layout.views)
-
-
-def has_copies(layout: TensorLayout) -> bool:
-    """Whether some element lies in several places."""
-    return len({view.spec.offset_bytes for view in layout.views}) < len(layout.views)
+def reads_in_order(layout: TensorLayout) -> bool:
+    """Return True when a launch may read it as one row-major array; scattered single elements are put together first."""
+    scattered = any(view.window.size == 1 and view.shape[1:] != layout.shape[1:] for view in layout.views)
+    return layout.is_row_major and not scattered
 
 
 def is_plain(layout: TensorLayout) -> bool:
     """Whether it lies as collectives on blocks want it: each element once, in order."""
-    return is_row_major(layout) and not has_copies(layout)
-
-
-def _is_in_order(layout: TensorLayout, view: ShardView) -> bool:
-    """Whether a shard holds neighbours, where they come in the tensor: behind the first axis nothing is split."""
-    axis = next((at for at, extent in enumerate(view.shape) if extent > 1), 0)
-    first = 0
-    for (start, _), extent in zip(view.window.bounds, layout.shape, strict=True):
-        first = first * extent + start
-    return (
-        view.shape[axis + 1 :] == layout.shape[axis + 1 :] and first * layout.dtype.itemsize == view.spec.offset_bytes
-    )
+    return reads_in_order(layout) and not layout.has_copies
 
 
 def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: TopologySpec) -> bool:
@@ -81,7 +66,7 @@ def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: Top
 
 
 Table: TypeAlias = tuple[int, ...]
-Move: TypeAlias = tuple[Window, Window]
+WindowMove: TypeAlias = tuple[Window, Window]
 """Elements of one tensor, and where they go in another; of one shape."""
 
 
@@ -99,13 +84,7 @@ class _Held(NamedTuple):
         return self.offset + at * itemsize
 
 
-def shard_table(layout: TensorLayout) -> Table:
-    """``(cube, pe, offset in bytes, elements)`` of every shard and copy."""
-    item = layout.dtype.itemsize
-    return tuple(n for s in layout.shards for n in (s.cube, s.pe, s.offset_bytes, s.nbytes // item))
-
-
-def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Move]) -> Table:
+def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> Table:
     """The lines of ``copy_windows``, every PE with its own shards and copies of the target; axes as the target's."""
     held, item = _held(source), source.dtype.itemsize
     lines: list[int] = []
@@ -142,7 +121,7 @@ def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int])
 
 def _held(layout: TensorLayout) -> list[_Held]:
     """What a reader finds where, each element once."""
-    if is_row_major(layout):
+    if reads_in_order(layout):
         return [_Held(layout.whole, 0)]
     return [_Held(view.window, view.spec.offset_bytes) for view in first_copies(layout.views)]
 

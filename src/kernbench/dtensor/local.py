@@ -8,21 +8,22 @@ from dataclasses import replace
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.dtensor.device_mesh import DeviceMesh, Torch
+from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.layouts import (
-    Move,
+    WindowMove,
     copy_table,
     gemm_table,
     is_plain,
-    is_row_major,
     local_policy,
+    reads_in_order,
     rows_policy,
-    shard_table,
 )
 from kernbench.dtensor.placements import Placements, local_window, sent_bytes
 from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
+from kernbench.runtime_api.context import AnyContext
+from kernbench.runtime_api.layout import shard_table
 from kernbench.runtime_api.tensor import Tensor
 
 
@@ -31,7 +32,7 @@ class LocalTensors:
 
     __slots__ = ("dp", "torch")
 
-    def __init__(self, torch: Torch, dp: DPPolicy | None) -> None:
+    def __init__(self, torch: AnyContext, dp: DPPolicy | None) -> None:
         self.torch, self.dp = torch, dp
 
     def empty(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
@@ -49,7 +50,7 @@ class LocalTensors:
         made = self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
         return made.fill_(0) if padded else made
 
-    def copy(self, source: Tensor, target: Tensor, moves: Iterable[Move]) -> None:
+    def copy(self, source: Tensor, target: Tensor, moves: Iterable[WindowMove]) -> None:
         """Move windows of one tensor to another."""
         lines = copy_table(source.layout, target.layout, moves)
         self.torch.launch("dtensor-copy", copy_windows, source, target, lines, max(1, source.ndim), source.dtype)
@@ -95,7 +96,7 @@ class LocalTensors:
         return made
 
     def _row_major(self, x: Tensor) -> Tensor:
-        if is_row_major(x.layout):
+        if reads_in_order(x.layout):
             return x
         made = self.buffer(x.shape, x.dtype, f"{x.name}.rows")
         self.copy(x, made, [(x.layout.whole, made.layout.whole)])
@@ -180,7 +181,7 @@ class Blocks:
         self._tensors.copy(local, block, [(local.layout.whole, Window.whole(local.shape))])
         return block
 
-    def packed(self, local: Tensor, moves: Sequence[Move] | None) -> Tensor:
+    def packed(self, local: Tensor, moves: Sequence[WindowMove] | None) -> Tensor:
         """``moves`` made to a tensor of all blocks; the local tensor itself when it is one."""
         if moves is None and is_plain(local.layout):
             return local
@@ -192,7 +193,7 @@ class Blocks:
     def unpacked(
         self,
         made: Tensor,
-        moves: Sequence[Move] | None,
+        moves: Sequence[WindowMove] | None,
         shape: tuple[int, ...],
         collective: Callable[[Tensor], object],
     ) -> None:

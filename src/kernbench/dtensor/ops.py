@@ -33,7 +33,7 @@ class PlacementRule(NamedTuple):
 
 
 @value
-class Choice:
+class PlacementChoice:
     """Placements along all dims."""
 
     operands: tuple[Placements, ...]
@@ -60,26 +60,26 @@ LINEAR = {
 """Operators that may be applied to the contributions to a sum in place of the sum itself."""
 
 
-def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> Choice:
+def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> PlacementChoice:
     """How to multiply matrices."""
     result = replace(a, shape=(a.shape[0], b.shape[1]))
     return _cheapest((a, b), result, [MATMUL] * a.mesh.ndim)
 
 
-def elementwise_choice(op: str, *operands: DTensorSpec) -> Choice:
+def elementwise_choice(op: str, *operands: DTensorSpec) -> PlacementChoice:
     """How to apply an operator to tensors of one shape and type."""
     # Quotients of integers are cut off: those of contributions do not add up.
     linear = op != "div" or operands[0].dtype.is_float
     return _elementwise(LINEAR.get(op, ()) if linear else (), operands)
 
 
-def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> Choice:
+def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> PlacementChoice:
     """How to apply an operator to a tensor and a number."""
     scales = op == "mul" or (op == "div" and not number_first and x.dtype.is_float)
     return _elementwise(SCALED if scales else (), (x,))
 
 
-def _elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> Choice:
+def _elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> PlacementChoice:
     rules = [_elementwise_rules(linear, given) for given in zip(*(each.placements for each in operands), strict=True)]
     return _cheapest(operands, operands[0], rules)
 
@@ -102,24 +102,26 @@ def _elementwise_rules(linear: Sequence[PlacementRule], given: Sequence[Placemen
     return (*fits, copies)
 
 
-def _cheapest(operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[PlacementRule]]) -> Choice:
+def _cheapest(
+    operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[PlacementRule]]
+) -> PlacementChoice:
     choices = [_choice(combined) for combined in product(*rules)]
     possible = [each for each in choices if _is_possible(each, operands, result)]
     return min(possible, key=lambda choice: _cost(choice, operands, result))
 
 
-def _choice(rules: Sequence[PlacementRule]) -> Choice:
+def _choice(rules: Sequence[PlacementRule]) -> PlacementChoice:
     operands = tuple(zip(*(rule.operands for rule in rules), strict=True))
-    return Choice(operands, tuple(rule.result for rule in rules))
+    return PlacementChoice(operands, tuple(rule.result for rule in rules))
 
 
-def _is_possible(choice: Choice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> bool:
+def _is_possible(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> bool:
     """Whether every rank has something of every tensor."""
     placed = [*zip(operands, choice.operands, strict=True), (result, choice.result)]
     return all(empty_place(spec.shape, placements, spec.mesh.shape) is None for spec, placements in placed)
 
 
-def _cost(choice: Choice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> tuple[float, float]:
+def _cost(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> tuple[float, float]:
     before = sum(spec.cost_of(placements) for spec, placements in zip(operands, choice.operands, strict=True))
     complete = choice.result
     for dim, placement in enumerate(complete):
@@ -172,7 +174,7 @@ def with_number(op: str, x: RankPart, number: float, *, number_first: bool = Fal
 
 
 def _applied(
-    operands: Sequence[RankPart], choice: Choice, shape: tuple[int, ...], work: Callable[..., Tensor]
+    operands: Sequence[RankPart], choice: PlacementChoice, shape: tuple[int, ...], work: Callable[..., Tensor]
 ) -> RankPart:
     """The result of local work on the operands, each where the choice wants it."""
     for each in operands:

@@ -20,7 +20,7 @@ def redistributed(part: RankPart, placements: Placements) -> RankPart:
     check_not_empty(part.spec.shape, placements, part.spec.mesh.shape)
     now = part
     for step in plan_steps(part.spec.placements, placements):
-        line = Line.of(now, step, owned=now.local is not part.local)
+        line = MeshLine.of(now, step, owned=now.local is not part.local)
         local = line.move() if line.size > 1 else now.local
         before, now = now, now.placed(step.result, local)
         if before.local is not part.local:
@@ -32,7 +32,7 @@ def redistributed(part: RankPart, placements: Placements) -> RankPart:
 
 
 @value
-class Line:
+class MeshLine:
     """The ranks along one dim of a mesh while one placement becomes another.
 
     ``whole``: extents of what they have together; ``place``: where in the line this rank is; ``owned``: whether the
@@ -47,7 +47,7 @@ class Line:
     owned: bool
 
     @classmethod
-    def of(cls, part: RankPart, step: Redistribution, *, owned: bool) -> Line:
+    def of(cls, part: RankPart, step: Redistribution, *, owned: bool) -> MeshLine:
         """That of a step of ``part``."""
         mesh = part.spec.mesh
         whole = part.spec.window(step.whole).shape

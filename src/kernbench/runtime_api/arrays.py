@@ -27,14 +27,14 @@ def whole_number(given: object) -> int | None:
 
 
 Shape: TypeAlias = tuple[int, ...]
-Size: TypeAlias = int | tuple[int, ...] | list[int]
+SizeArg: TypeAlias = int | tuple[int, ...] | list[int]
 
 
 class ShapeError(InputError, ValueError):
     """Shapes that do not fit each other."""
 
 
-def shape_of(size: tuple[Size, ...]) -> Shape:
+def shape_of(size: tuple[SizeArg, ...]) -> Shape:
     """The shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` means."""
     extents = size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size
     try:

@@ -63,7 +63,7 @@ _BACKEND = "MPLBACKEND"
 
 
 # A bench takes the RuntimeContext, whose ``params`` are of the bench's own type.
-Run: TypeAlias = Callable[[Any], object]
+BenchFunction: TypeAlias = Callable[[Any], object]
 
 
 @value(kw_only=True)
@@ -76,7 +76,7 @@ class Bench:
 
     name: str
     description: str
-    function: Run
+    function: BenchFunction
     params: type[ConfigModel] = NoParams
     evaluation: bool = False
     data: bool = True
@@ -110,7 +110,7 @@ class BenchRegistry:
         params: type[ConfigModel] = NoParams,
         evaluation: bool = False,
         data: bool = True,
-    ) -> Callable[[Run], Bench]:
+    ) -> Callable[[BenchFunction], Bench]:
         """Decorate a function ``run(torch)`` to make it known; every parameter needs a default.
 
         ``data=False``: it reads no values, so a run keeps none unless it is asked to.
@@ -118,7 +118,7 @@ class BenchRegistry:
         line, and parameters that do not stand by themselves.
         """
 
-        def enter(function: Run) -> Bench:
+        def enter(function: BenchFunction) -> Bench:
             made = Bench(
                 name=name,
                 description=description,
@@ -165,7 +165,7 @@ class BenchRegistry:
                 _load_point(point)
 
 
-def file_of(function: Run) -> str:
+def file_of(function: BenchFunction) -> str:
     """The file that a function was written in; of a callable object, its class's module."""
     return function.__code__.co_filename if isinstance(function, FunctionType) else type(function).__module__
 

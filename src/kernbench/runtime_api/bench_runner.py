@@ -19,7 +19,7 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import LinkTraffic, link_traffic
-from kernbench.runtime_api.bench_registry import Bench, Run, file_of
+from kernbench.runtime_api.bench_registry import Bench, BenchFunction, file_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.memory import CleanupReport
@@ -204,7 +204,7 @@ def _covered(spans: Iterable[tuple[float, float]]) -> float:
 def run_bench(
     *,
     topology: Topology | str | os.PathLike[str] | None = None,
-    bench_fn: Bench | Run,
+    bench_fn: Bench | BenchFunction,
     device: DeviceSelector | str = "all",
     engine_factory: EngineFactory | None = None,
     params: ConfigModel | Iterable[str] | None = None,
@@ -239,10 +239,10 @@ def run_bench(
         ccl=ccl,
         frontends=frontends,
     )
-    return _Run(bench, context, selector, chosen).result()
+    return _BenchRun(bench, context, selector, chosen).result()
 
 
-class _Run:
+class _BenchRun:
     """One run of a bench under way."""
 
     __slots__ = (
@@ -359,7 +359,7 @@ class _Run:
         return self._error
 
 
-def _as_bench(bench_fn: Bench | Run) -> Bench:
+def _as_bench(bench_fn: Bench | BenchFunction) -> Bench:
     if isinstance(bench_fn, Bench):
         return bench_fn
     if not callable(bench_fn):

@@ -41,7 +41,7 @@ def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
 
 Channel: TypeAlias = Hashable
 """Calls are counted apart in each: all ranks' collectives, or what one rank sends to another."""
-Place: TypeAlias = tuple[tuple[int, int, int, int], ...]
+ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
 class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
@@ -57,7 +57,7 @@ class CollectiveTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    places: Place
+    places: ShardPlaces
     policy: str = field(compare=False)
 
     @classmethod

@@ -14,20 +14,12 @@ from kernbench.common.program_line import calling_line
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
-from kernbench.policy.placement.views import ShardView, first_copies
 from kernbench.runtime_api.collective_calls import Channel, CollectiveCall, CollectiveTensor, RankGroup
-from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.layout import TensorLayout, shard_table
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.requests import Requests, Work
 from kernbench.topology.spec import TopologySpec
-
-
-def shard_table(layout: TensorLayout) -> tuple[int, ...]:
-    """``(cube, pe, offset_bytes, n_elem)`` of every shard and copy."""
-    size = layout.dtype.itemsize
-    shards = layout.shards
-    return tuple(value for s in shards for value in (s.cube, s.pe, s.offset_bytes, s.nbytes // size))
 
 
 def list_table(layout: TensorLayout) -> tuple[int, ...]:
@@ -73,23 +65,12 @@ def _copies(layout: TensorLayout) -> bool:
 
 
 def _check_in_order(name: str, layout: TensorLayout, *, copies: bool = False) -> None:
-    alone = copies or len(first_copies(layout.views)) == len(layout.views)
-    if not alone or not all(_in_order(layout, view) for view in layout.views):
+    if (layout.has_copies and not copies) or not layout.is_row_major:
         raise InputError(
             f"{name}: {layout.name} ({layout.dp}) does not lie in memory in the order of its elements, each once. A "
             f"tensor with a block for each rank is spread by row_wise, or both are replicated over the same PEs; for "
             f"any other layout give a list of tensors, one for each rank"
         )
-
-
-def _in_order(layout: TensorLayout, view: ShardView) -> bool:
-    """Whether the shard holds neighbouring elements, where they come in the tensor."""
-    axis = next((at for at, extent in enumerate(view.shape) if extent > 1), len(view.shape))
-    first = 0
-    for (start, _), extent in zip(view.window.bounds, layout.shape, strict=True):
-        first = first * extent + start
-    whole_behind = view.shape[axis + 1 :] == layout.shape[axis + 1 :]
-    return whole_behind and first * layout.dtype.itemsize == view.spec.offset_bytes
 
 
 ELEMENTWISE = "sip_allreduce"

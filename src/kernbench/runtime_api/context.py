@@ -8,7 +8,7 @@ from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from kernbench.ccl.ccl_yaml import CclLike
 from kernbench.ccl.config import AlgorithmConfig
@@ -48,6 +48,14 @@ def current_context() -> RuntimeContext[Any] | None:
     It is the innermost ``with RuntimeContext(...)`` around the code, and for a rank around whoever spawned it.
     """
     return _CURRENT.get()
+
+
+def require_context(torch: AnyContext | None = None) -> AnyContext:
+    """Return ``torch``, else the context that this code runs in; InputError when there is none."""
+    context = torch or current_context()
+    if context is None:
+        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
+    return context
 
 
 class NoParams(ConfigModel):
@@ -287,3 +295,6 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         except Exception:  # the error that led here is what has to be told
             return False
         return True
+
+
+AnyContext: TypeAlias = RuntimeContext[Any]

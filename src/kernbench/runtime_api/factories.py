@@ -12,7 +12,7 @@ from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import state
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
-from kernbench.runtime_api.arrays import Array, Shape, Size, machine_dtype, numeric, shape_of, whole_number
+from kernbench.runtime_api.arrays import Array, Shape, SizeArg, machine_dtype, numeric, shape_of, whole_number
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.ranks import Workers
 from kernbench.runtime_api.tensor import HostTensor, Tensor
@@ -102,21 +102,25 @@ class TensorFactories:
         self._memory, self._devices, self._generators = memory, devices, generators
         self._named = 0
 
-    def empty(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def empty(
+        self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
         """A tensor on the current SIP that holds whatever its memory held."""
         return self._create(shape_of(size), _kind(dtype), dp, name, None)
 
-    def zeros(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def zeros(
+        self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
         """A tensor of zeros on the current SIP."""
         return self._create(shape_of(size), _kind(dtype), dp, name, 0)
 
-    def ones(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def ones(self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
         """A tensor of ones on the current SIP."""
         return self._create(shape_of(size), _kind(dtype), dp, name, 1)
 
     def full(
         self,
-        size: Size,
+        size: SizeArg,
         fill_value: float,
         *,
         dtype: object = None,
@@ -207,7 +211,9 @@ class TensorFactories:
         """Begin the random numbers of this rank anew; a rank that has not done so begins with the program's seed."""
         self._generators.seed(seed)
 
-    def randn(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+    def randn(
+        self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
         """A tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
 
         They follow ``manual_seed``. InputError for an integer type.

@@ -31,7 +31,7 @@ TensorKey: TypeAlias = tuple[int, int]
 
 
 @value
-class Stretch:
+class ShardStretch:
     """``nbytes`` from ``pa`` of one shard, and the piece of the tensor that lies there."""
 
     pa: int
@@ -127,24 +127,35 @@ class TensorLayout:
     def _later_views(self) -> frozenset[ShardView]:
         return frozenset(self.views).difference(self._first_views)
 
+    @cached_property
+    def is_row_major(self) -> bool:
+        """True when its virtual addresses are in the order of its elements, as far as every shard alone can tell."""
+        return all(self._is_in_order(view) for view in self.views)
+
+    def _is_in_order(self, view: ShardView) -> bool:
+        """Return True when a shard holds neighbouring elements, at the offset where they come in the tensor."""
+        axis = next((at for at, extent in enumerate(view.shape) if extent > 1), len(view.shape))
+        rest_is_whole = view.shape[axis + 1 :] == self.shape[axis + 1 :]
+        return rest_is_whole and first_element(view.window, self.shape) * self.dtype.itemsize == view.spec.offset_bytes
+
     @property
     def has_copies(self) -> bool:
         """Whether elements lie in more than one place."""
         return bool(self._later_views)
 
-    def is_first(self, stretch: Stretch) -> bool:
+    def is_first(self, stretch: ShardStretch) -> bool:
         """Whether a stretch is of the first copy of its shard."""
         return stretch.piece.view not in self._later_views
 
-    def first_stretches(self, window: Window) -> list[Stretch]:
+    def first_stretches(self, window: Window) -> list[ShardStretch]:
         """Where the elements of ``window`` lie, each once: in the first copy."""
         return [self._stretch(piece) for piece in pieces(self._first_views, window)]
 
-    def all_stretches(self, window: Window) -> list[Stretch]:
+    def all_stretches(self, window: Window) -> list[ShardStretch]:
         """Where the elements of ``window`` lie, in every copy; in the order of their PEs."""
         return [self._stretch(piece) for piece in pieces(self.views, window)]
 
-    def stretches_of(self, index: Index) -> list[Stretch]:
+    def stretches_of(self, index: Index) -> list[ShardStretch]:
         """Where one element lies, in every copy; the first is first."""
         return self.all_stretches(Window(tuple((at, at + 1) for at in index)))
 
@@ -153,18 +164,32 @@ class TensorLayout:
         stretch = next(each for each in self.stretches_of(index) if pe in (None, each.pe))
         return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
-    def _stretch(self, piece: WindowPiece) -> Stretch:
+    def _stretch(self, piece: WindowPiece) -> ShardStretch:
         offset, nbytes = piece.span(self.dtype.itemsize)
-        return Stretch(self.pa_of(piece.view) + offset, nbytes, piece)
+        return ShardStretch(self.pa_of(piece.view) + offset, nbytes, piece)
+
+
+def first_element(window: Window, shape: Shape) -> int:
+    """Return the number of a window's first element among those of a tensor of ``shape``."""
+    number = 0
+    for (start, _), extent in zip(window.bounds, shape, strict=True):
+        number = number * extent + start
+    return number
+
+
+def shard_table(layout: TensorLayout) -> tuple[int, ...]:
+    """Return ``(cube, pe, offset_bytes, n_elem)`` of every shard and copy, in one flat tuple for a kernel."""
+    size = layout.dtype.itemsize
+    return tuple(number for s in layout.shards for number in (s.cube, s.pe, s.offset_bytes, s.nbytes // size))
 
 
 KINDS = ("row_wise", "column_wise", "replicate")
-Place: TypeAlias = Callable[[DPPolicy], tuple[ShardView, ...]]
+ViewsOf: TypeAlias = Callable[[DPPolicy], tuple[ShardView, ...]]
 Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 """Elements of a tensor in an order: the number of the first, then (how many, how far apart), from inside to outside."""
 
 
-def reshaped(layout: TensorLayout, shape: Shape, place: Place) -> TensorLayout | None:
+def reshaped(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
     """The same elements in the same order under ``shape``; None when a shard is no box of that.
 
     It has the policy that puts every element where it lies, if there is one; else it keeps ``dp`` and the shape that
@@ -189,7 +214,7 @@ def _policies(given: DPPolicy) -> Iterator[DPPolicy]:
         yield replace(given, cube=cube, pe=pe)
 
 
-def _places(place: Place, policy: DPPolicy) -> tuple[ShardView, ...]:
+def _places(place: ViewsOf, policy: DPPolicy) -> tuple[ShardView, ...]:
     try:
         return place(policy)
     except PlacementError:

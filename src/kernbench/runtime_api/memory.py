@@ -26,8 +26,8 @@ from kernbench.runtime_api.layout import JoinedRanges, TensorKey, TensorLayout, 
 from kernbench.runtime_api.read_watch import Look, ReadWatch
 from kernbench.runtime_api.requests import Requests, Uses
 from kernbench.runtime_api.transfers import (
-    Copy,
-    Source,
+    HostSource,
+    TensorCopy,
     copies,
     copy_launch,
     copy_messages,
@@ -217,7 +217,7 @@ class TensorMemory:
         """Every element becomes ``value``, written by the device."""
         self._write(layout, fill_messages(layout, value))
 
-    def copy(self, layout: TensorLayout, source: Source | None) -> None:
+    def copy(self, layout: TensorLayout, source: HostSource | None) -> None:
         """The tensor becomes ``source``, which broadcasts to it: a host transfer to every copy. None: of no values."""
         self._write(layout, copy_messages(layout, source if self.has_data else None))
 
@@ -267,7 +267,7 @@ class TensorMemory:
         has_values = self._engine.keeping.read(whole.size, f"tensor {layout.name!r}")
         return self._held(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
 
-    def copies(self, layout: TensorLayout, first: Array) -> Iterator[Copy]:
+    def copies(self, layout: TensorLayout, first: Array) -> Iterator[TensorCopy]:
         """Every copy as the machine holds it now, one after another; ``first`` is the first. Nothing if it is alone."""
         return copies(layout, layout.whole, first, self._engine.read_memory) if layout.has_copies else iter(())
 

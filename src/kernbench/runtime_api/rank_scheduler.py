@@ -15,7 +15,7 @@ from typing import TypeAlias
 from kernbench.common.errors import RunError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.runtime_api.ranks import Gate, RankTask, Sleep, What, Workers
+from kernbench.runtime_api.ranks import Gate, RankTask, Sleep, WaitText, Workers
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 Sleeper: TypeAlias = RankTask | None
@@ -215,7 +215,7 @@ class RankScheduler:
         else:
             self._drive(gate.sleep(), lambda: gate.is_open)
 
-    def give_way(self, under_way: Iterable[RequestHandle], what: What) -> None:
+    def give_way(self, under_way: Iterable[RequestHandle], what: WaitText) -> None:
         """Let the others run, and time pass to the next completion of anything ``under_way``, if there is any."""
         turn = Sleep(what, tuple(under_way), gives_way=True)
         if self._current is not None:

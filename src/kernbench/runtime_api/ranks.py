@@ -175,7 +175,7 @@ class RankRunner(Generic[W]):
         return parent
 
 
-What = Callable[[], str]
+WaitText = Callable[[], str]
 """Says what is waited for; asked only when it has to be told."""
 
 
@@ -186,7 +186,7 @@ class Sleep:
     ``gives_way``: it could go on at once, and lets others go first.
     """
 
-    what: What
+    what: WaitText
     handles: tuple[RequestHandle, ...] = ()
     gate: Gate | None = None
     gives_way: bool = False
@@ -197,7 +197,7 @@ class Gate:
 
     __slots__ = ("_open", "_what")
 
-    def __init__(self, what: What) -> None:
+    def __init__(self, what: WaitText) -> None:
         self._open, self._what = False, what
 
     @property

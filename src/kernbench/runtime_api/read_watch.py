@@ -14,7 +14,7 @@ from kernbench.engine.observer import HostRead, SomeElements, UnlikeCopies
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.geometry import Index, Window
 from kernbench.runtime_api.arrays import Array, Tolerance, errors_of, first_true, tolerance_for
-from kernbench.runtime_api.layout import Stretch, TensorLayout
+from kernbench.runtime_api.layout import ShardStretch, TensorLayout
 from kernbench.runtime_api.transfers import copies
 
 
@@ -35,7 +35,7 @@ class Look:
     tolerance: Tolerance | None = None
 
     @property
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[ShardStretch]:
         """Where what is looked at lies: a read is of the first copy, a comparison of all."""
         compared = self.action == "assert_close"
         return self.layout.all_stretches(self.window) if compared else self.layout.first_stretches(self.window)
@@ -134,7 +134,7 @@ class ReadWatch:
         for observer in self._engine.observers:
             observer.read_unlike(read, elements, found)
 
-    def _is_written(self, element: Stretch) -> bool:
+    def _is_written(self, element: ShardStretch) -> bool:
         return bool(self._engine.written(element.pa, element.nbytes).all())
 
     def _read(self, look: Look) -> HostRead:
@@ -147,7 +147,7 @@ class ReadWatch:
         )
 
 
-def _elements(look: Look, those: Array, wanted: Array, first: Index, holder: Stretch) -> SomeElements:
+def _elements(look: Look, those: Array, wanted: Array, first: Index, holder: ShardStretch) -> SomeElements:
     count = int(np.count_nonzero(those))
     return SomeElements(
         count=count,

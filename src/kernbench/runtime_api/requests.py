@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
@@ -28,7 +28,7 @@ from kernbench.messages.requests import (
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.runtime_api.layout import TensorKey
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.ranks import Worker, Workers
+from kernbench.runtime_api.ranks import WaitText, Worker, Workers
 
 
 class LostMessages:
@@ -76,8 +76,8 @@ class LostMessages:
         return tuple(f"not received: {line}" for line in lines_of(told))
 
 
-Phase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "launch", "dma", "other"]
-PHASES: tuple[Phase, ...] = get_args(Phase)
+RequestPhase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "launch", "dma", "other"]
+PHASES: tuple[RequestPhase, ...] = get_args(RequestPhase)
 
 
 @value
@@ -87,7 +87,7 @@ class Purpose:
     ``algorithm``: what carries a collective out.
     """
 
-    phase: Phase
+    phase: RequestPhase
     sip: int | None
     nbytes: int = 0
     algorithm: str | None = None
@@ -114,13 +114,10 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             return Purpose("other", None)
 
 
-def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> Phase:
+def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> RequestPhase:
     if isinstance(msg, MemoryReadMsg):
         return "d2h"
     return "h2d" if msg.pattern is None else "init"
-
-
-About: TypeAlias = Callable[[], str]
 
 
 @value(kw_only=True)
@@ -150,7 +147,7 @@ class _Submitted:
     name: str
     purpose: Purpose
     worker: Worker
-    about: About | None
+    about: WaitText | None
     together: Sequence[RequestHandle] = ()
 
     def __str__(self) -> str:
@@ -207,7 +204,9 @@ class Requests:
         handles += [self.submit(msg, together=handles) for msg in messages]
         return handles
 
-    def submit(self, msg: HostMsg, about: About | None = None, together: Sequence[RequestHandle] = ()) -> RequestHandle:
+    def submit(
+        self, msg: HostMsg, about: WaitText | None = None, together: Sequence[RequestHandle] = ()
+    ) -> RequestHandle:
         """Start a request now; it gets the context's correlation id unless it has its own.
 
         ``about`` says what it is for, to whoever reads that somebody waits for it. ``together``: the requests of one

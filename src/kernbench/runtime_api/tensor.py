@@ -19,7 +19,7 @@ from kernbench.runtime_api.arrays import (
     Array,
     Shaped,
     ShapeError,
-    Size,
+    SizeArg,
     Tolerance,
     broadcasts,
     completed,
@@ -30,7 +30,7 @@ from kernbench.runtime_api.arrays import (
 )
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.transfers import Copy, LaterArray, Source, check_fits
+from kernbench.runtime_api.transfers import HostSource, LaterArray, TensorCopy, check_fits
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 __all__ = ["Tensor", "deploy_tensor"]
@@ -105,7 +105,7 @@ class Tensor(Shaped):
         """False once it has been freed."""
         return self._memory.is_live(self._layout)
 
-    def reshape(self, *shape: Size) -> Tensor:
+    def reshape(self, *shape: SizeArg) -> Tensor:
         """The same memory under another shape; one extent may be -1. Costs nothing.
 
         ShapeError for another number of elements, and when a shard is no box of the new shape: what has to move is for
@@ -184,7 +184,7 @@ class Tensor(Shaped):
         """As ``numpy``, without time or waiting: for reports and checks, which must not change what they watch."""
         return self._memory.look(self._layout)
 
-    def copies(self, first: Array) -> Iterator[Copy]:
+    def copies(self, first: Array) -> Iterator[TensorCopy]:
         """What every PE holds of it, as ``peek``, one after another: all beside ``first``, which is what ``peek`` gave.
 
         Nothing for a tensor whose elements lie in one place only.
@@ -290,7 +290,7 @@ class Tensor(Shaped):
             mine, wanted = mine.astype(np.float64), wanted.astype(np.float64)
         return np.asarray(operator(mine, wanted))
 
-    def _passed_on(self, source: Tensor | Source) -> Source | None:
+    def _passed_on(self, source: Tensor | HostSource) -> HostSource | None:
         self.settle()  # a tensor that is freed is found out before the source is read
         return source.pass_on() if isinstance(source, Tensor) else source
 
@@ -339,7 +339,7 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
         """A copy."""
         return HostTensor(self._array.copy())
 
-    def reshape(self, *shape: Size) -> HostTensor:
+    def reshape(self, *shape: SizeArg) -> HostTensor:
         """The array under another shape; ValueError for another number of elements."""
         return HostTensor(self._array.reshape(shape_of(shape)))
 

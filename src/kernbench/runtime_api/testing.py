@@ -26,7 +26,7 @@ from kernbench.runtime_api.arrays import (
     tolerance_for,
 )
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.transfers import Copy
+from kernbench.runtime_api.transfers import TensorCopy
 
 
 @value(kw_only=True)
@@ -103,7 +103,7 @@ def compare(
     rtol: float | None,
     atol: float | None,
     equal_nan: bool = False,
-    copies: Iterable[Copy] = (),
+    copies: Iterable[TensorCopy] = (),
 ) -> Comparison:
     """Compare element by element in f64, with tolerances that fit the dtype of ``actual`` where none are given.
 
@@ -152,7 +152,7 @@ def _unlike(actual: Array, expected: Array) -> str:
     return ""
 
 
-def _mismatch(errors: Errors, actual: Array, expected: Array, copy: Copy | None = None) -> Mismatch | None:
+def _mismatch(errors: Errors, actual: Array, expected: Array, copy: TensorCopy | None = None) -> Mismatch | None:
     """The first wrong element; ``copy``: what is compared is a part of the tensor, in this copy."""
     if not errors.wrong.any():
         return None

@@ -21,7 +21,7 @@ from kernbench.numerics.memory_extents import never_changes
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
 from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
-from kernbench.runtime_api.layout import Stretch, TensorLayout
+from kernbench.runtime_api.layout import ShardStretch, TensorLayout
 
 
 class LaterArray:
@@ -51,7 +51,7 @@ def _nothing() -> None:
     """What is referred to before anything was made."""
 
 
-Source: TypeAlias = "Array | LaterArray"
+HostSource: TypeAlias = "Array | LaterArray"
 
 
 def snapshot(source: Array) -> Array:
@@ -76,7 +76,7 @@ class HeldValues:
 
     __slots__ = ("_dtype", "_elements", "_held_bytes", "_shape", "_source")
 
-    def __init__(self, source: Source, shape: tuple[int, ...], dtype: DType) -> None:
+    def __init__(self, source: HostSource, shape: tuple[int, ...], dtype: DType) -> None:
         self._shape, self._dtype = shape, dtype
         self._source, self._held_bytes = source, 0
         if isinstance(source, np.ndarray):
@@ -128,7 +128,7 @@ def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, pattern=pattern)
 
 
-def copy_messages(layout: TensorLayout, source: Source | None) -> Iterator[MemoryWriteMsg]:
+def copy_messages(layout: TensorLayout, source: HostSource | None) -> Iterator[MemoryWriteMsg]:
     """The tensor becomes ``source``, as it is now (it broadcasts to its shape; any element type; None: no data).
 
     One message for each shard; copies of a shard share their bytes.
@@ -174,13 +174,13 @@ def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
         yield at, int(positions[at]), end - at
 
 
-def read_messages(layout: TensorLayout, stretches: Iterable[Stretch]) -> Iterator[MemoryReadMsg]:
+def read_messages(layout: TensorLayout, stretches: Iterable[ShardStretch]) -> Iterator[MemoryReadMsg]:
     """One message for each stretch."""
     for stretch in stretches:
         yield MemoryReadMsg(name=layout.name, pa=stretch.pa, nbytes=stretch.nbytes)
 
 
-def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch], read: ReadBytes) -> Array:
+def gathered(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretch], read: ReadBytes) -> Array:
     """The elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
     whole = np.empty(window.shape, layout.dtype.numpy)
     for stretch in stretches:
@@ -190,7 +190,7 @@ def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch],
 
 
 @value
-class Copy:
+class TensorCopy:
     """What one PE holds of the elements of a window: those of ``part``, which counts from that window's corner.
 
     ``held``: its elements, of the shape of ``part``; None when it is the first copy or has the same bytes.
@@ -201,7 +201,7 @@ class Copy:
     held: Array | None
 
 
-def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[Copy]:
+def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[TensorCopy]:
     """Every copy of the elements of ``window``, one after another; ``first``: what the first copy holds.
 
     Only one at a time is in memory, and it is compared byte by byte, so most cost no more than a look.
@@ -214,7 +214,7 @@ def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) 
             held = stretch.elements(read(stretch.pa, stretch.nbytes).view(layout.dtype.numpy))
             if np.array_equal(held.view(bits), np.asarray(first[part.index]).view(bits)):
                 held = None
-        yield Copy(stretch.pe, part, held)
+        yield TensorCopy(stretch.pe, part, held)
 
 
 def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:

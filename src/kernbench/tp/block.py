@@ -5,11 +5,12 @@ from __future__ import annotations
 from kernbench.common.values import value
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array
+from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
 from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear
 from kernbench.tp.ops import PeGrid
-from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
+from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 
 @value(kw_only=True)
@@ -46,7 +47,7 @@ class ParallelMLP:
     """``gelu(x W_up + b_up) W_down + b_down``: columns of W_up and rows of W_down split over ranks."""
 
     def __init__(
-        self, hidden: int, ffn: int, dtype: object = "f16", dp: DPPolicy | None = None, torch: Torch | None = None
+        self, hidden: int, ffn: int, dtype: object = "f16", dp: DPPolicy | None = None, torch: AnyContext | None = None
     ) -> None:
         self._torch = parallel_state(torch).torch
         self.up = ColumnParallelLinear(hidden, ffn, bias=True, dtype=dtype, dp=dp, torch=torch, name="up")
@@ -78,7 +79,7 @@ class ParallelAttention:
         causal: bool = True,
         dtype: object = "f16",
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
     ) -> None:
         group = parallel_state(torch)
         self._torch, self.causal = group.torch, causal
@@ -115,7 +116,7 @@ class LayerNorm:
         hidden: int,
         dtype: object = "f16",
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
         name: str = "norm",
     ) -> None:
         self._torch = parallel_state(torch).torch
@@ -148,7 +149,7 @@ class TransformerBlock:
         causal: bool = True,
         dtype: object = "f16",
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
     ) -> None:
         self._torch = parallel_state(torch).torch
         self.norm1 = LayerNorm(hidden, dtype, dp, torch, "norm1")

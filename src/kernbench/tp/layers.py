@@ -15,11 +15,12 @@ from kernbench.common.errors import InputError
 from kernbench.kernels.embedding import NOT_HERE, embedding_one_hot, embedding_rows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import Array, numeric
+from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
 from kernbench.tp.mappings import copy_to_tp_region, gather_from_tp_region, reduce_from_tp_region, scatter_to_tp_region
-from kernbench.tp.ops import PeGrid, is_row_major, weight_policy
-from kernbench.tp.parallel_state import SizeError, TensorParallel, Torch, parallel_state, split_evenly
+from kernbench.tp.ops import PeGrid, has_whole_rows, weight_policy
+from kernbench.tp.parallel_state import SizeError, TensorParallel, parallel_state, split_evenly
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "shard_of"]
 
@@ -27,7 +28,7 @@ __all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding"
 _FEATURES = ("in_features", "out_features")
 
 
-def shard_of(full: Array, axis: int, torch: Torch | None = None) -> Array:
+def shard_of(full: Array, axis: int, torch: AnyContext | None = None) -> Array:
     """This rank's part of an array, a view: block ``rank`` of ``axis``. SizeError if it cannot be split evenly."""
     return _shard(np.asarray(full), axis, parallel_state(torch))
 
@@ -38,7 +39,13 @@ class _SplitLinear:
     _axis: ClassVar[Literal[0, 1]]
 
     def __init__(
-        self, features: tuple[int, int], bias: bool, dtype: object, dp: DPPolicy | None, torch: Torch | None, name: str
+        self,
+        features: tuple[int, int],
+        bias: bool,
+        dtype: object,
+        dp: DPPolicy | None,
+        torch: AnyContext | None,
+        name: str,
     ) -> None:
         self._group = parallel_state(torch)
         context = self._group.torch
@@ -80,7 +87,7 @@ class ColumnParallelLinear(_SplitLinear):
         dtype: object = "f16",
         gather_output: bool = False,
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
         name: str = "column",
     ) -> None:
         super().__init__((in_features, out_features), bias, dtype, dp, torch, name)
@@ -118,7 +125,7 @@ class RowParallelLinear(_SplitLinear):
         dtype: object = "f16",
         input_is_parallel: bool = True,
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
         name: str = "row",
     ) -> None:
         super().__init__((in_features, out_features), bias, dtype, dp, torch, name)
@@ -171,7 +178,7 @@ class VocabParallelEmbedding:
         embedding_dim: int,
         dtype: object = "f16",
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
         name: str = "embedding",
     ) -> None:
         self._group = parallel_state(torch)
@@ -181,7 +188,7 @@ class VocabParallelEmbedding:
         self.embedding_dim = split_evenly("embedding_dim", embedding_dim, 1)
         policy = dp or PeGrid.of_sip(context.topology).rows(rows)
         self.weight = context.empty(rows, embedding_dim, dtype=dtype, dp=policy, name=f"{name}.weight")
-        if not is_row_major(self.weight.layout):
+        if not has_whole_rows(self.weight.layout):
             raise InputError(f"dp={dp}: the table of an embedding is spread by row_wise or replicate")
 
     def load(self, weight: Array) -> None:
@@ -222,7 +229,7 @@ class VocabParallelEmbedding:
         return y
 
     def _from_machine(self, x: Tensor) -> Tensor:
-        if x.dtype != I32 or not is_row_major(x.layout):
+        if x.dtype != I32 or not has_whole_rows(x.layout):
             raise InputError(f"{self.name}: ids on the machine are i32, spread by rows; {x.name} is {x.dtype} ({x.dp})")
         y = self._output(x.shape)
         sizes = (x.numel(), self._first, self.weight.shape[0], self.embedding_dim, y.dtype)

@@ -5,18 +5,19 @@ Collectives have PyTorch's meaning whatever ccl.yaml names. With one rank every 
 
 from __future__ import annotations
 
+from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp.ops import PeGrid, as_rows, blocks_side_by_side, matrix_size, part_of_columns
-from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
+from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 
-def copy_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
+def copy_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
     """``x``, which all ranks have: nothing is to be done on the way forward."""
     parallel_state(torch)
     return x
 
 
-def reduce_from_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
+def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
     """The sum over ranks, in place; the same bits on all of them."""
     group = parallel_state(torch)
     if group.world_size > 1:
@@ -24,7 +25,7 @@ def reduce_from_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
     return x
 
 
-def scatter_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
+def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
     """This rank's part of the last axis of ``x``, which all ranks have; SizeError if it cannot be split evenly."""
     group = parallel_state(torch)
     split_evenly(f"the last axis of {x.name}", matrix_size(x)[1], group.world_size)
@@ -37,7 +38,7 @@ def scatter_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
     return part
 
 
-def gather_from_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
+def gather_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
     """The parts of all ranks side by side along the last axis, in the order of ranks."""
     group = parallel_state(torch)
     (m, n), world = matrix_size(x), group.world_size

@@ -22,10 +22,11 @@ from kernbench.kernels.linear import add_bias as add_bias_kernel
 from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
-from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.context import AnyContext
+from kernbench.runtime_api.layout import TensorLayout, first_element
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
-from kernbench.tp.parallel_state import SizeError, Torch
+from kernbench.tp.parallel_state import SizeError
 
 ROWS, COLUMNS, COPIES = "row_wise", "column_wise", "replicate"
 
@@ -86,23 +87,21 @@ def weight_policy(columns: int, dp: DPPolicy | None, topology: TopologySpec) -> 
     return dp
 
 
-def is_row_major(layout: TensorLayout) -> bool:
-    """Whether its virtual addresses are in the order of its elements: nothing but the first axis is split."""
+def has_whole_rows(layout: TensorLayout) -> bool:
+    """Return True when no axis but the first is split, so that rows follow each other in virtual addresses."""
     whole = layout.whole.bounds[1:]
     return all(view.window.bounds[1:] == whole for view in layout.views)
 
 
-def shard_table(layout: TensorLayout) -> tuple[int, ...]:
+def row_table(layout: TensorLayout) -> tuple[int, ...]:
     """Every shard as ``shards_to_rows`` wants it; of copies all."""
     item = layout.dtype.itemsize
     table: list[int] = []
     for view in layout.views:
         at = view.spec.offset_bytes
         for window in _with_rows_in_order(view.window, layout.shape):
-            corner = 0
-            for (start, _), extent in zip(window.bounds, layout.shape, strict=True):
-                corner = corner * extent + start
-            table += (view.spec.cube, view.spec.pe, at, prod(window.shape[:-1]), window.shape[-1], corner * item)
+            begin = first_element(window, layout.shape) * item
+            table += (view.spec.cube, view.spec.pe, at, prod(window.shape[:-1]), window.shape[-1], begin)
             at += window.size * item
     return tuple(table)
 
@@ -124,22 +123,22 @@ def matrix_size(x: Tensor) -> tuple[int, int]:
     return prod(x.shape[:-1]), x.shape[-1]
 
 
-def as_rows(x: Tensor, torch: Torch) -> Tensor:
+def as_rows(x: Tensor, torch: AnyContext) -> Tensor:
     """``x`` itself if it is row-major in virtual addresses, else a copy that is."""
-    if is_row_major(x.layout):
+    if has_whole_rows(x.layout):
         return x
     made = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
     row_bytes = x.shape[-1] * x.dtype.itemsize
-    torch.launch("to-rows", shards_to_rows, x, made, shard_table(x.layout), row_bytes, x.dtype)
+    torch.launch("to-rows", shards_to_rows, x, made, row_table(x.layout), row_bytes, x.dtype)
     return made
 
 
-def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: Torch, name: str) -> Tensor:
+def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str) -> Tensor:
     """An activation of the type of ``x`` that nothing was written to."""
     return torch.empty(shape, dtype=x.dtype, dp=grid.rows(shape[0]), name=name)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: Torch, name: str = "linear") -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, name: str = "linear") -> Tensor:
     """``x @ weight + bias`` on the PEs that hold the weight (in, out); bias (out,)."""
     (m, k), n = matrix_size(x), weight.shape[1]
     if k != weight.shape[0]:
@@ -156,20 +155,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: Torch, name: s
     return y
 
 
-def add_bias_(x: Tensor, bias: Tensor, torch: Torch) -> Tensor:
+def add_bias_(x: Tensor, bias: Tensor, torch: AnyContext) -> Tensor:
     """``x + bias`` for each row, in place."""
     torch.launch("add-bias", add_bias_kernel, x, bias, x, *matrix_size(x), x.dtype)
     return x
 
 
-def gelu(x: Tensor, torch: Torch) -> Tensor:
+def gelu(x: Tensor, torch: AnyContext) -> Tensor:
     """GELU of each element, in its tanh form."""
     y = rows_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
     torch.launch("gelu", elementwise, "gelu", _in_order(x), None, None, y, x.numel(), x.dtype)
     return y
 
 
-def add(x: Tensor, y: Tensor, torch: Torch) -> Tensor:
+def add(x: Tensor, y: Tensor, torch: AnyContext) -> Tensor:
     """``x + y``, of one shape and type."""
     if x.shape != y.shape:
         raise SizeError(f"add: {x.name} has shape {x.shape}, {y.name} {y.shape}")
@@ -179,14 +178,14 @@ def add(x: Tensor, y: Tensor, torch: Torch) -> Tensor:
     return z
 
 
-def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: Torch, eps: float = 1e-5) -> Tensor:
+def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: AnyContext, eps: float = 1e-5) -> Tensor:
     """Each row with mean 0 and variance 1, times ``weight`` plus ``bias``, each (features,)."""
     y = rows_like(x, x.shape, PeGrid.of(weight), torch, "layernorm.out")
     torch.launch("layernorm", layernorm_kernel, _in_order(x), weight, bias, y, *matrix_size(x), x.dtype, eps)
     return y
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: Torch) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: AnyContext) -> Tensor:
     """Flash-style attention of ``heads`` heads that lie side by side: q (lq, heads d), k and v (lk, heads d)."""
     (lq, width), (lk, _) = matrix_size(q), matrix_size(k)
     o = rows_like(q, q.shape, PeGrid.of(q), torch, "attention.out")
@@ -195,7 +194,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: 
     return o
 
 
-def part_of_columns(x: Tensor, part: int, parts: int, torch: Torch) -> Tensor:
+def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tensor:
     """Block ``part`` of the last axis, which is cut into ``parts``."""
     (m, n), item = matrix_size(x), x.dtype.itemsize
     each = n // parts
@@ -205,7 +204,7 @@ def part_of_columns(x: Tensor, part: int, parts: int, torch: Torch) -> Tensor:
     return y
 
 
-def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: Torch) -> Tensor:
+def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContext) -> Tensor:
     """(parts m, n), blocks one below the other, as ``shape`` = (..., parts n), where they are side by side."""
     n, item = blocks.shape[1], blocks.dtype.itemsize
     parts = shape[-1] // n
@@ -217,7 +216,7 @@ def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: Torch) ->
 
 
 def _in_order(x: Tensor) -> Tensor:
-    if not is_row_major(x.layout):
+    if not has_whole_rows(x.layout):
         raise InputError(f"tensor {x.name!r} is spread by columns ({x.dp}); spread it by row_wise or replicate")
     return x
 

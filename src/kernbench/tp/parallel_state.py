@@ -8,14 +8,11 @@ program that spawns them has said, if that was for as many. ``torch=`` names the
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Any, TypeAlias
 
 from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.common.values import value
-from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.context import AnyContext, current_context, require_context
 from kernbench.runtime_api.ranks import HandedOn
-
-Torch: TypeAlias = RuntimeContext[Any]
 
 
 class NotInitializedError(InputError, RuntimeError):
@@ -46,7 +43,7 @@ class TensorParallel(HandedOn):
     ``by_program``: the program has made the group, before it spawned the rank.
     """
 
-    torch: Torch
+    torch: AnyContext
     rank: int
     world_size: int
     by_program: bool = field(default=False, compare=False)
@@ -56,14 +53,14 @@ class TensorParallel(HandedOn):
         return replace(self, rank=rank, by_program=True) if n_ranks == self.world_size else None
 
 
-def initialize_model_parallel(size: int, torch: Torch | None = None) -> None:
+def initialize_model_parallel(size: int, torch: AnyContext | None = None) -> None:
     """Make all ``size`` ranks of the process group one tensor-parallel group; every rank calls it.
 
     The program may call it before ``spawn``, as ``init_process_group``: then it holds in its ranks, which may call it
     again. A program without ranks of its own may call it with 1. NotImplementedError unless ``size`` is the world size;
     InputError without a process group, and when it was called before.
     """
-    context = _context(torch)
+    context = require_context(torch)
     distributed = context.distributed
     world_size = distributed.get_world_size()
     if not isinstance(size, int) or size < 1:
@@ -89,30 +86,30 @@ def _without_group() -> InputError:
     return InputError("initialize_model_parallel: call torch.distributed.init_process_group('ahbm') first")
 
 
-def destroy_model_parallel(torch: Torch | None = None) -> None:
+def destroy_model_parallel(torch: AnyContext | None = None) -> None:
     """This rank is in no tensor-parallel group any more; layers that were made stay as they are.
 
     Called by the program: nor are the ranks that it spawns from then on.
     """
-    _context(torch).rank_local.drop(TensorParallel)
+    require_context(torch).rank_local.drop(TensorParallel)
 
 
-def model_parallel_is_initialized(torch: Torch | None = None) -> bool:
+def model_parallel_is_initialized(torch: AnyContext | None = None) -> bool:
     """Whether this rank has called ``initialize_model_parallel``, or the program has, before it spawned it."""
     return _found(torch) is not None
 
 
-def get_tensor_model_parallel_rank(torch: Torch | None = None) -> int:
+def get_tensor_model_parallel_rank(torch: AnyContext | None = None) -> int:
     """The number of this rank in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
     return parallel_state(torch).rank
 
 
-def get_tensor_model_parallel_world_size(torch: Torch | None = None) -> int:
+def get_tensor_model_parallel_world_size(torch: AnyContext | None = None) -> int:
     """How many ranks its tensor-parallel group has; RuntimeError before ``initialize_model_parallel``."""
     return parallel_state(torch).world_size
 
 
-def parallel_state(torch: Torch | None = None) -> TensorParallel:
+def parallel_state(torch: AnyContext | None = None) -> TensorParallel:
     """The tensor-parallel group as this rank sees it; RuntimeError before ``initialize_model_parallel``."""
     found = _found(torch)
     if found is None:
@@ -123,13 +120,6 @@ def parallel_state(torch: Torch | None = None) -> TensorParallel:
     return found
 
 
-def _found(torch: Torch | None) -> TensorParallel | None:
+def _found(torch: AnyContext | None) -> TensorParallel | None:
     context = torch or current_context()
     return None if context is None else context.rank_local.get(TensorParallel)
-
-
-def _context(torch: Torch | None) -> Torch:
-    context = torch or current_context()
-    if context is None:
-        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
-    return context
