@@ -235,12 +235,12 @@ class _Edit:
             path = path_of(name.strip())
             if content.problems:
                 raise ValueError(f"{value_text!r} is {content.problems[0].message}")
-            self._put(path, content.data, source)
+            self._set_entry(path, content.data, source)
         except ValueError as error:
             return [Problem(source=source, line=0, column=0, path="", message=str(error))]
         return []
 
-    def _put(self, path: Path, value: object, source: str) -> None:
+    def _set_entry(self, path: Path, value: object, source: str) -> None:
         at: Any = self.data
         for end, part in enumerate(path[:-1], start=1):
             _must_hold(at, path[: end - 1], part)

@@ -171,10 +171,10 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
     def __str__(self) -> str:
         return "\n".join([self.verdict, *(line for group in self.groups for line in _first_of(group))])
 
-    def reworded(self, reword: Callable[[str], str]) -> SimulationDeadlock:
-        """The same, with every line as ``reword`` writes it."""
-        groups = tuple(tuple(map(reword, group)) for group in self.groups)
-        return type(self)(reword(self.verdict), groups, tuple(map(reword, self.details)))
+    def reword(self, write: Callable[[str], str]) -> SimulationDeadlock:
+        """Return the same error with every line as ``write`` writes it."""
+        groups = tuple(tuple(map(write, group)) for group in self.groups)
+        return type(self)(write(self.verdict), groups, tuple(map(write, self.details)))
 
     @property
     def full(self) -> str:
@@ -222,10 +222,10 @@ class ProgramExitError(RunError):
     def __str__(self) -> str:
         if isinstance(self.code, str):
             return f"left by sys.exit: {self.code}"
-        return f"left by sys.exit({'' if self.code is None else self._shown})"
+        return f"left by sys.exit({'' if self.code is None else self._code_text})"
 
     @property
-    def _shown(self) -> str:
+    def _code_text(self) -> str:
         try:
             return repr(self.code)
         except Exception:  # of a user's class
@@ -284,7 +284,7 @@ def close_to(name: object, known: Iterable[str]) -> str:
 
     Capitals and ``_`` for ``-`` are no difference.
     """
-    wanted, alike = _folded(str(name)), {_folded(each): each for each in known}
+    wanted, alike = _fold(str(name)), {_fold(each): each for each in known}
     close = difflib.get_close_matches(wanted, alike, n=1) if len(wanted) >= SHORTEST else []
     return f"did you mean {alike[close[0]]!r}? " if close else ""
 
@@ -296,17 +296,17 @@ def there_are(name: object, known: Sequence[str], hint: str = "") -> str:
     return f"{listed}; {more}" if more else listed
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
 def exit_error(leaving: BaseException) -> RunError:
     """The error that leaving a program is, with the traceback of the ``sys.exit`` or ``raise``."""
-    error = ProgramExitError(leaving.code) if isinstance(leaving, SystemExit) else _left_by(leaving)
+    error = ProgramExitError(leaving.code) if isinstance(leaving, SystemExit) else _exit_failure(leaving)
     return error.with_traceback(leaving.__traceback__)
 
 
-def _left_by(leaving: BaseException) -> RunError:
+def _exit_failure(leaving: BaseException) -> RunError:
     return RunError(": ".join(filter(None, [f"left by {type(leaving).__name__}", text_of(leaving)])))
 
 

@@ -36,7 +36,7 @@ def read_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTES
     except OSError as error:
         raise _unreadable(path, error) from error
     if most is not None and len(content) > most:
-        raise _refused(path, f"it has more than {most:,} bytes", most)
+        raise _refusal(path, f"it has more than {most:,} bytes", most)
     return content
 
 
@@ -51,12 +51,12 @@ def check_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTE
         raise _unreadable(path, error) from error
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
-        raise _refused(path, _OTHERS.get(kind, "Is no regular file"), most, _FROM_PIPE if kind == stat.S_IFIFO else "")
+        raise _refusal(path, _OTHERS.get(kind, "Is no regular file"), most, _FROM_PIPE if kind == stat.S_IFIFO else "")
     if most is not None and found.st_size > most:
-        raise _refused(path, f"it has {found.st_size:,} bytes", most)
+        raise _refusal(path, f"it has {found.st_size:,} bytes", most)
 
 
-def _refused(path: str | os.PathLike[str], what: str, most: int | None, advice: str = "") -> UnreadableFileError:
+def _refusal(path: str | os.PathLike[str], what: str, most: int | None, advice: str = "") -> UnreadableFileError:
     size = "" if most is None else f" of at most {most / 1e6:g} MB"
     why = f"{what}; only regular files{size} are read{advice and f': {advice}'}"
     return UnreadableFileError(os.fspath(path), why)
@@ -105,18 +105,18 @@ _GIVEN = frozenset(("configuration", "config", "attrs", "params", "parameters"))
 
 def json_text(document: object, indent: int, decimals: Mapping[str, int] = TIMES) -> str:
     """``document`` as JSON, its figures rounded by their names. ValueError for NaN and infinities."""
-    return json.dumps(rounded(document, decimals), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(round_figures(document, decimals), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def rounded(value: Any, decimals: Mapping[str, int] = TIMES, digits: int | None = None) -> Any:
+def round_figures(value: Any, decimals: Mapping[str, int] = TIMES, digits: int | None = None) -> Any:
     """``value`` with every figure of a name in ``decimals`` rounded; ``digits``: for those that have no such name."""
     if isinstance(value, dict):
         return {
-            name: each if name in _GIVEN else rounded(each, decimals, decimals.get(_last_word(name), digits))
+            name: each if name in _GIVEN else round_figures(each, decimals, decimals.get(_last_word(name), digits))
             for name, each in value.items()
         }
     if isinstance(value, list | tuple):
-        return [rounded(each, decimals, digits) for each in value]
+        return [round_figures(each, decimals, digits) for each in value]
     return value if digits is None or not isinstance(value, float) else round(value, digits)
 
 

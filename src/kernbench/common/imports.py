@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _IN_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>[^:]*)", re.DOTALL)
 
 
-def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str, folder: Path | None = None) -> F:
+def find_function(kind: str, text: str, builtins: Mapping[str, F], what: str, folder: Path | None = None) -> F:
     """The function that ``text`` means: one of ``builtins``, else one of the user's.
 
     That is a dotted path, or ``file.py:function``; both are looked up in ``folder`` first. ``kind`` says what it is

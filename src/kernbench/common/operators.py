@@ -130,9 +130,9 @@ def compute(
     if kind == "dot":
         return narrow(accumulate(args, attrs, acc), out)
     if kind == "reduce":
-        return narrow(_rounded_to(_along_axis(op, args, out, attrs.axis), acc), out)
+        return narrow(_round_to(_along_axis(op, args, out, attrs.axis), acc), out)
     if kind == "scan":
-        return narrow(_rounded_to(_along_axis(op, args, out, -1 if attrs.axis is None else attrs.axis), acc), out)
+        return narrow(_round_to(_along_axis(op, args, out, -1 if attrs.axis is None else attrs.axis), acc), out)
     if kind == "where":
         return narrow(_where(args, out), out)
     return narrow(op.fn(args, out, shape, attrs), out)
@@ -170,7 +170,7 @@ def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, a
     b = np.swapaxes(b, -1, -2) if attrs.trans_b else b
     value: Any = _matmul_integer(a, b) if a.dtype.kind == b.dtype.kind == "i" else _matmul_float(a, b, acc)
     if len(args) == 3:
-        value = _rounded_to(value + np.asarray(args[2]).astype(value.dtype), acc)
+        value = _round_to(value + np.asarray(args[2]).astype(value.dtype), acc)
     return np.asarray(value)
 
 
@@ -181,7 +181,7 @@ def narrow(value: Any, out: DType) -> Array:
     if value.dtype is target:
         return value if value.__class__ is np.ndarray else np.asarray(value)
     if target.kind == "i" and value.dtype.kind not in "ib":
-        value = _saturated(value, target)
+        value = _saturate(value, target)
     return np.asarray(value.astype(target, copy=False))
 
 
@@ -208,13 +208,13 @@ def _as(value: Array | PlainNumber, wide: np.dtype[Any], source: np.dtype[Any]) 
     return np.asarray(value).astype(source).astype(wide)
 
 
-def _saturated(value: Any, target: np.dtype[Any]) -> Any:
+def _saturate(value: Any, target: np.dtype[Any]) -> Any:
     limits = np.iinfo(target)
     whole = np.clip(np.trunc(value.astype(_F64)), limits.min, limits.max)
     return np.where(np.isnan(whole), 0.0, whole)
 
 
-def _rounded_to(value: Any, acc: DType) -> Any:
+def _round_to(value: Any, acc: DType) -> Any:
     if acc is F32 or value.dtype.kind == "i":
         return value
     return value.astype(acc.numpy).astype(_F32)
@@ -248,11 +248,11 @@ def _matmul_float(a: Array, b: Array, acc: DType) -> Any:
     if acc not in ACCUMULATORS:
         raise UnknownNameError("accumulator dtype", acc.name, tuple(t.name for t in ACCUMULATORS))
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
-        return _rounded_to(np.matmul(a, b), acc)
+        return _round_to(np.matmul(a, b), acc)
     total = np.float32(0)
     for k in range(0, max(a.shape[-1], 1), _NARROW_ACC_K):
         part = slice(k, k + _NARROW_ACC_K)
-        total = _rounded_to(total + np.matmul(a[..., part], b[..., part, :]), acc)
+        total = _round_to(total + np.matmul(a[..., part], b[..., part, :]), acc)
     return total
 
 

@@ -47,7 +47,7 @@ def calling_line() -> ProgramLine | None:
     return None if frame is None else ProgramLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def told_of_call() -> tuple[str, str]:
+def describe_call() -> tuple[str, str]:
     """What of this package a bench or a kernel has called, with the text of its line; and where, ``file:line: ``."""
     # The caller's: a frame that holds itself would live until the garbage collector finds it.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
@@ -90,10 +90,10 @@ class SpawnException(RunError):  # noqa: N818 - the name users know
 
 def tell_all(errors: dict[int, BaseException]) -> str:
     """What ranks have raised, a line or a few for each."""
-    return "\n".join(f"rank {rank} failed: {_told(error)}" for rank, error in sorted(errors.items()))
+    return "\n".join(f"rank {rank} failed: {_tell_error(error)}" for rank, error in sorted(errors.items()))
 
 
-def _told(error: BaseException) -> str:
+def _tell_error(error: BaseException) -> str:
     """What an error is, and the line of the rank's program that it comes from."""
     line = program_line(error)
     text = text_of(ProgramExitError(error.code) if isinstance(error, SystemExit) else error)

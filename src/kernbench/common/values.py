@@ -106,7 +106,7 @@ def _make_class(plain: type[T], options: Options) -> type[T]:
     if "__eq__" in members and members["__hash__"] is None:
         del members["__hash__"]  # Python's, not the author's.
     # What the author wrote stays.
-    made = compiled | dict(_shared_methods(fields, options)) | members
+    made = compiled | dict(_list_methods(fields, options)) | members
     made["__slots__"] = tuple(name for name in fields if name not in inherited)
     made["__dataclass_fields__"] = fields
     made["__dataclass_params__"] = _params(options)
@@ -178,18 +178,18 @@ def _source(plain: type, fields: Fields, options: Options, names: dict[str, Any]
         yield " self.__post_init__()"
     if options.compiled:
         mine, others = (", ".join(f"{of}.{f.name}" for f in fields.values() if f.compare) for of in ("self", "other"))
-        hashed = ", ".join(f"self.{name}" for name in _hashed(fields))
+        hashed = ", ".join(f"self.{name}" for name in _hash_fields(fields))
         yield "def __eq__(self, other):"
         yield f" return ({mine},) == ({others},) if other.__class__ is self.__class__ else NotImplemented"
         yield "def __hash__(self):"
         yield f" return hash(({hashed},))"
 
 
-def _hashed(fields: Fields) -> Iterator[str]:
+def _hash_fields(fields: Fields) -> Iterator[str]:
     return (f.name for f in fields.values() if (f.compare if f.hash is None else f.hash))
 
 
-def _shared_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any]]:
+def _list_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any]]:
     """Yield the methods that need no compiler, by name."""
     yield "__replace__", dataclasses.replace
     if options.repr:
@@ -203,7 +203,7 @@ def _shared_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any
         key = _key(f.name for f in fields.values() if f.compare)
         yield "__eq__", _equality(key)
         if options.hashed:
-            yield "__hash__", _hashing(_key(_hashed(fields)))
+            yield "__hash__", _hashing(_key(_hash_fields(fields)))
         if options.order:
             yield from ((f"__{compare.__name__}__", _ordering(key, compare)) for compare in (lt, le, gt, ge))
 
@@ -224,17 +224,17 @@ def _equality(key: FieldsOf) -> Callable[[Any, Any], bool]:
 
 
 def _hashing(key: FieldsOf) -> Callable[[Any], int]:
-    def hashed(self: Any) -> int:
+    def compute_hash(self: Any) -> int:
         return hash(key(self))
 
-    return hashed
+    return compute_hash
 
 
 def _ordering(key: FieldsOf, compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def ordered(self: Any, other: Any) -> bool:
+    def compare_order(self: Any, other: Any) -> bool:
         return compare(key(self), key(other)) if other.__class__ is self.__class__ else NotImplemented
 
-    return ordered
+    return compare_order
 
 
 @reprlib.recursive_repr()

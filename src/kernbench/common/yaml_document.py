@@ -123,7 +123,7 @@ class _NodeReader:
                 self._complain(key, (*path, name), f"duplicate key {name!r}; line {first} gives it already")
             else:
                 data[name] = self._entry((*path, name), key, entry)
-        for name, key, entry in self._merged(node, path):
+        for name, key, entry in self._merge_entries(node, path):
             if name not in data:
                 data[name] = self._entry((*path, name), key, entry)
         return data
@@ -142,7 +142,7 @@ class _NodeReader:
             elif key.tag != _MERGE:
                 yield key.value, key, entry
 
-    def _merged(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    def _merge_entries(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         """Entries of the mappings that ``<<`` names; the first that gives a key wins."""
         merged = (entry for key, entry in node.value if key.tag == _MERGE)
         for entry in merged:

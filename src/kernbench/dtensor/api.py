@@ -20,10 +20,10 @@ from kernbench.dtensor.placements import (
     Replicate,
     Shard,
     check_not_empty,
-    checked,
+    check_placements,
     in_words,
 )
-from kernbench.dtensor.redistribute import redistributed
+from kernbench.dtensor.redistribute import redistribute
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import machine_dtype, numeric, whole_number
 from kernbench.runtime_api.tensor import Tensor
@@ -67,8 +67,8 @@ class DTensor:
 
         InputError when the local tensor is none of the machine, or not the part that this rank has of ``shape``.
         """
-        local, mesh = checked_local(local_tensor), checked_mesh("from_local", device_mesh)
-        found = checked([Replicate()] * mesh.ndim if placements is None else placements, mesh.ndim, local.ndim)
+        local, mesh = check_local(local_tensor), check_mesh("from_local", device_mesh)
+        found = check_placements([Replicate()] * mesh.ndim if placements is None else placements, mesh.ndim, local.ndim)
         whole = whole_shape(shape, local.shape, found, mesh)
         part = RankPart(DTensorSpec(mesh=mesh, placements=found, shape=whole, dtype=local.dtype, dp=dp), local)
         part.check_live()
@@ -133,8 +133,8 @@ class DTensor:
         mesh = self.device_mesh
         if device_mesh is not None and device_mesh != mesh:
             raise InputError(f"redistribute: to {device_mesh}, from {mesh}: the mesh cannot change")
-        wanted = self.placements if placements is None else checked(placements, mesh.ndim, self.ndim)
-        found = redistributed(self._part, wanted)
+        wanted = self.placements if placements is None else check_placements(placements, mesh.ndim, self.ndim)
+        found = redistribute(self._part, wanted)
         return self if found is self._part else DTensor(found)
 
     def full_tensor(self) -> Tensor:
@@ -248,14 +248,14 @@ def distribute_tensor(
     their shape allows it; None: by their size. InputError for Partial, for what is distributed already, and when a rank
     would have nothing.
     """
-    checked_mesh("distribute_tensor", device_mesh)
+    check_mesh("distribute_tensor", device_mesh)
     if isinstance(tensor, DTensor):
         raise InputError(
             f"distribute_tensor: {tensor!r} is distributed already; redistribute gives it other placements"
         )
     source = tensor if isinstance(tensor, Tensor) else numeric(tensor, "distribute_tensor")
     copies: Placements = (Replicate(),) * device_mesh.ndim
-    wanted = checked(copies if placements is None else placements, device_mesh.ndim, source.ndim)
+    wanted = check_placements(copies if placements is None else placements, device_mesh.ndim, source.ndim)
     if any(isinstance(each, Partial) for each in wanted):
         raise InputError(f"distribute_tensor: {in_words(wanted)}; contributions are what every rank has: from_local")
     check_not_empty(source.shape, wanted, device_mesh.shape)
@@ -270,14 +270,14 @@ def distribute_tensor(
     return DTensor(RankPart(spec, torch.tensor(mine, dtype=kind, dp=policy, name=name)))
 
 
-def checked_mesh(what: str, given: object) -> DeviceMesh:
+def check_mesh(what: str, given: object) -> DeviceMesh:
     """A mesh; else InputError."""
     if not isinstance(given, DeviceMesh):
         raise InputError(f"{what}: {given!r} is no DeviceMesh; init_device_mesh makes one of all ranks")
     return given
 
 
-def checked_local(given: object) -> Tensor:
+def check_local(given: object) -> Tensor:
     """A tensor of the machine; else InputError."""
     if not isinstance(given, Tensor):
         raise InputError(

@@ -38,8 +38,8 @@ class DeviceMesh:
         if device_type != BACKEND:
             raise InputError(f"device type {device_type!r}: the one of this machine is {BACKEND!r}")
         self._torch = require_context(torch)
-        self._ranks = _checked_ranks(_array(mesh), self._torch)
-        self._names = _checked_names(mesh_dim_names, self._ranks.ndim)
+        self._ranks = _check_ranks(_array(mesh), self._torch)
+        self._names = _check_names(mesh_dim_names, self._ranks.ndim)
 
     @property
     def torch(self) -> AnyContext:
@@ -144,7 +144,7 @@ def init_device_mesh(
 ) -> DeviceMesh:
     """All ranks by number, row by row, in a mesh of this shape; InputError unless it holds as many as there are."""
     context = require_context(torch)
-    shape, world = _checked_shape(mesh_shape), context.distributed.get_world_size()
+    shape, world = _check_shape(mesh_shape), context.distributed.get_world_size()
     if prod(shape) != world:
         raise InputError(f"mesh shape {shape} holds {prod(shape)} ranks, there are {world}")
     ranks = np.arange(world).reshape(shape)
@@ -158,7 +158,7 @@ def _array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
         raise InputError(f"mesh {mesh!r}: its rows have to be of one length") from None
 
 
-def _checked_shape(shape: object) -> tuple[int, ...]:
+def _check_shape(shape: object) -> tuple[int, ...]:
     """Ranks along each dim, at least one."""
     found = [whole_number(each) for each in shape] if isinstance(shape, Sequence) else [None]
     counts = tuple(each for each in found if each is not None and each > 0)
@@ -167,7 +167,7 @@ def _checked_shape(shape: object) -> tuple[int, ...]:
     return counts
 
 
-def _checked_ranks(mesh: npt.NDArray[Any], torch: AnyContext) -> npt.NDArray[np.int64]:
+def _check_ranks(mesh: npt.NDArray[Any], torch: AnyContext) -> npt.NDArray[np.int64]:
     world = torch.distributed.get_world_size()
     if mesh.ndim not in (1, 2):
         raise InputError(f"a mesh has one or two dims, not {mesh.ndim}")
@@ -181,7 +181,7 @@ def _checked_ranks(mesh: npt.NDArray[Any], torch: AnyContext) -> npt.NDArray[np.
     return mesh.astype(np.int64)
 
 
-def _checked_names(names: Sequence[str] | None, ndim: int) -> Names | None:
+def _check_names(names: Sequence[str] | None, ndim: int) -> Names | None:
     if names is None:
         return None
     found = () if isinstance(names, str) else tuple(names)

@@ -44,7 +44,7 @@ def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, 
 
 
 def reads_in_order(layout: TensorLayout) -> bool:
-    """Return True when a launch may read it as one row-major array; scattered single elements are put together first."""
+    """Return True when a launch may read it as one row-major array: not so of scattered single elements."""
     scattered = any(view.window.size == 1 and view.shape[1:] != layout.shape[1:] for view in layout.views)
     return layout.is_row_major and not scattered
 
@@ -86,7 +86,7 @@ class _Held(NamedTuple):
 
 def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> Table:
     """The lines of ``copy_windows``, every PE with its own shards and copies of the target; axes as the target's."""
-    held, item = _held(source), source.dtype.itemsize
+    held, item = _find_windows(source), source.dtype.itemsize
     lines: list[int] = []
     for taken, given in moves:
         shifts = [a - b for (a, _), (b, _) in zip(taken.bounds, given.bounds, strict=True)]
@@ -94,11 +94,11 @@ def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Windo
             both = view.window.meet(given)
             if both is None:
                 continue
-            wanted, mine = _moved(both, shifts), _Held(view.window, view.spec.offset_bytes)
+            wanted, mine = _shift(both, shifts), _Held(view.window, view.spec.offset_bytes)
             for there in held:
                 found = there.window.meet(wanted)
                 if found is not None:
-                    here = _moved(found, [-shift for shift in shifts])
+                    here = _shift(found, [-shift for shift in shifts])
                     lines += (view.spec.cube, view.spec.pe, there.place_of(found, item), mine.place_of(here, item))
                     lines += _extents(found.shape, there.window.shape, view.shape, item)
     return tuple(lines)
@@ -119,14 +119,14 @@ def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int])
     return tuple(n for (_, cube, pe), window, at in placed for n in (cube, pe, *_line(window, at, out.whole, item)))
 
 
-def _held(layout: TensorLayout) -> list[_Held]:
+def _find_windows(layout: TensorLayout) -> list[_Held]:
     """What a reader finds where, each element once."""
     if reads_in_order(layout):
         return [_Held(layout.whole, 0)]
     return [_Held(view.window, view.spec.offset_bytes) for view in first_copies(layout.views)]
 
 
-def _moved(window: Window, by: Sequence[int]) -> Window:
+def _shift(window: Window, by: Sequence[int]) -> Window:
     return Window(tuple((a + shift, b + shift) for (a, b), shift in zip(window.bounds, by, strict=True)))
 
 

@@ -18,7 +18,7 @@ from kernbench.dtensor.layouts import (
     reads_in_order,
     rows_policy,
 )
-from kernbench.dtensor.placements import Placements, local_window, sent_bytes
+from kernbench.dtensor.placements import Placements, count_sent_bytes, local_window
 from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
@@ -55,7 +55,7 @@ class LocalTensors:
         lines = copy_table(source.layout, target.layout, moves)
         self.torch.launch("dtensor-copy", copy_windows, source, target, lines, max(1, source.ndim), source.dtype)
 
-    def copied(self, source: Tensor, name: str) -> Tensor:
+    def clone(self, source: Tensor, name: str) -> Tensor:
         """A tensor with the same elements."""
         made = self.empty(source.shape, source.dtype, name)
         self.copy(source, made, [(source.layout.whole, made.layout.whole)])
@@ -120,7 +120,7 @@ class DTensorSpec:
 
     def cost_of(self, target: Placements) -> float:
         """Bytes that a rank sends, about, to get to these placements."""
-        return sent_bytes(self.placements, target, self.shape, self.dtype.itemsize, self.mesh.shape)
+        return count_sent_bytes(self.placements, target, self.shape, self.dtype.itemsize, self.mesh.shape)
 
 
 @value
@@ -135,7 +135,7 @@ class RankPart:
         """What makes tensors that lie as this one's parts do."""
         return LocalTensors(self.spec.mesh.torch, self.spec.dp)
 
-    def placed(self, placements: Placements, local: Tensor) -> RankPart:
+    def with_placements(self, placements: Placements, local: Tensor) -> RankPart:
         """The same tensor with other placements."""
         return RankPart(replace(self.spec, placements=placements), local)
 
@@ -181,7 +181,7 @@ class Blocks:
         self._tensors.copy(local, block, [(local.layout.whole, Window.whole(local.shape))])
         return block
 
-    def packed(self, local: Tensor, moves: Sequence[WindowMove] | None) -> Tensor:
+    def pack(self, local: Tensor, moves: Sequence[WindowMove] | None) -> Tensor:
         """``moves`` made to a tensor of all blocks; the local tensor itself when it is one."""
         if moves is None and is_plain(local.layout):
             return local
@@ -190,7 +190,7 @@ class Blocks:
         self._tensors.copy(local, blocks, everything if moves is None else moves)
         return blocks
 
-    def unpacked(
+    def unpack(
         self,
         made: Tensor,
         moves: Sequence[WindowMove] | None,

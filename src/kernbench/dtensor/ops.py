@@ -18,8 +18,16 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.dtensor.local import DTensorSpec, RankPart
-from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, empty_place, replaced
-from kernbench.dtensor.redistribute import redistributed
+from kernbench.dtensor.placements import (
+    Partial,
+    Placement,
+    Placements,
+    Replicate,
+    Shard,
+    empty_place,
+    replace_placement,
+)
+from kernbench.dtensor.redistribute import redistribute
 from kernbench.runtime_api.tensor import Tensor
 
 FULL, SUM = Replicate(), Partial("sum")
@@ -126,7 +134,7 @@ def _cost(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTen
     complete = choice.result
     for dim, placement in enumerate(complete):
         if isinstance(placement, Partial):
-            complete = replaced(complete, dim, FULL)
+            complete = replace_placement(complete, dim, FULL)
     return before, replace(result, placements=choice.result).cost_of(complete)
 
 
@@ -141,7 +149,7 @@ def matmul(a: RankPart, b: RankPart) -> RankPart:
         raise InputError(f"@: shapes {a.spec.shape} and {b.spec.shape}; two matrices, (m, k) and (k, n)")
     a.tensors.torch.topology.pe.gemm.rate(a.spec.dtype)
     shape = (a.spec.shape[0], b.spec.shape[1])
-    return _applied((a, b), matmul_choice(a.spec, b.spec), shape, a.tensors.matmul)
+    return _apply((a, b), matmul_choice(a.spec, b.spec), shape, a.tensors.matmul)
 
 
 def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
@@ -150,12 +158,12 @@ def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
     if x.spec.shape != y.spec.shape:
         raise InputError(f"{op}: shapes {x.spec.shape} and {y.spec.shape}; they have to be one, nothing is broadcast")
     choice = elementwise_choice(op, x.spec, y.spec)
-    return _applied((x, y), choice, x.spec.shape, lambda a, b: x.tensors.elementwise(op, a, b))
+    return _apply((x, y), choice, x.spec.shape, lambda a, b: x.tensors.elementwise(op, a, b))
 
 
 def unary(op: str, x: RankPart) -> RankPart:
     """An operator on each element."""
-    return _applied((x,), elementwise_choice(op, x.spec), x.spec.shape, lambda a: x.tensors.elementwise(op, a))
+    return _apply((x,), elementwise_choice(op, x.spec), x.spec.shape, lambda a: x.tensors.elementwise(op, a))
 
 
 def with_number(op: str, x: RankPart, number: float, *, number_first: bool = False) -> RankPart:
@@ -165,7 +173,7 @@ def with_number(op: str, x: RankPart, number: float, *, number_first: bool = Fal
     """
     _check_number(op, number, x.spec.dtype)
     choice = with_number_choice(op, x.spec, number_first=number_first)
-    return _applied(
+    return _apply(
         (x,),
         choice,
         x.spec.shape,
@@ -173,13 +181,13 @@ def with_number(op: str, x: RankPart, number: float, *, number_first: bool = Fal
     )
 
 
-def _applied(
+def _apply(
     operands: Sequence[RankPart], choice: PlacementChoice, shape: tuple[int, ...], work: Callable[..., Tensor]
 ) -> RankPart:
     """The result of local work on the operands, each where the choice wants it."""
     for each in operands:
         each.check_live()
-    placed = [redistributed(each, wanted) for each, wanted in zip(operands, choice.operands, strict=True)]
+    placed = [redistribute(each, wanted) for each, wanted in zip(operands, choice.operands, strict=True)]
     local = work(*(each.local for each in placed))
     for given, used in zip(operands, placed, strict=True):
         used.free_unless(given)

@@ -85,7 +85,7 @@ def in_words(placements: Sequence[Placement]) -> str:
     return f"[{', '.join(map(str, placements))}]"
 
 
-def checked(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Placements:
+def check_placements(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Placements:
     """One for each of ``mesh_ndim``, axes counted from the front.
 
     InputError for another number, what is no placement, axes that a tensor of ``ndim`` axes does not have, and
@@ -168,12 +168,12 @@ class Redistribution:
     @property
     def result(self) -> Placements:
         """All placements behind the step."""
-        return replaced(self.placements, self.mesh_dim, self.target)
+        return replace_placement(self.placements, self.mesh_dim, self.target)
 
     @property
     def whole(self) -> Placements:
         """All placements as if every rank along the dim had all that these ranks have together."""
-        return replaced(self.placements, self.mesh_dim, FULL)
+        return replace_placement(self.placements, self.mesh_dim, FULL)
 
     @property
     def is_local(self) -> bool:
@@ -183,7 +183,7 @@ class Redistribution:
         )
 
 
-def replaced(placements: Placements, mesh_dim: int, by: Placement) -> Placements:
+def replace_placement(placements: Placements, mesh_dim: int, by: Placement) -> Placements:
     """The same with another placement on one dim of the mesh."""
     return (*placements[:mesh_dim], by, *placements[mesh_dim + 1 :])
 
@@ -202,7 +202,7 @@ def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
         nonlocal now
         for via in (*_way(now[mesh_dim], to), to):
             found.append(Redistribution(mesh_dim, now, via))
-            now = replaced(now, mesh_dim, via)
+            now = replace_placement(now, mesh_dim, via)
 
     for dim in reversed(range(len(now))):
         if _is_in_the_way(dim, now, target):
@@ -215,7 +215,7 @@ def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
     return found
 
 
-def sent_bytes(
+def count_sent_bytes(
     source: Placements, target: Placements, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]
 ) -> float:
     """What a rank sends, about: the first, which has the largest chunks, by the algorithms of collectives."""

@@ -11,7 +11,7 @@ from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.tensor import Tensor
 
 
-def redistributed(part: RankPart, placements: Placements) -> RankPart:
+def redistribute(part: RankPart, placements: Placements) -> RankPart:
     """The same tensor with other placements: the same part if nothing changes, else one with a new local tensor.
 
     InputError when a rank would have nothing of it, and when it has been freed.
@@ -22,12 +22,12 @@ def redistributed(part: RankPart, placements: Placements) -> RankPart:
     for step in plan_steps(part.spec.placements, placements):
         line = MeshLine.of(now, step, owned=now.local is not part.local)
         local = line.move() if line.size > 1 else now.local
-        before, now = now, now.placed(step.result, local)
+        before, now = now, now.with_placements(step.result, local)
         if before.local is not part.local:
             before.free_unless(now)
     if now.local is part.local and now.spec.placements != part.spec.placements:
         # Dims of one rank: another name for the same data, which are to have an owner of their own.
-        return now.placed(placements, now.tensors.copied(now.local, now.local.name))
+        return now.with_placements(placements, now.tensors.clone(now.local, now.local.name))
     return now
 
 
@@ -82,7 +82,7 @@ class MeshLine:
             return self._spread_out(source.dim) if isinstance(target, Partial) else self._gather(source.dim)
         if isinstance(source, Partial):
             return self._scatter(source, target.dim) if isinstance(target, Shard) else self._reduce(source)
-        return self._cut(target.dim) if isinstance(target, Shard) else self._contribute(target)
+        return self._keep_chunk(target.dim) if isinstance(target, Shard) else self._contribute(target)
 
     def window(self, axis: int, place: int) -> Window:
         """The chunk of an axis that a place of the line has, in the whole."""
@@ -94,7 +94,7 @@ class MeshLine:
     def _result(self, shape: tuple[int, ...]) -> Tensor:
         return self.tensors.empty(shape, self.local.dtype, self._name(str(self.step.target)))
 
-    def _cut(self, axis: int) -> Tensor:
+    def _keep_chunk(self, axis: int) -> Tensor:
         """Replicate to Shard: every rank keeps its chunk."""
         mine = self.window(axis, self.place)
         made = self._result(mine.shape)
@@ -105,7 +105,7 @@ class MeshLine:
         """Replicate to Partial: of a sum the first rank has all and the others nothing, which is exact in any type."""
         if isinstance(target, Partial) and target.reduce_op == "sum" and self.place:
             return self.tensors.zeros(self.whole, self.local.dtype, self._name("zeros"))
-        return self.tensors.copied(self.local, self._name(str(target)))
+        return self.tensors.clone(self.local, self._name(str(target)))
 
     def _spread_out(self, axis: int) -> Tensor:
         """Shard to a Partial sum: every rank's chunk among zeros."""
@@ -115,7 +115,7 @@ class MeshLine:
 
     def _reduce(self, source: Partial) -> Tensor:
         """Partial to Replicate: all-reduce, of a copy where somebody else has the contributions."""
-        made = self.local if self.owned else self.tensors.copied(self.local, self._name("reduced"))
+        made = self.local if self.owned else self.tensors.clone(self.local, self._name("reduced"))
         self.distributed.all_reduce(made, source.reduce_op, self.group, elementwise=True)
         return made
 
@@ -124,26 +124,26 @@ class MeshLine:
         blocks = self._blocks(axis)
         taken, made = blocks.one(self.local), self._result(self.whole)
         moves = [(blocks.window(at, self.window(axis, at).shape), self.window(axis, at)) for at in range(self.size)]
-        blocks.unpacked(
+        blocks.unpack(
             made,
             moves if axis or not blocks.even else None,
             blocks.shape_of_all,
             lambda output: self.distributed.all_gather_into_tensor(output, taken, self.group),
         )
-        return self._done(taken, made)
+        return self._finish(taken, made)
 
     def _scatter(self, source: Partial, axis: int) -> Tensor:
         """Partial to Shard: reduce-scatter of chunks."""
         blocks, made = self._blocks(axis), self._result(self.window(axis, self.place).shape)
         moves = [(self.window(axis, at), blocks.window(at, self.window(axis, at).shape)) for at in range(self.size)]
-        taken = blocks.packed(self.local, moves if axis or not blocks.even else None)
-        blocks.unpacked(
+        taken = blocks.pack(self.local, moves if axis or not blocks.even else None)
+        blocks.unpack(
             made,
             None if blocks.even else [(made.layout.whole, made.layout.whole)],
             blocks.shape,
             lambda output: self.distributed.reduce_scatter_tensor(output, taken, source.reduce_op, self.group),
         )
-        return self._done(taken, made)
+        return self._finish(taken, made)
 
     def _exchange(self, given: int, wanted: int) -> Tensor:
         """Shard to Shard of another axis: all-to-all of the chunks of chunks."""
@@ -154,19 +154,19 @@ class MeshLine:
             outgoing.append((there, blocks.window(at, there.shape)))
             here = made.layout.whole.along(given, *self.window(given, at).bounds[given])
             incoming.append((blocks.window(at, here.shape), here))
-        taken = blocks.packed(self.local, outgoing if wanted or not blocks.even else None)
-        blocks.unpacked(
+        taken = blocks.pack(self.local, outgoing if wanted or not blocks.even else None)
+        blocks.unpack(
             made,
             incoming if given or not blocks.even else None,
             blocks.shape_of_all,
             lambda output: self.distributed.all_to_all_single(output, taken, group=self.group),
         )
-        return self._done(taken, made)
+        return self._finish(taken, made)
 
     def _blocks(self, *axes: int) -> Blocks:
         return Blocks(self.whole, axes, self.size, self.tensors)
 
-    def _done(self, taken: Tensor, made: Tensor) -> Tensor:
+    def _finish(self, taken: Tensor, made: Tensor) -> Tensor:
         if taken is not self.local:
             taken.free()
         return made

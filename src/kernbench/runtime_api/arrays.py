@@ -43,7 +43,7 @@ def shape_of(size: tuple[SizeArg, ...]) -> Shape:
         raise InputError(f"{extents!r} is no shape; write (2, 3)") from None
 
 
-def completed(shape: Shape, size: int) -> Shape | None:
+def complete_shape(shape: Shape, size: int) -> Shape | None:
     """The shape with what its one -1 stands for; None unless it then has ``size`` elements."""
     rest = prod(extent for extent in shape if extent != -1)
     if shape.count(-1) == 1 and rest > 0 and size % rest == 0:
@@ -101,7 +101,7 @@ def numeric(source: object, what: str) -> Array:
     return array
 
 
-def converted(source: Array, dtype: DType) -> Array:
+def convert(source: Array, dtype: DType) -> Array:
     """A row-major copy with elements of ``dtype``, as PyTorch converts: rounded to nearest even, too large is inf."""
     with np.errstate(over="ignore", invalid="ignore"):
         return source.astype(dtype.numpy, order="C", copy=True)

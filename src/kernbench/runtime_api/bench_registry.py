@@ -142,7 +142,7 @@ class BenchRegistry:
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
         return found
 
-    def known(self) -> tuple[Bench, ...]:
+    def list_benches(self) -> tuple[Bench, ...]:
         """All benches, by name."""
         self._load_group()
         return tuple(self._benches[name] for name in sorted(self._benches))
@@ -206,7 +206,7 @@ bench = REGISTRY.bench
 lookup_bench = REGISTRY.lookup
 
 
-known_benches = REGISTRY.known
+known_benches = REGISTRY.list_benches
 
 
 DEFAULT_FUNCTION = "run"
@@ -280,7 +280,7 @@ def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise _explained(error, path, resolved) from error
+        raise _explain(error, path, resolved) from error
     return module
 
 
@@ -302,7 +302,7 @@ def _importable(directory: Path) -> Iterator[None]:
         sys.path.remove(str(directory))
 
 
-def _explained(error: Exception, path: Path, resolved: Path) -> KernbenchError:
+def _explain(error: Exception, path: Path, resolved: Path) -> KernbenchError:
     if isinstance(error, KernbenchError):
         return error
     if isinstance(error, SyntaxError):

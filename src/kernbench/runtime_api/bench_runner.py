@@ -176,7 +176,7 @@ def _phase(phase: str, records: list[RequestRecord]) -> PhaseSummary:
         phase=phase,
         requests=len(records),
         nbytes=sum(record.nbytes for record in records),
-        busy_ns=_covered((record.t_start_ns, record.t_end_ns) for record in records),
+        busy_ns=_measure_union((record.t_start_ns, record.t_end_ns) for record in records),
         longest_ns=max(record.total_ns for record in records),
     )
 
@@ -192,7 +192,7 @@ def _kernel(records: list[RequestRecord]) -> KernelSummary:
     )
 
 
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
+def _measure_union(spans: Iterable[tuple[float, float]]) -> float:
     """Length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
@@ -323,7 +323,7 @@ class _BenchRun:
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
         lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)
-        left = dict.fromkeys([*report.left, *lost.listed(after_failure=False)])
+        left = dict.fromkeys([*report.left, *lost.list_lines(after_failure=False)])
         context.cleanup_report = replace(report, left=tuple(left))
         lost.raise_new()
 

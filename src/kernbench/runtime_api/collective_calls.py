@@ -84,7 +84,7 @@ class CollectiveCall:
             f"{self.name}({', '.join([*map(str, self.operands), *(f'{key}={value}' for key, value in self.details)])})"
         )
 
-    def told_apart_from(self, other: CollectiveCall) -> str:
+    def describe_beside(self, other: CollectiveCall) -> str:
         """As text; with layouts where nothing else is different."""
         if str(self) != str(other):
             return str(self)
@@ -143,8 +143,8 @@ class CallBook:
 
 
 def _mismatch(meeting: RankMeeting, rank: int, call: CollectiveCall) -> CollectiveMismatch:
-    first = f"rank {meeting.here[0]} called {meeting.call.told_apart_from(call)}"
+    first = f"rank {meeting.here[0]} called {meeting.call.describe_beside(call)}"
     return CollectiveMismatch(
         f"collective number {meeting.number} is not the same on all ranks: {first}, "
-        f"rank {rank} called {call.told_apart_from(meeting.call)}"
+        f"rank {rank} called {call.describe_beside(meeting.call)}"
     )

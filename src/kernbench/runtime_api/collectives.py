@@ -170,7 +170,9 @@ class Collectives:
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
         """Broadcast or reduce: every shard with its counterparts on the other SIPs."""
-        call = CollectiveCall(name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_told(op)))
+        call = CollectiveCall(
+            name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_name_op(op))
+        )
         algorithm = member.group.algorithm_called(name)
         more = {"root": root} if op is None else {"root": root, "reduce_op": op}
         return self._start(member, _of_shards(call, algorithm, tensor.owners, tensor, **more))
@@ -205,7 +207,7 @@ class Collectives:
         table = _block_table(name, given, taken, member.size)
         at_work = {table[at : at + 2] for at in range(0, len(table), BLOCK_COLUMNS)}
         call = CollectiveCall(
-            name=name, operands=(CollectiveTensor.of(given[0]), CollectiveTensor.of(taken[0])), details=_told(op)
+            name=name, operands=(CollectiveTensor.of(given[0]), CollectiveTensor.of(taken[0])), details=_name_op(op)
         )
         config = {"n_elem": sum(table[3::BLOCK_COLUMNS]), "shards": table, "dtype": given[0].dtype.name}
         operation = StartedCollective(
@@ -274,7 +276,7 @@ class Collectives:
         )
 
 
-def _told(op: str | None) -> tuple[tuple[str, object], ...]:
+def _name_op(op: str | None) -> tuple[tuple[str, object], ...]:
     return () if op is None else (("op", op),)
 
 

@@ -244,7 +244,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())
         self._extra_memories.release()
-        return replace(self._memory.release_all(), left=(*left, *self._requests.lost.listed(after_failure=False)))
+        return replace(self._memory.release_all(), left=(*left, *self._requests.lost.list_lines(after_failure=False)))
 
     def __enter__(self) -> Self:
         self._entered.append(_CURRENT.set(self))
@@ -276,17 +276,17 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         in_order = False
         try:
             self.multiprocessing.stop()
-            in_order = self._scheduler.machine_answers and self._left_in_order()
+            in_order = self._scheduler.machine_answers and self._leave_in_order()
         finally:  # also when the user interrupts again
             if not in_order:
                 self._requests.forget()
                 self._installer.forget()
                 self._extra_memories.release(unmap=False)
                 self.cleanup_report = self._memory.release_all(unmap=False)
-            left = self._requests.lost.listed(after_failure=True)
+            left = self._requests.lost.list_lines(after_failure=True)
             self.cleanup_report = replace(self.cleanup_report, left=left)
 
-    def _left_in_order(self) -> bool:
+    def _leave_in_order(self) -> bool:
         try:
             self._requests.abandon()
             self._groups.finish()

@@ -53,7 +53,7 @@ class Distributed:
     @property
     def algorithm(self) -> AlgorithmConfig:
         """What all_reduce does, as ccl.yaml configures it, for tensors whose layout it accepts."""
-        return self._groups.configured().config
+        return self._groups.load_configured().config
 
     def init_process_group(
         self,
@@ -90,7 +90,7 @@ class Distributed:
         ``group`` of some ranks there is nothing to destroy: it has no state.
         """
         if group is not None:
-            self._joined("destroy_process_group", group)
+            self._find_member("destroy_process_group", group)
             return
         self._groups.leave(self._workers.current)
 
@@ -107,7 +107,7 @@ class Distributed:
 
         Roots are given by their number among all ranks, blocks are in ascending order of rank.
         """
-        return group_of(ranks, self._joined("new_group", None).group.world_size)
+        return group_of(ranks, self._find_member("new_group", None).group.world_size)
 
     def get_process_group_ranks(self, group: RankGroup | None = None) -> list[int]:
         """The ranks of a group; all without one."""
@@ -132,7 +132,7 @@ class Distributed:
 
     def get_backend(self, group: RankGroup | None = None) -> str:
         """``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
-        self._joined("get_backend", group)
+        self._find_member("get_backend", group)
         return BACKEND
 
     def cooperative_yield(self) -> None:
@@ -156,29 +156,29 @@ class Distributed:
         with ``elementwise``, which PyTorch does not have, it is ``sip_allreduce`` for any layout, of the sum unless
         ``op`` says otherwise.
         """
-        member = self._member("all_reduce", group)
+        member = self._require_rank("all_reduce", group)
         layout, asked = self._on(member, tensor), None if op is None else _op(op)
         if elementwise:
             work = self._collectives.all_reduce_elementwise(member, layout, asked or ReduceOp.SUM.value)
         else:
             work = self._collectives.all_reduce(member, layout, asked)
-        return _done(work, async_op)
+        return _finish(work, async_op)
 
     def broadcast(
         self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
         """Every rank's tensor becomes that of ``src``."""
-        member = self._member("broadcast", group)
+        member = self._require_rank("broadcast", group)
         layout, root = self._on(member, tensor), _rank(member, "src", src)
-        return _done(self._collectives.in_place(member, "broadcast", layout, root), async_op)
+        return _finish(self._collectives.in_place(member, "broadcast", layout, root), async_op)
 
     def reduce(
         self, tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
         """The tensor of ``dst`` becomes the reduction of all; the others stay as they are."""
-        member = self._member("reduce", group)
+        member = self._require_rank("reduce", group)
         layout, root = self._on(member, tensor), _rank(member, "dst", dst)
-        return _done(self._collectives.in_place(member, "reduce", layout, root, _op(op)), async_op)
+        return _finish(self._collectives.in_place(member, "reduce", layout, root, _op(op)), async_op)
 
     def all_gather(
         self,
@@ -252,7 +252,7 @@ class Distributed:
         device_ids: object = None,
     ) -> Work | None:
         """Wait until all ranks have come. ``device_ids`` is PyTorch's and has no effect: a rank has one SIP."""
-        return _done(self._collectives.barrier(self._member("barrier", group)), async_op)
+        return _finish(self._collectives.barrier(self._require_rank("barrier", group)), async_op)
 
     def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:
         """Send to rank ``dst``; returns when the tensor is there: it may be overwritten."""
@@ -265,12 +265,12 @@ class Distributed:
 
     def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
         """``send`` that returns at once."""
-        member = self._member("isend", group)
+        member = self._require_rank("isend", group)
         return self._message(member, tensor, member.rank, _rank(member, "dst", dst))
 
     def irecv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> Work:
         """``recv`` that returns at once."""
-        member = self._member("irecv", group)
+        member = self._require_rank("irecv", group)
         return self._message(member, tensor, _rank(member, "src", src), member.rank)
 
     def _message(self, member: Member, tensor: Tensor, src: int, dst: int) -> Work:
@@ -287,7 +287,7 @@ class Distributed:
         group: RankGroup | None,
         async_op: bool,
     ) -> Work | None:
-        member = self._member(name, group)
+        member = self._require_rank(name, group)
         lists = [self._layouts(name, member, each) for each in (given, taken)]
         _check_apart(name, lists[1])
         sizes = [sum(layout.size for layout in layouts) for layouts in lists]
@@ -295,7 +295,7 @@ class Distributed:
         if sizes != wanted or len({layout.dtype for layouts in lists for layout in layouts}) > 1:
             what = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
             raise InputError(f"{name}: {what} elements do not fit each other for {member.size} ranks")
-        return _done(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
+        return _finish(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
 
     def _layouts(self, name: str, member: Member, given: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
         if isinstance(given, Tensor):
@@ -304,7 +304,7 @@ class Distributed:
             raise InputError(f"{name}: a list of {len(given)} tensors for {member.size} ranks")
         return [self._on(member, each) for each in given]
 
-    def _joined(self, name: str, group: object) -> Member:
+    def _find_member(self, name: str, group: object) -> Member:
         """This rank in its process group, or the program in the one that it has made."""
         worker = self._workers.current
         found = self._groups.of(worker)
@@ -315,8 +315,8 @@ class Distributed:
             )
         return Member(found, worker.rank, _among(name, group, worker.rank, found.world_size))
 
-    def _member(self, name: str, group: object) -> Member:
-        member, ranks = self._joined(name, group), self._groups.world_size
+    def _require_rank(self, name: str, group: object) -> Member:
+        member, ranks = self._find_member(name, group), self._groups.world_size
         if not self._workers.current.spawned and ranks > 1:
             raise InputError(
                 f"{name}: the program itself is none of the {ranks} ranks of its process group; call it in the "
@@ -349,7 +349,7 @@ def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
             )
 
 
-def _done(work: Work, async_op: bool) -> Work | None:
+def _finish(work: Work, async_op: bool) -> Work | None:
     if async_op:
         return work
     work.wait()

@@ -48,9 +48,9 @@ class Generator:
         """Return the next numbers, mean 0 and variance 1, as f32."""
         draw = Draw(shape)
         self._waiting.append(draw)
-        return LaterArray(shape, lambda: self._drawn(draw))
+        return LaterArray(shape, lambda: self._draw(draw))
 
-    def _drawn(self, draw: Draw) -> Array:
+    def _draw(self, draw: Draw) -> Array:
         while draw.numbers is None:
             first = self._waiting.popleft()
             first.numbers = self._stream.standard_normal(first.shape, np.float32)
@@ -128,7 +128,7 @@ class TensorFactories:
         name: str | None = None,
     ) -> Tensor:
         """A tensor on the current SIP, every element ``fill_value``; InputError when an integer type cannot hold it."""
-        return self._create(shape_of((size,)), _kind(dtype), dp, name, _given(fill_value))
+        return self._create(shape_of((size,)), _kind(dtype), dp, name, _check_fill(fill_value))
 
     def empty_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
@@ -159,7 +159,7 @@ class TensorFactories:
         name: str | None = None,
     ) -> Tensor:
         """The same, every element ``fill_value``."""
-        return self._like(like, dtype, dp, name, _given(fill_value))
+        return self._like(like, dtype, dp, name, _check_fill(fill_value))
 
     def randn_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
@@ -261,7 +261,7 @@ def _kind(dtype: object, default: DType = F32) -> DType:
     return default if dtype is None else dtype_of(dtype)
 
 
-def _given(fill_value: float | None) -> float:
+def _check_fill(fill_value: float | None) -> float:
     """None would leave the memory as it is."""
     if fill_value is None:
         raise InputError("a fill value: None is no number; torch.empty makes a tensor that nothing is written to")

@@ -189,7 +189,7 @@ Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 """Elements of a tensor in an order: the number of the first, then (how many, how far apart), from inside to outside."""
 
 
-def reshaped(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
+def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
     """The same elements in the same order under ``shape``; None when a shard is no box of that.
 
     It has the policy that puts every element where it lies, if there is one; else it keeps ``dp`` and the shape that

@@ -22,7 +22,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
 from kernbench.runtime_api.arrays import Array, Tolerance
-from kernbench.runtime_api.layout import JoinedRanges, TensorKey, TensorLayout, reshaped
+from kernbench.runtime_api.layout import JoinedRanges, TensorKey, TensorLayout, reshape_layout
 from kernbench.runtime_api.read_watch import Look, ReadWatch
 from kernbench.runtime_api.requests import Requests, Uses
 from kernbench.runtime_api.transfers import (
@@ -33,7 +33,7 @@ from kernbench.runtime_api.transfers import (
     copy_messages,
     fill_messages,
     fill_pattern,
-    gathered,
+    gather,
     read_messages,
     update_messages,
 )
@@ -95,7 +95,7 @@ class TensorMemory:
         self._joined = JoinedRanges(engine)
         self._live: dict[TensorKey, TensorLayout] = {}
         self._mapped: dict[TensorKey, set[PeCoord]] = {}
-        self._before = _allocated(engine)
+        self._before = _measure_use(engine)
 
     @property
     def has_data(self) -> bool:
@@ -129,7 +129,7 @@ class TensorMemory:
         made = self.create(name, shape, dtype, layout.dp, layout.sip, fill)
         if shape == layout.shape:
             return made
-        under_its_shape = self.reshaped(made, layout.shape)
+        under_its_shape = self.reshape(made, layout.shape)
         assert under_its_shape is not None, "what one tensor allows, another that lies like it does"
         return under_its_shape
 
@@ -179,10 +179,10 @@ class TensorMemory:
         self._requests.wait([copying])
         return made
 
-    def reshaped(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
+    def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
         """The same tensor under another shape of as many elements; None when its shards do not allow it."""
         self._check_live(layout)
-        return reshaped(layout, shape, lambda policy: self._views(shape, layout.dtype, policy, layout.sip))
+        return reshape_layout(layout, shape, lambda policy: self._views(shape, layout.dtype, policy, layout.sip))
 
     def _views(self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> tuple[ShardView, ...]:
         spec = self._engine.spec
@@ -250,7 +250,7 @@ class TensorMemory:
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
         if not self.has_data:
             return None
-        held = self._held(layout, window)
+        held = self._gather(layout, window)
         if self._watch.is_on:
             self._watch.check(
                 Look(action="read", layout=layout, window=window, held=held, start_ps=start_ps, asked=asked)
@@ -265,7 +265,7 @@ class TensorMemory:
         self._check_live(layout)
         whole = layout.whole
         has_values = self._engine.keeping.read(whole.size, f"tensor {layout.name!r}")
-        return self._held(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
+        return self._gather(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
 
     def copies(self, layout: TensorLayout, first: Array) -> Iterator[TensorCopy]:
         """Every copy as the machine holds it now, one after another; ``first`` is the first. Nothing if it is alone."""
@@ -274,7 +274,7 @@ class TensorMemory:
     def check(self, layout: TensorLayout, tolerance: Tolerance) -> None:
         """Tell observers what is wrong with a tensor that the host compares, with this tolerance."""
         if self._watch.is_on:
-            now, held = self._engine.machine.clock.time, self._held(layout, layout.whole)
+            now, held = self._engine.machine.clock.time, self._gather(layout, layout.whole)
             self._watch.check(
                 Look(
                     action="assert_close",
@@ -316,8 +316,8 @@ class TensorMemory:
         self.settle(layout)
         self._requests.transfer(messages)
 
-    def _held(self, layout: TensorLayout, window: Window) -> Array:
-        return gathered(layout, window, layout.first_stretches(window), self._engine.read_memory)
+    def _gather(self, layout: TensorLayout, window: Window) -> Array:
+        return gather(layout, window, layout.first_stretches(window), self._engine.read_memory)
 
     def _check_live(self, layout: TensorLayout) -> None:
         if not self.is_live(layout):
@@ -331,13 +331,13 @@ class TensorMemory:
             self._engine.retire()
 
     def _leaks(self) -> Iterable[LeakedMemory]:
-        for (pe, part), nbytes in _allocated(self._engine).items():
+        for (pe, part), nbytes in _measure_use(self._engine).items():
             more = nbytes - self._before.get((pe, part), 0)
             if more > 0:
                 yield LeakedMemory(pe_part(*pe, part), more)
 
 
-def _allocated(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
+def _measure_use(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
     """Bytes in use of the memories of every PE that anything was asked of."""
     found: dict[tuple[PeCoord, str], int] = {}
     for pe, allocator in sorted(engine.used_allocators.items()):

@@ -27,12 +27,12 @@ class ProcessContext:
         self._joined = False
 
     @property
-    def joined(self) -> bool:
+    def is_joined(self) -> bool:
         """Whether somebody has waited for them to the end."""
         return self._joined
 
     @property
-    def told(self) -> str:
+    def report(self) -> str:
         """What ranks have raised up to now; empty when none has."""
         return tell_all(self._spawned.errors)
 
@@ -126,7 +126,7 @@ class Multiprocessing:
 
     def finish(self) -> None:
         """Wait for ranks that nobody joined; end those of a daemon."""
-        if self._context is None or self._context.joined:
+        if self._context is None or self._context.is_joined:
             return
         if self._context.daemon:
             self._context.stop()
@@ -136,7 +136,7 @@ class Multiprocessing:
     @property
     def untold(self) -> str:
         """What ranks have raised that nobody has joined; empty when there is nothing."""
-        return "" if self._context is None or self._context.joined else self._context.told
+        return "" if self._context is None or self._context.is_joined else self._context.report
 
     def stop(self) -> None:
         """End the ranks that have not ended, asking nothing of the machine."""
@@ -161,11 +161,11 @@ class Multiprocessing:
         """All have ended: nothing of theirs goes on after a failure; else what they left is noted."""
         workers = [task.worker for task in spawned.tasks]
         left = [f"{each}: {what}" for each in workers for what in self._requests.unseen_of(each)]
-        left += self._groups.ended(workers)
-        if spawned.ended_well:
+        left += self._groups.note_end(workers)
+        if spawned.has_ended_well:
             # Of requests that no rank has waited for.
-            _blame(spawned, self._requests.failed_of(workers))
-        if spawned.ended_well:
+            _blame(spawned, self._requests.find_failures(workers))
+        if spawned.has_ended_well:
             self.left += tuple(left)
             return
         self._groups.spoil()

@@ -270,7 +270,7 @@ class ProcessGroups:
         self._remove(group)
         self._requests.lost.raise_new_if_well()
 
-    def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
+    def note_end(self, workers: Collection[Worker]) -> tuple[str, ...]:
         """These ranks have ended: groups that they did not leave are told, their queues go when somebody needs them."""
         group = self._of_program
         if group is not None and not group.calls.is_even:
@@ -306,12 +306,12 @@ class ProcessGroups:
 
     def finish(self) -> tuple[str, ...]:
         """The program is over: take every queue off; groups that are still there are told."""
-        left = self.ended(tuple(self._groups))
+        left = self.note_end(tuple(self._groups))
         self._of_program = None
         self._installer.remove_all()
         return left
 
-    def configured(self) -> Algorithm:
+    def load_configured(self) -> Algorithm:
         """What ccl.yaml says all-reduce is to be done by."""
         return configured(None, None, self._ccl)
 
@@ -338,7 +338,7 @@ class ProcessGroups:
 
     def _new(self) -> ProcessGroup:
         spec = self._installer.engine.spec
-        algorithm = self.configured()
+        algorithm = self.load_configured()
         wanted = world_size_of(spec, algorithm.config)
         if wanted != spec.num_sips:
             config = algorithm.config

@@ -126,7 +126,7 @@ class Spawned:
         return {task.worker.rank: task.error for task in self.tasks if task.error is not None}
 
     @property
-    def ended_well(self) -> bool:
+    def has_ended_well(self) -> bool:
         """Whether all have come to their own end."""
         return not any(task.error is not None or task.stopped for task in self.tasks)
 
@@ -184,7 +184,7 @@ class RankScheduler:
             return
         self._ready.clear()
         self._sleepers.remove_ranks()
-        interrupts = [self._stopped(task) for task in self._spawned.tasks if not task.ended]
+        interrupts = [self._stop_rank(task) for task in self._spawned.tasks if not task.ended]
         for interrupt in filter(None, interrupts):
             raise interrupt
 
@@ -263,7 +263,7 @@ class RankScheduler:
         if any(task.error is not None for task in turn):
             self.stop()
 
-    def _stopped(self, task: RankTask) -> KeyboardInterrupt | None:
+    def _stop_rank(self, task: RankTask) -> KeyboardInterrupt | None:
         try:
             self._as_current(task, task.stop)
         except KeyboardInterrupt as interrupt:
@@ -282,7 +282,7 @@ class RankScheduler:
         self._sleepers.add(None, own)
         try:
             # One rank may have opened the gate of another; then it is that one's turn, and no time passes.
-            woken = self._sleepers.at_open_gates or self._let_time_pass(own)
+            woken = self._sleepers.at_open_gates or self._pass_time(own)
             woken += self._sleepers.giving_way
         finally:
             self._sleepers.remove(None)
@@ -291,7 +291,7 @@ class RankScheduler:
             self._sleepers.remove(task)
         self._ready = sorted(tasks, key=lambda task: task.worker.rank)
 
-    def _let_time_pass(self, own: Sleep) -> list[Sleeper]:
+    def _pass_time(self, own: Sleep) -> list[Sleeper]:
         """Advance to the first completion: who wakes. When none comes any more, ranks that gave way may know more."""
         awaited = self._sleepers.requests
         patient = self._vain_turns < TURNS_IN_VAIN and bool(self._sleepers.giving_way)
@@ -302,7 +302,7 @@ class RankScheduler:
             return self._next_completion()
         except SimulationDeadlock as deadlock:
             if not patient:
-                raise self._explained(deadlock, own) from None
+                raise self._explain_deadlock(deadlock, own) from None
             self._dead_end = frozenset(awaited)
             return []
 
@@ -329,7 +329,7 @@ class RankScheduler:
             f"what they wait for is for other ranks to do, and those wait too or have ended"
         )
 
-    def _explained(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
+    def _explain_deadlock(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
         """The error with what every rank waits for; the ranks end with it. ``own``: what the program waits for."""
         if self._spawned is None or not self.busy:
             return deadlock

@@ -40,7 +40,7 @@ class Look:
         compared = self.action == "assert_close"
         return self.layout.all_stretches(self.window) if compared else self.layout.first_stretches(self.window)
 
-    def wanted(self) -> Array:
+    def mark_wanted(self) -> Array:
         """Which elements of the window the program wants, a bool each."""
         wanted = np.zeros(self.window.shape, np.bool_)
         wanted[self.asked] = True
@@ -79,7 +79,7 @@ class ReadWatch:
         missing = self._missing(look)
         if missing is None:
             return
-        wanted = look.wanted()
+        wanted = look.mark_wanted()
         missing &= wanted
         if missing.any():
             index = look.window.outward(first_true(missing))
@@ -101,7 +101,7 @@ class ReadWatch:
 
     def _check_copies(self, look: Look) -> None:
         tolerance = look.tolerance or tolerance_for(look.layout.dtype)
-        wanted, differ = look.wanted(), np.zeros(look.window.shape, np.bool_)
+        wanted, differ = look.mark_wanted(), np.zeros(look.window.shape, np.bool_)
         unlike: list[_Unlike] = []
         owners = 0
         for copy in copies(look.layout, look.window, look.held, self._engine.read_memory):

@@ -70,7 +70,7 @@ class LostMessages:
         """Whether ``error`` is about such messages."""
         return any(each is error for each in self._errors)
 
-    def listed(self, *, after_failure: bool) -> tuple[str, ...]:
+    def list_lines(self, *, after_failure: bool) -> tuple[str, ...]:
         """What was lost, in lines for a report."""
         told = [*self._lost, *self._swept] if after_failure else self._lost
         return tuple(f"not received: {line}" for line in lines_of(told))
@@ -237,7 +237,7 @@ class Requests:
         ended it. After a launch of the program has failed, nothing of its piece of work goes on, and queues begin anew.
         """
         try:
-            self._scheduler.wait(handles, self._described)
+            self._scheduler.wait(handles, self._describe)
         except AbandonedError as abandoned:
             raise AbandonedError(": ".join(filter(None, [str(abandoned), self._why_dropped]))) from abandoned
         except BaseException as failure:
@@ -262,9 +262,9 @@ class Requests:
         """Wait for every request, or every one of ``worker``, that nobody has waited for."""
         self.wait([each.handle for each in self._unseen.values() if worker is None or each.worker is worker])
 
-    def failed_of(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
+    def find_failures(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
         """The first error of each worker in what it has submitted, is over, and nobody has waited for."""
-        return self._failed(each for each in self._unseen.values() if each.worker in workers)
+        return self._first_failures(each for each in self._unseen.values() if each.worker in workers)
 
     def abandon(
         self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True
@@ -280,10 +280,10 @@ class Requests:
         self._why_dropped = why
         if self._scheduler.machine_answers:
             self._give_up(
-                handles, at_fault=None if blamed else [each.handle for each in dropped if self._ended_ill(each)]
+                handles, at_fault=None if blamed else [each.handle for each in dropped if self._is_hopeless(each)]
             )
         self._drop(handles)
-        return self._failed(dropped)
+        return self._first_failures(dropped)
 
     def _give_up(self, handles: Iterable[RequestHandle], at_fault: Iterable[RequestHandle] | None = None) -> None:
         """Have the machine stop these; what lay in queues then is lost, but for what those ``at_fault`` have sent.
@@ -326,14 +326,14 @@ class Requests:
             self._give_up(others, at_fault=[*others, *(each.handle for each in failed)])
             self._drop(others)
 
-    def _ended_ill(self, submitted: _Submitted) -> bool:
+    def _is_hopeless(self, submitted: _Submitted) -> bool:
         """Whether it is under way, where that can never end well, or has failed."""
         return not submitted.handle.done or self._error_of(submitted) is not None
 
     def _error_of(self, submitted: _Submitted) -> Exception | None:
         return submitted.handle.completion().error if submitted.handle.done else None
 
-    def _failed(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
+    def _first_failures(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}
         for each in submitted:
             error = self._error_of(each)
@@ -350,7 +350,7 @@ class Requests:
         for handle in handles:
             self._unseen.pop(handle.request_id, None)
 
-    def _described(self, handle: RequestHandle) -> str:
+    def _describe(self, handle: RequestHandle) -> str:
         submitted = self._unseen.get(handle.request_id)
         return f"request {handle.request_id}" if submitted is None else str(submitted)
 

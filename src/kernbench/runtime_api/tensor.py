@@ -22,8 +22,8 @@ from kernbench.runtime_api.arrays import (
     SizeArg,
     Tolerance,
     broadcasts,
-    completed,
-    converted,
+    complete_shape,
+    convert,
     host_dtype,
     numeric,
     shape_of,
@@ -112,10 +112,10 @@ class Tensor(Shaped):
         the program to say.
         """
         wanted = shape_of(shape)
-        extents = completed(wanted, self.numel())
+        extents = complete_shape(wanted, self.numel())
         if extents is None:
             raise ShapeError(f"{self.name}.reshape({wanted}): shape {self.shape} has {self.numel()} elements")
-        layout = self._memory.reshaped(self._layout, extents)
+        layout = self._memory.reshape(self._layout, extents)
         if layout is None:
             raise ShapeError(
                 f"{self.name}.reshape({wanted}) cannot be a view: shape {self.shape} lies as {self.dp}, and its shards "
@@ -143,7 +143,7 @@ class Tensor(Shaped):
                 f"{self.name}.copy_: the source has shape {source.shape}, the tensor {self.shape}, and it "
                 f"does not broadcast to that"
             )
-        self._memory.copy(self._layout, self._passed_on(source))
+        self._memory.copy(self._layout, self._pass_on(source))
         return self
 
     def fill_(self, value: float) -> Tensor:
@@ -224,25 +224,25 @@ class Tensor(Shaped):
         """What NumPy would assign, in every copy; only the bytes that change hands are sent."""
         check_host_calls()
         selection = select(index, self.shape)
-        source = self._passed_on(value if isinstance(value, Tensor) else numeric(value, self.name))
+        source = self._pass_on(value if isinstance(value, Tensor) else numeric(value, self.name))
         values = None
         if source is not None:
             given = np.asarray(source)
             if not given.ndim:
                 check_fits(given, self.dtype)
             values = np.empty(selection.window.shape, self.dtype.numpy)
-            values[selection.rest] = converted(given, self.dtype)
+            values[selection.rest] = convert(given, self.dtype)
         chosen = np.zeros(selection.window.shape, np.bool_)
         chosen[selection.rest] = True
         self._memory.update(self._layout, selection.window, values, chosen)
 
     def __eq__(self, other: object) -> Any:
         """Which elements are equal: a host array of bools, with ``other`` broadcast as NumPy does."""
-        return self._compared(np.equal, other)
+        return self._compare(np.equal, other)
 
     def __ne__(self, other: object) -> Any:
         """Which elements are not equal."""
-        return self._compared(np.not_equal, other)
+        return self._compare(np.not_equal, other)
 
     __hash__ = object.__hash__
 
@@ -269,7 +269,7 @@ class Tensor(Shaped):
         held = self.peek().astype(np.float64)
         return f", mean={held.mean():.6g}, norm={np.linalg.norm(held.reshape(-1)):.6g}"
 
-    def _compared(self, operator: np.ufunc, other: object) -> Any:
+    def _compare(self, operator: np.ufunc, other: object) -> Any:
         """NotImplemented for what holds no numbers, so that Python finds it unlike any tensor."""
         check_host_calls()
         try:
@@ -284,13 +284,13 @@ class Tensor(Shaped):
         mine, wanted = self.numpy(), theirs.numpy() if isinstance(theirs, Tensor) else theirs
         if isinstance(other, int | float):
             # NumPy takes Python's numbers as of the array's own type, but not for the float types that it lacks.
-            number = converted(wanted, self.dtype) if self.dtype.is_float else other
+            number = convert(wanted, self.dtype) if self.dtype.is_float else other
             return np.asarray(operator(mine, number))
         if mine.dtype != wanted.dtype:  # not every pair has a common type in NumPy, and f64 holds them all
             mine, wanted = mine.astype(np.float64), wanted.astype(np.float64)
         return np.asarray(operator(mine, wanted))
 
-    def _passed_on(self, source: Tensor | HostSource) -> HostSource | None:
+    def _pass_on(self, source: Tensor | HostSource) -> HostSource | None:
         self.settle()  # a tensor that is freed is found out before the source is read
         return source.pass_on() if isinstance(source, Tensor) else source
 
@@ -333,7 +333,7 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
 
     def to(self, dtype: object) -> HostTensor:
         """A copy with another element type."""
-        return HostTensor(converted(self._array, dtype_of(dtype)))
+        return HostTensor(convert(self._array, dtype_of(dtype)))
 
     def clone(self) -> HostTensor:
         """A copy."""

@@ -222,18 +222,18 @@ class Verifier:
         if not self._verify:
             self._skipped += 1
             return None
-        held = _seen(actual)
+        held = _look_at(actual)
         found = compare(
             self._name(actual, name),
             held,
-            _seen(wanted),
+            _look_at(wanted),
             rtol=rtol,
             atol=atol,
             equal_nan=equal_nan,
             copies=actual.copies(held) if isinstance(actual, Tensor) else (),
         )
         if not found.passed:
-            found = replace(_placed(found, actual, self._fmt), line=calling_line())
+            found = replace(_add_place(found, actual, self._fmt), line=calling_line())
         self._comparisons.append(found)
         return found
 
@@ -243,11 +243,11 @@ class Verifier:
         return actual.name if isinstance(actual, Tensor) else f"comparison {len(self._comparisons)}"
 
 
-def _seen(what: object) -> Array:
+def _look_at(what: object) -> Array:
     return what.peek() if isinstance(what, Tensor) else np.asarray(numeric(what, "assert_close"))
 
 
-def _placed(comparison: Comparison, actual: object, fmt: AddressFormat) -> Comparison:
+def _add_place(comparison: Comparison, actual: object, fmt: AddressFormat) -> Comparison:
     first = comparison.first_wrong
     if first is None or not isinstance(actual, Tensor):
         return comparison

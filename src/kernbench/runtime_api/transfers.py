@@ -20,7 +20,7 @@ from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, M
 from kernbench.numerics.memory_extents import never_changes
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
-from kernbench.runtime_api.arrays import Array, as_bytes, converted, numeric
+from kernbench.runtime_api.arrays import Array, as_bytes, convert, numeric
 from kernbench.runtime_api.layout import ShardStretch, TensorLayout
 
 
@@ -97,7 +97,7 @@ class HeldValues:
         part = np.asarray(whole[index])
         if never_changes(whole) and part.dtype == self._dtype.numpy and part.flags.c_contiguous:
             return as_bytes(part)  # memory keeps it as it is
-        made = converted(part, self._dtype)
+        made = convert(part, self._dtype)
         made.flags.writeable = False  # so that memory may keep it, for all copies of the part
         return as_bytes(made)
 
@@ -111,7 +111,7 @@ def fill_pattern(value: float, dtype: DType) -> bytes:
     if number.ndim:
         raise InputError(f"a fill value is one number, not {value!r}")
     check_fits(number, dtype)
-    return converted(number, dtype).tobytes()
+    return convert(number, dtype).tobytes()
 
 
 def check_fits(number: Array, dtype: DType) -> None:
@@ -180,7 +180,7 @@ def read_messages(layout: TensorLayout, stretches: Iterable[ShardStretch]) -> It
         yield MemoryReadMsg(name=layout.name, pa=stretch.pa, nbytes=stretch.nbytes)
 
 
-def gathered(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretch], read: ReadBytes) -> Array:
+def gather(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretch], read: ReadBytes) -> Array:
     """The elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
     whole = np.empty(window.shape, layout.dtype.numpy)
     for stretch in stretches:

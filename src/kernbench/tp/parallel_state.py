@@ -76,7 +76,7 @@ def initialize_model_parallel(size: int, torch: AnyContext | None = None) -> Non
         )
     if world_size > 1 and not in_group:
         raise _without_group()
-    before = _found(context)
+    before = _find_state(context)
     if before is not None and not before.by_program:
         raise InputError("initialize_model_parallel: this rank did so before; destroy_model_parallel() ends it")
     context.rank_local.put(TensorParallel(context, distributed.get_rank(), world_size))
@@ -96,7 +96,7 @@ def destroy_model_parallel(torch: AnyContext | None = None) -> None:
 
 def model_parallel_is_initialized(torch: AnyContext | None = None) -> bool:
     """Whether this rank has called ``initialize_model_parallel``, or the program has, before it spawned it."""
-    return _found(torch) is not None
+    return _find_state(torch) is not None
 
 
 def get_tensor_model_parallel_rank(torch: AnyContext | None = None) -> int:
@@ -111,7 +111,7 @@ def get_tensor_model_parallel_world_size(torch: AnyContext | None = None) -> int
 
 def parallel_state(torch: AnyContext | None = None) -> TensorParallel:
     """The tensor-parallel group as this rank sees it; RuntimeError before ``initialize_model_parallel``."""
-    found = _found(torch)
+    found = _find_state(torch)
     if found is None:
         raise NotInitializedError(
             "tensor parallelism is not initialised on this rank: call "
@@ -120,6 +120,6 @@ def parallel_state(torch: AnyContext | None = None) -> TensorParallel:
     return found
 
 
-def _found(torch: AnyContext | None) -> TensorParallel | None:
+def _find_state(torch: AnyContext | None) -> TensorParallel | None:
     context = torch or current_context()
     return None if context is None else context.rank_local.get(TensorParallel)
